@@ -1,0 +1,60 @@
+# `make test` on a fresh clone needs Python 3.11+ and make; a C compiler makes the layers faster.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
+
+# Worker processes of pytest: two cores give two. `make test PYTEST="-k neumann"` passes options on.
+WORKERS ?= auto
+PYTEST  ?=
+
+INPUTS := pyproject.toml constraints.txt setup.py $(wildcard steadygrad/kernels/c/*.[ch])
+
+.PHONY: help setup check format test bench clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.dev  ## create .venv and install the package into it, editable
+
+check: setup  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## let ruff rewrite what `make check` would refuse
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: setup  ## run the tests
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 $(PYTEST)
+
+bench: setup $(VENV)/.bench  ## measure speed and memory against peers
+	$(BIN)/python benchmarks/speed.py $(BENCH)
+
+clean:  ## remove the environment and everything that was built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f steadygrad/kernels/_native.*.so
+	find steadygrad tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'steadygrad needs Python 3.11 or newer: make setup PYTHON=python3.11' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# The build backend comes from constraints.txt too, hence no isolated build environment.
+$(VENV)/.dev: $(INPUTS) | $(BIN)/python
+	@echo 'Installing steadygrad and its tools into $(VENV) (the first time takes a minute or two) ...'
+	@$(PIP) setuptools
+	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@test -e steadygrad/kernels/_native$$($(BIN)/python -c 'import sysconfig as s; print(s.get_config_var("EXT_SUFFIX"))') && \
+		echo 'Done, with the C kernel.' || \
+		echo 'Done, but the C kernel was not built, so layers run slower (is there a C compiler?).'
+	@touch $@
+
+$(VENV)/.bench: $(INPUTS) | $(VENV)/.dev
+	@echo 'Installing the peers that the benchmarks compare with ...'
+	@$(PIP) --no-build-isolation --editable '.[bench]'
+	@touch $@

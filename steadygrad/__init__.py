@@ -1,0 +1,16 @@
+"""Recurrent networks in PyTorch whose gradients neither vanish nor explode."""
+
+from importlib import import_module, metadata, util
+from typing import Any
+
+try:
+    __version__ = metadata.version("steadygrad")
+except metadata.PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> Any:
+    """`steadygrad.layers` after a mere `import steadygrad`; torch is loaded only by the parts that need it."""
+    if not name.startswith("_") and util.find_spec(f"{__name__}.{name}"):
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,47 @@
+"""What all tests share: how many threads, which random numbers, how many examples."""
+
+import os
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+
+# pytest-xdist runs a process a core, and processes with many threads each would fight for the cores.
+THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1)
+torch.set_num_threads(THREADS)
+
+settings = hypothesis.settings
+settings.register_profile(
+    "local",
+    deadline=None,  # the first call of a torch function can take a second
+    max_examples=25,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True, print_blob=True)
+settings.register_profile("thorough", settings.get_profile("local"), max_examples=500)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "local"))
+
+
+class TorchRandom:
+    """torch's generator in the form that Hypothesis seeds, so that an example can be replayed."""
+
+    def seed(self, value: int) -> None:
+        torch.manual_seed(value)
+
+    def getstate(self) -> Any:
+        return torch.get_rng_state()
+
+    def setstate(self, state: Any) -> None:
+        torch.set_rng_state(state)
+
+
+TORCH_RANDOM = TorchRandom()  # Hypothesis keeps a weak reference only
+hypothesis.register_random(TORCH_RANDOM)
+
+
+@pytest.fixture(autouse=True)
+def same_start():
+    """Each test starts from the same seed and thread count, whichever tests ran before it."""
+    torch.manual_seed(0)
+    torch.set_num_threads(THREADS)

@@ -1,0 +1,128 @@
+"""Imports flow one way. The table is the architecture; change it on purpose or not at all."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import steadygrad
+
+ROOT = Path(steadygrad.__file__).parent
+
+MAY_IMPORT = {
+    "kernels": set(),
+    "matrices": {"kernels"},
+    "layers": {"matrices", "kernels"},
+    "models": {"layers"},
+    "tasks": set(),
+    "training": {"models", "layers", "matrices", "tasks"},
+    "diagnostics": {"models", "layers", "matrices"},
+    "experiments": {"models", "layers", "tasks", "training", "diagnostics"},
+    "report": set(),  # reads result files only
+}
+MAY_IMPORT["cli"] = set(MAY_IMPORT)  # on top of all
+
+WITHOUT_TORCH = {"report"}
+
+
+def imported(source: str, package: str) -> Iterator[str]:
+    """Full names of what ``source``, a module of ``package``, imports: `from a import b` gives a and a.b."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                here = package.split(".")[: -(level - 1) or None] if level else []
+                base = ".".join([*here, *([module] if module else [])])
+                yield base
+                yield from (f"{base}.{alias.name}" for alias in names)
+            case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module")):
+                match node.args:
+                    case [ast.Constant(value=str(name)), *_]:
+                        yield name
+
+
+def faults(source: str, path: str) -> list[str]:
+    """What the module at ``path`` (relative to the package) imports against the table."""
+    *folders, _ = Path(path).parts
+    if not folders:
+        return []  # the package's own __init__ and __main__ have a test of their own
+    part = folders[0]
+    if part not in MAY_IMPORT:
+        return [f"{path}: the folder {part} is not in the table"]
+    wrong = set()
+    for name in imported(source, ".".join(["steadygrad", *folders])):
+        match name.split("."):
+            case ["steadygrad", target, *_] if target in MAY_IMPORT and target not in MAY_IMPORT[part] | {part}:
+                wrong.add(f"{path}: {part} must not import {target}")
+            case ["torch", *_] if part in WITHOUT_TORCH:
+                wrong.add(f"{path}: {part} must not import torch")
+    return sorted(wrong)
+
+
+def test_imports_flow_one_way():
+    files = sorted(ROOT.glob("**/*.py"))
+    assert files
+    found = [fault for file in files for fault in faults(file.read_text("utf-8"), file.relative_to(ROOT).as_posix())]
+    assert not found, "\n".join(found)
+
+
+def test_the_table_has_no_circle():
+    done: set[str] = set()
+    while ready := {part for part, needs in MAY_IMPORT.items() if part not in done and needs <= done}:
+        done |= ready
+    assert done == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from steadygrad.layers import LAYERS",
+        "from steadygrad.layers.gru import GRU",
+        "from steadygrad import layers",
+        "import steadygrad.layers",
+        "import torch, steadygrad.layers.gru as gru",
+        "from ..layers import LAYERS",
+        "from .. import layers",
+        "from ..layers.gru import GRU",
+        "def f():\n    from steadygrad.layers import LAYERS",
+        "import importlib\nimportlib.import_module('steadygrad.layers.gru')",
+    ],
+)
+def test_looking_up_is_noticed(line):
+    assert faults(line, "matrices/cayley.py") == ["matrices/cayley.py: matrices must not import layers"]
+    assert not faults(line.replace("layers", "kernels"), "matrices/cayley.py")
+
+
+@pytest.mark.parametrize(
+    "line", ["from .skew import skew", "from . import skew", "from steadygrad.matrices import init", "import torch"]
+)
+def test_looking_sideways_is_fine(line):
+    assert not faults(line, "matrices/cayley.py")
+
+
+def test_relative_imports_inside_subfolders():
+    assert faults("from ...layers import gru", "matrices/deep/er.py")
+    assert not faults("from ..layers import gru", "matrices/deep/er.py")  # that is matrices.layers
+
+
+def test_report_and_unknown_folders():
+    assert faults("import torch.nn", "report/page.py") == ["report/page.py: report must not import torch"]
+    assert faults("", "utils/misc.py") == ["utils/misc.py: the folder utils is not in the table"]
+
+
+def test_the_package_itself_loads_nothing():
+    """So that `steadygrad.report` stays free of torch."""
+    code = "import sys, steadygrad; print(*(m for m in sys.modules if m == 'torch' or m.startswith('steadygrad.')))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == ""
+
+
+def test_parts_are_attributes_of_the_package():
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = steadygrad.nonsense
+    for part in MAY_IMPORT:
+        assert hasattr(steadygrad, part) == (ROOT / part / "__init__.py").exists()
