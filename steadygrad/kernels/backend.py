@@ -1,0 +1,55 @@
+"""Which of three implementations runs: compiled C, Python with hand-written gradients, or the plain definition."""
+
+import os
+import warnings
+from functools import cache
+
+from torch import Tensor
+
+from steadygrad.kernels import native
+
+VARIABLE = "STEADYGRAD_KERNELS"
+CHOICES = ("auto", "c", "python", "reference")
+
+
+def choose(x: Tensor) -> str:
+    """``c``, ``python`` or ``reference`` for a sequence like ``x``, as STEADYGRAD_KERNELS says (default auto)."""
+    wanted = os.environ.get(VARIABLE, "auto")
+    if wanted not in CHOICES:
+        raise ValueError(f"{VARIABLE} expects one of {', '.join(CHOICES)}; got {wanted!r}")
+    if wanted in ("python", "reference"):
+        return wanted
+    obstacle = obstacle_to_c(x)
+    if obstacle is None:
+        return "c"
+    if wanted == "c":
+        raise ValueError(f"{VARIABLE}=c, but the C kernel cannot run: {obstacle}")
+    if isinstance(native.library(), str) and x.device.type == "cpu":
+        say_once(obstacle)
+    return "python"
+
+
+def obstacle_to_c(x: Tensor) -> str | None:
+    """What keeps the C kernel from running on ``x``, if anything."""
+    if x.device.type != "cpu":
+        return f"the tensors are on {x.device}"
+    if x.dtype not in native.TAGS:
+        return f"it takes float32 and float64; got {x.dtype}"
+    loaded = native.library()
+    return loaded if isinstance(loaded, str) else None
+
+
+@cache
+def say_once(reason: str) -> None:
+    warnings.warn(f"steadygrad runs without its C kernel, several times slower: {reason}", RuntimeWarning, stacklevel=2)
+
+
+def describe() -> str:
+    """One line on what runs on a CPU here, and why."""
+    wanted = os.environ.get(VARIABLE, "auto")
+    loaded = native.library()
+    if wanted in ("python", "reference"):
+        return f"{wanted} kernels ({VARIABLE}={wanted})"
+    if isinstance(loaded, str):
+        return f"python kernels (no C kernel: {loaded})"
+    return f"C kernels, {native.instruction_set()} ({VARIABLE}={wanted}); Python kernels for other devices and types"

@@ -1,0 +1,34 @@
+/* Everything once for float and once for double, for the instruction set that is being compiled. */
+#define REAL float
+#define REAL_TAG f32
+#define INTEGER uint32_t
+#include "product.h"
+#include "mathematics.h"
+#include "elman.h"
+#include "gru.h"
+#include "lstm.h"
+#undef REAL
+#undef REAL_TAG
+#undef INTEGER
+#undef vec
+#undef mask
+#undef LANES
+#undef PANEL
+#undef EACH_VECTOR
+
+#define REAL double
+#define REAL_TAG f64
+#define INTEGER uint64_t
+#include "product.h"
+#include "mathematics.h"
+#include "elman.h"
+#include "gru.h"
+#include "lstm.h"
+#undef REAL
+#undef REAL_TAG
+#undef INTEGER
+#undef vec
+#undef mask
+#undef LANES
+#undef PANEL
+#undef EACH_VECTOR

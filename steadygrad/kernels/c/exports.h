@@ -1,0 +1,45 @@
+/* The C functions that Python calls, for one type. All return 0, or 1 when memory ran out. */
+#define EXPORT(function) JOIN3(steadygrad, function, REAL_TAG)
+#define WALK int64_t steps, int64_t batch, const int64_t *offsets, int64_t reverse
+#define THE_WALK ((walk_t){steps, batch, offsets, (int)reverse})
+
+int EXPORT(elman_forward)(WALK, int64_t hidden, int64_t inputs, int64_t activation, const REAL *x, const REAL *U,
+                          const REAL *bias, const REAL *W, const REAL *initial, REAL *states, int64_t slices) {
+    DISPATCH(elman_forward, REAL_TAG, THE_WALK, hidden, inputs, (int)activation, x, U, bias, W, initial, states, (int)slices)
+}
+
+int EXPORT(elman_backward)(WALK, int64_t hidden, int64_t activation, const REAL *gradient, const REAL *states, const REAL *W,
+                           REAL *deltas, REAL *d_bias, REAL *d_initial, int64_t slices) {
+    DISPATCH(elman_backward, REAL_TAG, THE_WALK, hidden, (int)activation, gradient, states, W, deltas, d_bias, d_initial,
+             (int)slices)
+}
+
+int EXPORT(gru_forward)(WALK, int64_t hidden, int64_t inputs, int64_t activation, const REAL *x, const REAL *W,
+                        const REAL *bias, const REAL *U, const REAL *modulus, const REAL *initial, REAL *states, REAL *gates,
+                        int64_t slices) {
+    DISPATCH(gru_forward, REAL_TAG, THE_WALK, hidden, inputs, (int)activation, x, W, bias, U, modulus, initial, states, gates,
+             (int)slices)
+}
+
+int EXPORT(gru_backward)(WALK, int64_t hidden, int64_t activation, const REAL *gradient, const REAL *states,
+                         const REAL *gates, const REAL *U, const REAL *initial, REAL *deltas, REAL *d_initial, int64_t slices) {
+    DISPATCH(gru_backward, REAL_TAG, THE_WALK, hidden, (int)activation, gradient, states, gates, U, initial, deltas, d_initial,
+             (int)slices)
+}
+
+int EXPORT(lstm_forward)(WALK, int64_t hidden, int64_t inputs, const REAL *x, const REAL *W, const REAL *bias, const REAL *U,
+                         const REAL *initial, const REAL *initial_cells, REAL *states, REAL *cells, REAL *gates,
+                         int64_t slices) {
+    DISPATCH(lstm_forward, REAL_TAG, THE_WALK, hidden, inputs, x, W, bias, U, initial, initial_cells, states, cells, gates,
+             (int)slices)
+}
+
+int EXPORT(lstm_backward)(WALK, int64_t hidden, const REAL *gradient, const REAL *cell_gradient, const REAL *cells,
+                          const REAL *gates, const REAL *U, const REAL *initial_cells, REAL *deltas, REAL *d_initial,
+                          REAL *d_initial_cells, int64_t slices) {
+    DISPATCH(lstm_backward, REAL_TAG, THE_WALK, hidden, gradient, cell_gradient, cells, gates, U, initial_cells, deltas,
+             d_initial, d_initial_cells, (int)slices)
+}
+#undef EXPORT
+#undef WALK
+#undef THE_WALK

@@ -1,0 +1,144 @@
+/* r = σ(W_r x + U_r h + b_r),  u = σ(W_u x + U_u h + b_u),  c = φ(W_c x + U_c (r∘h) + b_c),  h ← (1 − u)∘h + u∘c
+ *
+ * W (3N × I), U (3N × N) and bias (3N) stand in this order: reset, update, candidate; so do the saved gates. */
+typedef struct {
+    walk_t walk;
+    int64_t hidden, inputs;
+    int activation;
+    const int64_t *bounds;
+    const REAL *x, *bias, *modulus, *initial, *gradient;
+    const REAL *packed[3];
+    REAL *states, *gates, *deltas, *d_initial;
+    atomic_int failed;
+} NAME(gru_t);
+
+static void NAME(gru_forward_slice)(void *argument, int slice) {
+    NAME(gru_t) *job = argument;
+    int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
+    if (first >= last) return;
+    REAL *scratch = malloc((size_t)((last - first) * N) * sizeof(REAL));
+    if (!scratch) {
+        atomic_store(&job->failed, 1);
+        return;
+    }
+    span_t spans[2];
+    for (int64_t s = 0; s < job->walk.steps; s++) {
+        int count = spans_of(&job->walk, s, first, last, spans);
+        for (int i = 0; i < count; i++) {
+            span_t span = spans[i];
+            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
+            const REAL *before = span.previous < 0 ? job->initial + span.from * N
+                                                   : job->states + (job->walk.offsets[span.previous] + span.from) * N;
+            REAL *gates = job->gates + here * 3 * N;
+            NAME(left_t) x = {I, job->x + here * I, I}, h = {N, before, N}, reset = {N, scratch, N};
+            NAME(product)(rows, N, x, h, job->packed[0], gates, 3 * N, 0);
+            NAME(product)(rows, N, x, h, job->packed[1], gates + N, 3 * N, 0);
+            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+                REAL *gate = gates + row * 3 * N + j;
+                vec r = NAME(load_part)(gate, left);
+                if (job->bias) r += NAME(load_part)(job->bias + j, left);
+                r = NAME(sigmoid)(r);
+                NAME(store_part)(gate, r, left);
+                NAME(store_part)(scratch + row * N + j, r * NAME(load_part)(before + row * N + j, left), left);
+            }
+            NAME(product)(rows, N, x, reset, job->packed[2], gates + 2 * N, 3 * N, 0);
+            REAL *after = job->states + here * N;
+            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+                REAL *gate = gates + row * 3 * N + j;
+                vec u = NAME(load_part)(gate + N, left), c = NAME(load_part)(gate + 2 * N, left), b = {0};
+                vec old = NAME(load_part)(before + row * N + j, left);
+                if (job->bias) {
+                    u += NAME(load_part)(job->bias + N + j, left);
+                    c += NAME(load_part)(job->bias + 2 * N + j, left);
+                }
+                if (job->modulus) b = NAME(load_part)(job->modulus + j, left);
+                u = NAME(sigmoid)(u);
+                c = NAME(activate)(job->activation, c, b);
+                NAME(store_part)(gate + N, u, left);
+                NAME(store_part)(gate + 2 * N, c, left);
+                NAME(store_part)(after + row * N + j, old + u * (c - old), left);
+            }
+        }
+    }
+    free(scratch);
+}
+
+static int NAME(gru_forward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *x, const REAL *W,
+                             const REAL *bias, const REAL *U, const REAL *modulus, const REAL *initial, REAL *states,
+                             REAL *gates, int slices) {
+    int64_t bounds[slices + 1];
+    balance(&walk, slices, bounds);
+    NAME(gru_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .activation = activation, .bounds = bounds, .x = x,
+                       .bias = bias, .modulus = modulus, .initial = initial, .states = states, .gates = gates};
+    int failed = 0;
+    for (int g = 0; g < 3; g++) {
+        job.packed[g] = NAME(pack)(hidden, NAME(transposed)(W + g * hidden * inputs, inputs),
+                                   NAME(transposed)(U + g * hidden * hidden, hidden));
+        failed |= !job.packed[g];
+    }
+    if (!failed) run_slices(NAME(gru_forward_slice), &job, slices);
+    for (int g = 0; g < 3; g++) free((void *)job.packed[g]);
+    return failed || atomic_load(&job.failed);
+}
+
+static void NAME(gru_backward_slice)(void *argument, int slice) {
+    NAME(gru_t) *job = argument;
+    int64_t N = job->hidden, first = job->bounds[slice], last = job->bounds[slice + 1];
+    if (first >= last) return;
+    REAL *scratch = malloc((size_t)((last - first) * N) * sizeof(REAL));
+    if (!scratch) {
+        atomic_store(&job->failed, 1);
+        return;
+    }
+    NAME(left_t) none = {0, NULL, 0};
+    span_t spans[2];
+    for (int64_t s = job->walk.steps - 1; s >= 0; s--) {
+        int count = spans_of(&job->walk, s, first, last, spans);
+        for (int i = 0; i < count; i++) {
+            span_t span = spans[i];
+            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
+            const REAL *before = span.previous < 0 ? job->initial + span.from * N
+                                                   : job->states + (job->walk.offsets[span.previous] + span.from) * N;
+            const REAL *gates = job->gates + here * 3 * N, *gradient = job->gradient + here * N;
+            REAL *deltas = job->deltas + here * 3 * N;
+            /* d_initial carries the gradient of the state from step to step; it starts at zero and ends as h_0's */
+            REAL *carried = job->d_initial + span.from * N;
+            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+                const REAL *gate = gates + row * 3 * N + j;
+                REAL *delta = deltas + row * 3 * N + j, *carry = carried + row * N + j;
+                vec u = NAME(load_part)(gate + N, left), c = NAME(load_part)(gate + 2 * N, left);
+                vec d = NAME(load_part)(gradient + row * N + j, left) + NAME(load_part)(carry, left);
+                vec old = NAME(load_part)(before + row * N + j, left);
+                NAME(store_part)(delta + N, d * (c - old) * u * (1 - u), left);
+                NAME(store_part)(delta + 2 * N, NAME(deactivate)(job->activation, c, d * u), left);
+                NAME(store_part)(carry, d * (1 - u), left);
+            }
+            NAME(product)(rows, N, none, (NAME(left_t)){N, deltas + 2 * N, 3 * N}, job->packed[1], scratch, N, 0);
+            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+                REAL *carry = carried + row * N + j;
+                vec d = NAME(load_part)(scratch + row * N + j, left); /* of r∘h */
+                vec r = NAME(load_part)(gates + row * 3 * N + j, left), old = NAME(load_part)(before + row * N + j, left);
+                NAME(store_part)(deltas + row * 3 * N + j, d * old * r * (1 - r), left);
+                NAME(store_part)(carry, NAME(load_part)(carry, left) + d * r, left);
+            }
+            NAME(product)(rows, N, none, (NAME(left_t)){2 * N, deltas, 3 * N}, job->packed[0], carried, N, 1);
+        }
+    }
+    free(scratch);
+}
+
+static int NAME(gru_backward)(walk_t walk, int64_t hidden, int activation, const REAL *gradient, const REAL *states,
+                              const REAL *gates, const REAL *U, const REAL *initial, REAL *deltas, REAL *d_initial, int slices) {
+    int64_t bounds[slices + 1];
+    balance(&walk, slices, bounds);
+    NAME(source_t) nothing = NAME(plain)(NULL, 0, 0);
+    REAL *both = NAME(pack)(hidden, nothing, NAME(plain)(U, 2 * hidden, hidden));
+    REAL *candidate = NAME(pack)(hidden, nothing, NAME(plain)(U + 2 * hidden * hidden, hidden, hidden));
+    NAME(gru_t) job = {.walk = walk, .hidden = hidden, .activation = activation, .bounds = bounds, .gradient = gradient,
+                       .initial = initial, .states = (REAL *)states, .gates = (REAL *)gates, .packed = {both, candidate, NULL},
+                       .deltas = deltas, .d_initial = d_initial};
+    if (both && candidate) run_slices(NAME(gru_backward_slice), &job, slices);
+    free(both);
+    free(candidate);
+    return !both || !candidate || atomic_load(&job.failed);
+}

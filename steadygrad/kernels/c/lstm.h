@@ -1,0 +1,107 @@
+/* i, f, o = σ(W x + U h + b),  g = tanh(W x + U h + b),  c ← f∘c + i∘g,  h ← o∘tanh(c)
+ *
+ * Rows of W (4N × I), U (4N × N), bias (4N) and the saved gates stand as in torch: i, f, g, o. */
+typedef struct {
+    walk_t walk;
+    int64_t hidden, inputs;
+    const int64_t *bounds;
+    const REAL *x, *bias, *initial, *initial_cells, *packed, *gradient, *cell_gradient;
+    REAL *states, *cells, *gates, *deltas, *d_initial, *d_initial_cells;
+} NAME(lstm_t);
+
+static void NAME(lstm_forward_slice)(void *argument, int slice) {
+    NAME(lstm_t) *job = argument;
+    int64_t N = job->hidden, I = job->inputs;
+    span_t spans[2];
+    for (int64_t s = 0; s < job->walk.steps; s++) {
+        int count = spans_of(&job->walk, s, job->bounds[slice], job->bounds[slice + 1], spans);
+        for (int i = 0; i < count; i++) {
+            span_t span = spans[i];
+            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
+            int64_t past = span.previous < 0 ? span.from : job->walk.offsets[span.previous] + span.from;
+            const REAL *h = (span.previous < 0 ? job->initial : job->states) + past * N;
+            const REAL *c = (span.previous < 0 ? job->initial_cells : job->cells) + past * N;
+            REAL *gates = job->gates + here * 4 * N;
+            NAME(product)(rows, 4 * N, (NAME(left_t)){I, job->x + here * I, I}, (NAME(left_t)){N, h, N}, job->packed, gates,
+                          4 * N, 0);
+            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+                REAL *gate = gates + row * 4 * N + j;
+                vec z[4];
+                for (int k = 0; k < 4; k++) {
+                    z[k] = NAME(load_part)(gate + k * N, left);
+                    if (job->bias) z[k] += NAME(load_part)(job->bias + k * N + j, left);
+                    z[k] = k == 2 ? NAME(tangent)(z[k]) : NAME(sigmoid)(z[k]);
+                    NAME(store_part)(gate + k * N, z[k], left);
+                }
+                vec cell = z[1] * NAME(load_part)(c + row * N + j, left) + z[0] * z[2];
+                NAME(store_part)(job->cells + (here + row) * N + j, cell, left);
+                NAME(store_part)(job->states + (here + row) * N + j, z[3] * NAME(tangent)(cell), left);
+            }
+        }
+    }
+}
+
+static int NAME(lstm_forward)(walk_t walk, int64_t hidden, int64_t inputs, const REAL *x, const REAL *W, const REAL *bias,
+                              const REAL *U, const REAL *initial, const REAL *initial_cells, REAL *states, REAL *cells,
+                              REAL *gates, int slices) {
+    int64_t bounds[slices + 1];
+    balance(&walk, slices, bounds);
+    REAL *packed = NAME(pack)(4 * hidden, NAME(transposed)(W, inputs), NAME(transposed)(U, hidden));
+    if (!packed) return 1;
+    NAME(lstm_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .bounds = bounds, .x = x, .bias = bias,
+                        .initial = initial, .initial_cells = initial_cells, .packed = packed, .states = states,
+                        .cells = cells, .gates = gates};
+    run_slices(NAME(lstm_forward_slice), &job, slices);
+    free(packed);
+    return 0;
+}
+
+static void NAME(lstm_backward_slice)(void *argument, int slice) {
+    NAME(lstm_t) *job = argument;
+    int64_t N = job->hidden;
+    NAME(left_t) none = {0, NULL, 0};
+    span_t spans[2];
+    for (int64_t s = job->walk.steps - 1; s >= 0; s--) {
+        int count = spans_of(&job->walk, s, job->bounds[slice], job->bounds[slice + 1], spans);
+        for (int i = 0; i < count; i++) {
+            span_t span = spans[i];
+            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
+            int64_t past = span.previous < 0 ? span.from : job->walk.offsets[span.previous] + span.from;
+            const REAL *c = (span.previous < 0 ? job->initial_cells : job->cells) + past * N;
+            REAL *deltas = job->deltas + here * 4 * N;
+            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+                const REAL *gate = job->gates + (here + row) * 4 * N + j;
+                REAL *delta = deltas + row * 4 * N + j;
+                int64_t state = (here + row) * N + j, carry = (span.from + row) * N + j;
+                vec in = NAME(load_part)(gate, left), forget = NAME(load_part)(gate + N, left);
+                vec g = NAME(load_part)(gate + 2 * N, left), out = NAME(load_part)(gate + 3 * N, left);
+                vec t = NAME(tangent)(NAME(load_part)(job->cells + state, left));
+                vec dh = NAME(load_part)(job->gradient + state, left) + NAME(load_part)(job->d_initial + carry, left);
+                vec dc = NAME(load_part)(job->d_initial_cells + carry, left) + dh * out * (1 - t * t);
+                if (job->cell_gradient) dc += NAME(load_part)(job->cell_gradient + state, left);
+                NAME(store_part)(delta, dc * g * in * (1 - in), left);
+                NAME(store_part)(delta + N, dc * NAME(load_part)(c + row * N + j, left) * forget * (1 - forget), left);
+                NAME(store_part)(delta + 2 * N, dc * in * (1 - g * g), left);
+                NAME(store_part)(delta + 3 * N, dh * t * out * (1 - out), left);
+                NAME(store_part)(job->d_initial_cells + carry, dc * forget, left);
+            }
+            NAME(product)(rows, N, none, (NAME(left_t)){4 * N, deltas, 4 * N}, job->packed, job->d_initial + span.from * N, N, 0);
+        }
+    }
+}
+
+/* d_initial and d_initial_cells come as zeros: they carry the gradients from step to step and end as those of h_0, c_0. */
+static int NAME(lstm_backward)(walk_t walk, int64_t hidden, const REAL *gradient, const REAL *cell_gradient, const REAL *cells,
+                               const REAL *gates, const REAL *U, const REAL *initial_cells, REAL *deltas, REAL *d_initial,
+                               REAL *d_initial_cells, int slices) {
+    int64_t bounds[slices + 1];
+    balance(&walk, slices, bounds);
+    REAL *packed = NAME(pack)(hidden, NAME(plain)(NULL, 0, 0), NAME(plain)(U, 4 * hidden, hidden));
+    if (!packed) return 1;
+    NAME(lstm_t) job = {.walk = walk, .hidden = hidden, .bounds = bounds, .gradient = gradient, .cell_gradient = cell_gradient,
+                        .cells = (REAL *)cells, .gates = (REAL *)gates, .packed = packed, .initial_cells = initial_cells,
+                        .deltas = deltas, .d_initial = d_initial, .d_initial_cells = d_initial_cells};
+    run_slices(NAME(lstm_backward_slice), &job, slices);
+    free(packed);
+    return 0;
+}

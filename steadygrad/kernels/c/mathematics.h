@@ -1,0 +1,79 @@
+/* Vector functions. Comparisons are written so that NaN goes through: a diverged run must look diverged. */
+INLINE vec NAME(select)(mask where, vec yes, vec no) { return (vec)((where & (mask)yes) | (~where & (mask)no)); }
+INLINE vec NAME(absolute)(vec x) { return NAME(select)((mask)(x < 0), -x, x); }
+
+/* 2ⁿ − 1 and exp(r) − 1 for x = n ln 2 + r, |r| ≤ ln 2 / 2: kept apart, so that small x lose no digit. */
+INLINE vec NAME(exponential_minus_one)(vec x) {
+    const int single = sizeof(REAL) == 4;
+    const REAL magic = single ? (REAL)12582912.0 : (REAL)6755399441055744.0; /* 1.5 · 2²³, 1.5 · 2⁵²: rounds to integers */
+    const REAL high = single ? (REAL)0.693359375 : (REAL)6.93147180369123816490e-01;
+    const REAL low = single ? (REAL)-2.12194440e-4 : (REAL)1.90821492927058770002e-10; /* ln 2 = high + low */
+    vec shifted = x * (REAL)1.44269504088896340736 + magic;
+    vec n = shifted - magic;
+    vec r = x - n * high - n * low;
+    vec sum = {0};
+    for (int k = single ? 7 : 13; k >= 2; k--) { /* r² / 2! + … by Horner; |r| < 0.347 makes 7 and 13 enough */
+        static const REAL inverse_factorial[14] = {1, 1, 0.5, 1. / 6, 1. / 24, 1. / 120, 1. / 720, 1. / 5040, 1. / 40320,
+                                                   1. / 362880, 1. / 3628800, 1. / 39916800, 1. / 479001600,
+                                                   1. / 6227020800.};
+        sum = sum * r + inverse_factorial[k];
+    }
+    vec small = r + r * r * sum;
+    mask bits = (mask)shifted; /* the integer n sits in the low bits; shifted up it is the exponent of 2ⁿ */
+    vec two_n = (vec)((bits + (single ? 127 : 1023)) << (single ? 23 : 52));
+    return two_n * small + (two_n - 1);
+}
+
+/* tanh(x) = sign(x) t / (t + 2),  t = exp(2|x|) − 1 */
+INLINE vec NAME(tangent)(vec x) {
+    const REAL most = sizeof(REAL) == 4 ? (REAL)9.1 : (REAL)19.1; /* 1 to the last digit beyond */
+    vec size = NAME(absolute)(x), limit = (vec){0} + most;
+    size = NAME(select)((mask)(size > limit), limit, size);
+    vec t = NAME(exponential_minus_one)(size + size);
+    vec y = t / (t + 2);
+    return NAME(select)((mask)(x < 0), -y, y);
+}
+
+/* sigmoid(x) = 1 / (1 + exp(−x)) */
+INLINE vec NAME(sigmoid)(vec x) {
+    const REAL most = sizeof(REAL) == 4 ? (REAL)87 : (REAL)708;
+    vec limit = (vec){0} + most;
+    x = NAME(select)((mask)(x > limit), limit, x);
+    x = NAME(select)((mask)(x < -limit), -limit, x);
+    return 1 / (NAME(exponential_minus_one)(-x) + 2);
+}
+
+/* z → activation; `b` is modReLU's bias */
+INLINE vec NAME(activate)(int activation, vec z, vec b) {
+    vec zero = {0};
+    switch (activation) {
+        case MODRELU: {
+            vec size = NAME(absolute)(z) + b;
+            size = NAME(select)((mask)(size <= zero), zero, size);
+            size = NAME(select)((mask)(z < zero), -size, size);
+            return NAME(select)((mask)(z == zero), zero, size);
+        }
+        case TANH: return NAME(tangent)(z);
+        case RELU: return NAME(select)((mask)(z <= zero), zero, z);
+        default: return z;
+    }
+}
+
+/* d/dz of the activation times `gradient`, from the activation's value y alone */
+INLINE vec NAME(deactivate)(int activation, vec y, vec gradient) {
+    vec zero = {0};
+    switch (activation) {
+        case MODRELU: return NAME(select)((mask)(y == zero), zero, gradient);
+        case TANH: return gradient - gradient * y * y;
+        case RELU: return NAME(select)((mask)(y <= zero), zero, gradient);
+        default: return gradient;
+    }
+}
+
+/* what the bias gets of the gradient d at z: modReLU's acts on the modulus */
+INLINE vec NAME(bias_part)(int activation, vec y, vec d) {
+    return activation == MODRELU ? NAME(select)((mask)(y < (vec){0}), -d, d) : d;
+}
+
+#define EACH_VECTOR(j, count, length) \
+    for (int64_t j = 0, count = 0; count = (length) - j, j < (length); j += LANES)

@@ -1,0 +1,130 @@
+/* z = [a | b] P for a few rows at a time, P packed into panels of two vectors' width. */
+#define LANES ((int)(VECTOR_BYTES / sizeof(REAL)))
+#define PANEL (2 * LANES)
+#define vec NAME(vec)
+#define mask NAME(mask)
+typedef REAL vec __attribute__((vector_size(VECTOR_BYTES), aligned(__alignof__(REAL)), may_alias));
+typedef INTEGER mask __attribute__((vector_size(VECTOR_BYTES)));
+
+INLINE int64_t NAME(panels)(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
+
+/* One source of a packed matrix: entry (k, column) is data[k · by_k + column · by_column]. */
+typedef struct {
+    int64_t depth;
+    const REAL *data;
+    int64_t by_k, by_column;
+} NAME(source_t);
+
+INLINE NAME(source_t) NAME(transposed)(const REAL *W, int64_t depth) { /* z = a Wᵀ */
+    return (NAME(source_t)){depth, W, 1, depth};
+}
+
+INLINE NAME(source_t) NAME(plain)(const REAL *W, int64_t depth, int64_t columns) { /* z = a W */
+    return (NAME(source_t)){depth, W, columns, 1};
+}
+
+static REAL *NAME(pack)(int64_t columns, NAME(source_t) first, NAME(source_t) second) {
+    int64_t depth = first.depth + second.depth, panels = NAME(panels)(columns);
+    size_t bytes = (size_t)(panels * depth * PANEL) * sizeof(REAL);
+    REAL *packed = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    if (!packed) return NULL;
+    for (int64_t p = 0; p < panels; p++) {
+        int64_t width = at_most(PANEL, columns - p * PANEL);
+        REAL *to = packed + p * depth * PANEL;
+        for (int which = 0; which < 2; which++) {
+            NAME(source_t) source = which ? second : first;
+            const REAL *from = source.data + p * PANEL * source.by_column;
+            for (int64_t k = 0; k < source.depth; k++, to += PANEL) {
+                for (int64_t j = 0; j < width; j++) to[j] = from[k * source.by_k + j * source.by_column];
+                for (int64_t j = width; j < PANEL; j++) to[j] = 0;
+            }
+        }
+    }
+    return packed;
+}
+
+/* Left factors: rows of `depth` numbers, `stride` apart. */
+typedef struct {
+    int64_t depth;
+    const REAL *data;
+    int64_t stride;
+} NAME(left_t);
+
+INLINE void NAME(store_part)(REAL *to, vec value, int64_t count) {
+    if (count >= LANES) {
+        *(vec *)to = value;
+    } else {
+        for (int64_t j = 0; j < count; j++) to[j] = value[j];
+    }
+}
+
+INLINE vec NAME(load_part)(const REAL *from, int64_t count) {
+    if (count >= LANES) return *(const vec *)from;
+    vec value = {0};
+    for (int64_t j = 0; j < count; j++) value[j] = from[j];
+    return value;
+}
+
+/* `rows` (a compile-time constant after inlining) by one panel; all sums stay in registers. */
+INLINE void NAME(tile)(const int rows, NAME(left_t) a, NAME(left_t) b, const REAL *panel, REAL *z, int64_t stride,
+                       int64_t columns, int accumulate) {
+    vec sums[TILE_ROWS][2];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        sums[i][0] = (vec){0};
+        sums[i][1] = (vec){0};
+    }
+    for (int64_t k = 0; k < a.depth; k++, panel += PANEL) {
+        vec left = *(const vec *)panel, right = *(const vec *)(panel + LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            REAL value = a.data[i * a.stride + k];
+            sums[i][0] += value * left;
+            sums[i][1] += value * right;
+        }
+    }
+    for (int64_t k = 0; k < b.depth; k++, panel += PANEL) {
+        vec left = *(const vec *)panel, right = *(const vec *)(panel + LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            REAL value = b.data[i * b.stride + k];
+            sums[i][0] += value * left;
+            sums[i][1] += value * right;
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        REAL *to = z + i * stride;
+        if (accumulate) {
+            sums[i][0] += NAME(load_part)(to, columns);
+            sums[i][1] += NAME(load_part)(to + LANES, columns - LANES);
+        }
+        NAME(store_part)(to, sums[i][0], columns);
+        NAME(store_part)(to + LANES, sums[i][1], columns - LANES);
+    }
+}
+
+/* z (rows × columns, `stride` apart) = [a | b] P, added to what is there if `accumulate`. */
+static void NAME(product)(int64_t rows, int64_t columns, NAME(left_t) a, NAME(left_t) b, const REAL *packed, REAL *z,
+                          int64_t stride, int accumulate) {
+    int64_t groups = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    for (int64_t p = 0; p < NAME(panels)(columns); p++) {
+        const REAL *panel = packed + p * (a.depth + b.depth) * PANEL;
+        int64_t width = columns - p * PANEL, row = 0;
+        for (int64_t g = 0; g < groups; g++) { /* groups of nearly equal height keep the multipliers busy */
+            int height = (int)(rows / groups + (g < rows % groups));
+            NAME(left_t) a_rows = {a.depth, a.data + row * a.stride, a.stride};
+            NAME(left_t) b_rows = {b.depth, b.data + row * b.stride, b.stride};
+            REAL *to = z + row * stride + p * PANEL;
+#define TILE(n) case n: NAME(tile)(n, a_rows, b_rows, panel, to, stride, width, accumulate); break;
+            switch (height) {
+                TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
+#if TILE_ROWS > 6
+                TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
+#endif
+            }
+#undef TILE
+            row += height;
+        }
+    }
+}

@@ -1,0 +1,137 @@
+/* Whole-sequence recurrences for a CPU: plain C, no torch, no OpenMP at build time, called through ctypes.
+ *
+ * Threads share the batch, not the matrix: each takes its rows through all time steps and never waits for another.
+ * The recurrent matrix is packed once a call into panels that stay in cache (product.h); the cells are in elman.h,
+ * gru.h and lstm.h. Every source below is compiled for each instruction set this compiler knows and for float and
+ * double; steadygrad_isa() picks one when the program runs.
+ *
+ * A batch of sequences of unequal length is stored as torch's PackedSequence: sequences sorted by falling
+ * length, step after step, rows offsets[t] … offsets[t + 1] − 1 belonging to step t. A padded batch is the case where all
+ * steps have the same number of rows.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEADYGRAD_ABI 1
+#define JOIN3_(a, b, c) a##_##b##_##c
+#define JOIN3(a, b, c) JOIN3_(a, b, c)
+#define NAME(function) JOIN3(function, REAL_TAG, ISA)
+#define INLINE static inline __attribute__((always_inline))
+
+enum activation { MODRELU, TANH, RELU, IDENTITY };
+
+/* The time axis: which rows are there at which step, and in which direction it is walked. */
+typedef struct {
+    int64_t steps, batch;
+    const int64_t *offsets; /* steps + 1 of them */
+    int reverse;
+} walk_t;
+
+INLINE int64_t rows_at(const walk_t *walk, int64_t t) { return walk->offsets[t + 1] - walk->offsets[t]; }
+INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Rows [from, to) of the batch at step t, all of which had their previous state in one array (or all start there). */
+typedef struct {
+    int64_t from, to, t, previous; /* previous: the step they come from, −1 for the initial state */
+} span_t;
+
+/* The at most two spans of the s-th step walked: rows that go on, and rows whose sequence begins here. */
+INLINE int spans_of(const walk_t *walk, int64_t s, int64_t first, int64_t last, span_t *spans) {
+    int64_t t = walk->reverse ? walk->steps - 1 - s : s;
+    int64_t previous = s == 0 ? -1 : walk->reverse ? t + 1 : t - 1;
+    int64_t here = at_most(last, rows_at(walk, t));
+    int64_t going_on = previous < 0 ? first : at_least(first, at_most(here, rows_at(walk, previous)));
+    int count = 0;
+    if (first < going_on) spans[count++] = (span_t){first, going_on, t, previous};
+    if (going_on < here) spans[count++] = (span_t){going_on, here, t, -1};
+    return count;
+}
+
+#include "threads.h"
+
+#define ISA base
+#define VECTOR_BYTES 16
+#define TILE_ROWS 6
+#include "cells.h"
+#undef ISA
+#undef VECTOR_BYTES
+#undef TILE_ROWS
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define HAVE_X86 1
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define ISA avx2
+#define VECTOR_BYTES 32
+#define TILE_ROWS 6
+#include "cells.h"
+#undef ISA
+#undef VECTOR_BYTES
+#undef TILE_ROWS
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,prefer-vector-width=512")
+#define ISA avx512
+#define VECTOR_BYTES 64
+#define TILE_ROWS 12
+#include "cells.h"
+#undef ISA
+#undef VECTOR_BYTES
+#undef TILE_ROWS
+#pragma GCC pop_options
+#endif
+
+static int chosen_isa = -1; /* 0 base, 1 avx2, 2 avx512 */
+
+static int detected_isa(void) {
+#ifdef HAVE_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl"))
+        return 2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+    return 0;
+}
+
+int steadygrad_abi(void) { return STEADYGRAD_ABI; }
+
+int steadygrad_isa(void) {
+    if (chosen_isa < 0) chosen_isa = detected_isa();
+    return chosen_isa;
+}
+
+/* For tests: run a lesser instruction set than the machine has. Returns what is used from now on. */
+int steadygrad_set_isa(int isa) {
+    int best = detected_isa();
+    chosen_isa = isa < 0 || isa > best ? best : isa;
+    return chosen_isa;
+}
+
+#ifdef HAVE_X86
+#define DISPATCH(function, tag, ...)                                    \
+    switch (steadygrad_isa()) {                                         \
+        case 2: return JOIN3(function, tag, avx512)(__VA_ARGS__);       \
+        case 1: return JOIN3(function, tag, avx2)(__VA_ARGS__);         \
+        default: return JOIN3(function, tag, base)(__VA_ARGS__);        \
+    }
+#else
+#define DISPATCH(function, tag, ...) return JOIN3(function, tag, base)(__VA_ARGS__);
+#endif
+
+#define REAL float
+#define REAL_TAG f32
+#include "exports.h"
+#undef REAL
+#undef REAL_TAG
+#define REAL double
+#define REAL_TAG f64
+#include "exports.h"

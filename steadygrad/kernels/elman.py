@@ -1,0 +1,136 @@
+"""h_t = φ(U x_t + W h_{t−1} + b) for a whole sequence: the loop inside RNN, scoRNN, expRNN, nnRNN and ENRNN."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from steadygrad.kernels import native
+from steadygrad.kernels.activations import ACTIVATIONS, activate, bias_gradient, deactivate
+from steadygrad.kernels.backend import choose
+from steadygrad.kernels.steps import Steps
+
+
+def elman_unroll(
+    x: Tensor, U: Tensor, W: Tensor, bias: Tensor | None, initial: Tensor, activation: str, steps: Steps
+) -> Tensor:
+    """All states (rows, hidden) from x (rows, inputs) and the initial states (batch, hidden).
+
+    ``bias`` is added before the activation; modReLU takes it as its own, inside the modulus.
+    """
+    backend = choose(x)
+    if backend == "reference":
+        return elman_unroll_reference(x, U, W, bias, initial, activation, steps)
+    return Elman.apply(x, U, W, bias, initial, activation, steps, backend)
+
+
+def elman_unroll_reference(
+    x: Tensor, U: Tensor, W: Tensor, bias: Tensor | None, initial: Tensor, activation: str, steps: Steps
+) -> Tensor:
+    """The definition. Every backend is tested against it, values and gradients."""
+    inputs = (x @ U.mT).split(steps.sizes)
+    states: dict[int, Tensor] = {}
+    h = initial[:0]
+    for t in steps.order():
+        size = steps.sizes[t]
+        h = torch.cat([h, initial[len(h) : size]])[:size]  # sequences end, or, walked backwards, begin
+        h = activate(activation, inputs[t] + h @ W.mT, bias)
+        states[t] = h
+    return torch.cat([states[t] for t in range(len(steps.sizes))])
+
+
+class Elman(torch.autograd.Function):
+    """The same with a backward pass written by hand: one walk for the deltas, then one product a weight."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        U: Tensor,
+        W: Tensor,
+        bias: Tensor | None,
+        initial: Tensor,
+        activation: str,
+        steps: Steps,
+        backend: str,
+    ) -> Tensor:
+        x, U, W, initial = x.contiguous(), U.contiguous(), W.contiguous(), initial.contiguous()
+        bias = None if bias is None else bias.contiguous()
+        walk = {"c": forward_c, "python": forward_python}[backend]
+        states = walk(x, U, W, bias, initial, activation, steps)
+        ctx.save_for_backward(x, U, W, initial, states)
+        ctx.activation, ctx.steps, ctx.backend = activation, steps, backend
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, U, W, initial, states = ctx.saved_tensors
+        need_x, need_U, need_W, need_bias, *_ = ctx.needs_input_grad
+        walk = {"c": backward_c, "python": backward_python}[ctx.backend]
+        deltas, d_bias, d_initial = walk(gradient, states, W, ctx.activation, ctx.steps, need_bias)
+        return (
+            deltas @ U if need_x else None,
+            (x.mT @ deltas).mT if need_U else None,  # three times faster than deltas.mT @ x for narrow x
+            ctx.steps.outer(deltas, states, initial) if need_W else None,
+            d_bias,
+            d_initial,
+            None,
+            None,
+            None,
+        )
+
+
+def forward_c(
+    x: Tensor, U: Tensor, W: Tensor, bias: Tensor | None, initial: Tensor, activation: str, steps: Steps
+) -> Tensor:
+    N, I = U.shape
+    states = x.new_empty(steps.rows, N)
+    parts = native.slices(steps, N * (N + I))
+    native.call("elman_forward", steps, N, I, ACTIVATIONS.index(activation), x, U, bias, W, initial, states, parts)
+    return states
+
+
+def backward_c(
+    gradient: Tensor, states: Tensor, W: Tensor, activation: str, steps: Steps, need_bias: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    N = len(W)
+    parts = native.slices(steps, N * N)
+    if gradient.is_contiguous():
+        deltas = torch.empty_like(states)
+    else:  # one copy serves as both: each number is read before it is overwritten
+        gradient = deltas = gradient.clone(memory_format=torch.contiguous_format)
+    d_bias = W.new_zeros(parts, N) if need_bias else None
+    d_initial = W.new_zeros(steps.batch, N)
+    native.call(
+        "elman_backward", steps, N, ACTIVATIONS.index(activation), gradient, states, W, deltas, d_bias, d_initial, parts
+    )
+    return deltas, None if d_bias is None else d_bias.sum(0), d_initial
+
+
+def forward_python(
+    x: Tensor, U: Tensor, W: Tensor, bias: Tensor | None, initial: Tensor, activation: str, steps: Steps
+) -> Tensor:
+    states = x @ U.mT
+    h = initial[:0]
+    for t in steps.order():
+        begin, size = steps.offsets[t], steps.sizes[t]
+        if len(h) < size:
+            h = torch.cat([h, initial[len(h) : size]])
+        z = states[begin : begin + size]
+        h = z.copy_(activate(activation, torch.addmm(z, h[:size], W.mT), bias))
+    return states
+
+
+def backward_python(
+    gradient: Tensor, states: Tensor, W: Tensor, activation: str, steps: Steps, need_bias: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    deltas = gradient.clone(memory_format=torch.contiguous_format)
+    d_initial = W.new_zeros(steps.batch, len(W))  # carries the gradient of the state from step to step
+    for t in reversed(steps.order()):
+        here = slice(steps.offsets[t], steps.offsets[t + 1])
+        carried = d_initial[: steps.sizes[t]]
+        deltas[here] = deactivate(activation, states[here], deltas[here] + carried)
+        torch.mm(deltas[here], W, out=carried)
+    return deltas, bias_gradient(activation, states, deltas) if need_bias else None, d_initial

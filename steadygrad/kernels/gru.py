@@ -1,0 +1,192 @@
+"""A gated unit with its reset before the product (Cho et al., 2014; NC-GRU Eq. 19), for a whole sequence.
+
+r = σ(W_r x + U_r h + b_r),  u = σ(W_u x + U_u h + b_u),  c = φ(W_c x + U_c (r∘h) + b_c),  h ← (1 − u)∘h + u∘c
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from steadygrad.kernels import native
+from steadygrad.kernels.activations import ACTIVATIONS, activate, bias_gradient, deactivate
+from steadygrad.kernels.backend import choose
+from steadygrad.kernels.steps import Steps
+
+
+def gru_unroll(
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    bias: Tensor | None,
+    modulus: Tensor | None,
+    initial: Tensor,
+    activation: str,
+    steps: Steps,
+) -> Tensor:
+    """All states (rows, hidden) from x (rows, inputs) and the initial states (batch, hidden).
+
+    W (3·hidden, inputs), U (3·hidden, hidden) and bias (3·hidden) stand in the order reset, update, candidate;
+    ``modulus`` is the bias inside a modReLU candidate.
+    """
+    backend = choose(x)
+    if backend == "reference":
+        return gru_unroll_reference(x, W, U, bias, modulus, initial, activation, steps)
+    return GRU.apply(x, W, U, bias, modulus, initial, activation, steps, backend)
+
+
+def gru_unroll_reference(
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    bias: Tensor | None,
+    modulus: Tensor | None,
+    initial: Tensor,
+    activation: str,
+    steps: Steps,
+) -> Tensor:
+    """The definition. Every backend is tested against it, values and gradients."""
+    projected = torch.nn.functional.linear(x, W, bias).split(steps.sizes)
+    U_r, U_u, U_c = U.chunk(3)
+    states: dict[int, Tensor] = {}
+    h = initial[:0]
+    for t in steps.order():
+        size = steps.sizes[t]
+        h = torch.cat([h, initial[len(h) : size]])[:size]  # sequences end, or, walked backwards, begin
+        x_r, x_u, x_c = projected[t].chunk(3, dim=1)
+        r = (x_r + h @ U_r.mT).sigmoid()
+        u = (x_u + h @ U_u.mT).sigmoid()
+        c = activate(activation, x_c + (r * h) @ U_c.mT, modulus)
+        h = (1 - u) * h + u * c
+        states[t] = h
+    return torch.cat([states[t] for t in range(len(steps.sizes))])
+
+
+class GRU(torch.autograd.Function):
+    """The same with a backward pass written by hand: one walk for the deltas, then one product a weight."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        W: Tensor,
+        U: Tensor,
+        bias: Tensor | None,
+        modulus: Tensor | None,
+        initial: Tensor,
+        activation: str,
+        steps: Steps,
+        backend: str,
+    ) -> Tensor:
+        x, W, U, initial = x.contiguous(), W.contiguous(), U.contiguous(), initial.contiguous()
+        bias = None if bias is None else bias.contiguous()
+        modulus = None if modulus is None else modulus.contiguous()
+        walk = {"c": forward_c, "python": forward_python}[backend]
+        states, gates = walk(x, W, U, bias, modulus, initial, activation, steps)
+        ctx.save_for_backward(x, W, U, initial, states, gates)
+        ctx.activation, ctx.steps, ctx.backend = activation, steps, backend
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, W, U, initial, states, gates = ctx.saved_tensors
+        need_x, need_W, need_U, need_bias, need_modulus, *_ = ctx.needs_input_grad
+        N = U.shape[1]
+        walk = {"c": backward_c, "python": backward_python}[ctx.backend]
+        deltas, d_initial = walk(gradient.contiguous(), states, gates, U, initial, ctx.activation, ctx.steps)
+        d_U = None
+        if need_U:
+            d_U = torch.empty_like(U)
+            d_U[: 2 * N] = ctx.steps.outer(deltas[:, : 2 * N], states, initial)
+            reset = ctx.steps.previous(states, initial).mul_(gates[:, :N])
+            torch.mm(deltas[:, 2 * N :].mT, reset, out=d_U[2 * N :])
+        return (
+            deltas @ W if need_x else None,
+            (x.mT @ deltas).mT if need_W else None,
+            d_U,
+            deltas.sum(0) if need_bias else None,
+            bias_gradient("modrelu", gates[:, 2 * N :], deltas[:, 2 * N :]) if need_modulus else None,
+            d_initial,
+            None,
+            None,
+            None,
+        )
+
+
+def forward_c(
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    bias: Tensor | None,
+    modulus: Tensor | None,
+    initial: Tensor,
+    activation: str,
+    steps: Steps,
+) -> tuple[Tensor, Tensor]:
+    N, I = U.shape[1], W.shape[1]
+    states, gates = x.new_empty(steps.rows, N), x.new_empty(steps.rows, 3 * N)
+    parts = native.slices(steps, 3 * N * (N + I))
+    code = ACTIVATIONS.index(activation)
+    native.call("gru_forward", steps, N, I, code, x, W, bias, U, modulus, initial, states, gates, parts)
+    return states, gates
+
+
+def backward_c(
+    gradient: Tensor, states: Tensor, gates: Tensor, U: Tensor, initial: Tensor, activation: str, steps: Steps
+) -> tuple[Tensor, Tensor]:
+    N = U.shape[1]
+    deltas, d_initial = torch.empty_like(gates), torch.zeros_like(initial)
+    parts = native.slices(steps, 3 * N * N)
+    code = ACTIVATIONS.index(activation)
+    native.call("gru_backward", steps, N, code, gradient, states, gates, U, initial, deltas, d_initial, parts)
+    return deltas, d_initial
+
+
+def forward_python(
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    bias: Tensor | None,
+    modulus: Tensor | None,
+    initial: Tensor,
+    activation: str,
+    steps: Steps,
+) -> tuple[Tensor, Tensor]:
+    N = U.shape[1]
+    gates = torch.nn.functional.linear(x, W, bias)
+    states = x.new_empty(steps.rows, N)
+    U_ru, U_c = U[: 2 * N].mT, U[2 * N :].mT
+    h = initial[:0]
+    for t in steps.order():
+        here, size = slice(steps.offsets[t], steps.offsets[t + 1]), steps.sizes[t]
+        h = torch.cat([h, initial[len(h) :]])[:size] if len(h) < size else h[:size]
+        r_u, c = gates[here, : 2 * N], gates[here, 2 * N :]
+        r_u.copy_(torch.addmm(r_u, h, U_ru).sigmoid_())
+        r, u = r_u.chunk(2, dim=1)
+        c.copy_(activate(activation, torch.addmm(c, r * h, U_c), modulus))
+        h = torch.lerp(h, c, u)
+        states[here] = h
+    return states, gates
+
+
+def backward_python(
+    gradient: Tensor, states: Tensor, gates: Tensor, U: Tensor, initial: Tensor, activation: str, steps: Steps
+) -> tuple[Tensor, Tensor]:
+    N = U.shape[1]
+    deltas = torch.empty_like(gates)
+    d_initial = torch.zeros_like(initial)  # carries the gradient of the state from step to step
+    previous = steps.previous(states, initial)
+    for t in reversed(steps.order()):
+        here = slice(steps.offsets[t], steps.offsets[t + 1])
+        carried, h = d_initial[: steps.sizes[t]], previous[here]
+        r, u, c = gates[here].chunk(3, dim=1)
+        d = gradient[here] + carried
+        delta = deltas[here]
+        delta[:, 2 * N :] = deactivate(activation, c, d * u)
+        delta[:, N : 2 * N] = d * (c - h) * u * (1 - u)
+        d_reset = delta[:, 2 * N :] @ U[2 * N :]  # of r∘h
+        delta[:, :N] = d_reset * h * r * (1 - r)
+        carried.copy_(torch.addmm(d * (1 - u) + d_reset * r, delta[:, : 2 * N], U[: 2 * N]))
+    return deltas, d_initial

@@ -1,0 +1,186 @@
+"""Long short-term memory (Hochreiter & Schmidhuber, 1997; Gers et al., 2000), for a whole sequence.
+
+i, f, o = σ(W x + U h + b),  g = tanh(W x + U h + b),  c ← f∘c + i∘g,  h ← o∘tanh(c)
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from steadygrad.kernels import native
+from steadygrad.kernels.backend import choose
+from steadygrad.kernels.steps import Steps
+
+
+def lstm_unroll(
+    x: Tensor, W: Tensor, U: Tensor, bias: Tensor | None, initial: Tensor, initial_cells: Tensor, steps: Steps
+) -> tuple[Tensor, Tensor]:
+    """All states and all cells, (rows, hidden) each, from x (rows, inputs) and the initial ones (batch, hidden).
+
+    W (4·hidden, inputs), U (4·hidden, hidden) and bias (4·hidden) stand in torch's order i, f, g, o.
+    """
+    backend = choose(x)
+    if backend == "reference":
+        return lstm_unroll_reference(x, W, U, bias, initial, initial_cells, steps)
+    return LSTM.apply(x, W, U, bias, initial, initial_cells, steps, backend)
+
+
+def lstm_unroll_reference(
+    x: Tensor, W: Tensor, U: Tensor, bias: Tensor | None, initial: Tensor, initial_cells: Tensor, steps: Steps
+) -> tuple[Tensor, Tensor]:
+    """The definition. Every backend is tested against it, values and gradients."""
+    projected = torch.nn.functional.linear(x, W, bias).split(steps.sizes)
+    states: dict[int, Tensor] = {}
+    cells: dict[int, Tensor] = {}
+    h, cell = initial[:0], initial_cells[:0]
+    for t in steps.order():
+        size = steps.sizes[t]
+        h, cell = (
+            torch.cat([h, initial[len(h) : size]])[:size],
+            torch.cat([cell, initial_cells[len(cell) : size]])[:size],
+        )
+        i, f, g, o = (projected[t] + h @ U.mT).chunk(4, dim=1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * cell.tanh()
+        states[t], cells[t] = h, cell
+    every = range(len(steps.sizes))
+    return torch.cat([states[t] for t in every]), torch.cat([cells[t] for t in every])
+
+
+class LSTM(torch.autograd.Function):
+    """The same with a backward pass written by hand: one walk for the deltas, then one product a weight."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        W: Tensor,
+        U: Tensor,
+        bias: Tensor | None,
+        initial: Tensor,
+        initial_cells: Tensor,
+        steps: Steps,
+        backend: str,
+    ) -> tuple[Tensor, Tensor]:
+        x, W, U = x.contiguous(), W.contiguous(), U.contiguous()
+        initial, initial_cells = initial.contiguous(), initial_cells.contiguous()
+        bias = None if bias is None else bias.contiguous()
+        walk = {"c": forward_c, "python": forward_python}[backend]
+        states, cells, gates = walk(x, W, U, bias, initial, initial_cells, steps)
+        ctx.save_for_backward(x, W, U, initial, initial_cells, states, cells, gates)
+        ctx.steps, ctx.backend = steps, backend
+        ctx.set_materialize_grads(False)
+        return states, cells
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, W, U, initial, initial_cells, states, cells, gates = ctx.saved_tensors
+        need_x, need_W, need_U, need_bias, *_ = ctx.needs_input_grad
+        gradient = torch.zeros_like(states) if gradient is None else gradient.contiguous()
+        cell_gradient = None if cell_gradient is None else cell_gradient.contiguous()
+        walk = {"c": backward_c, "python": backward_python}[ctx.backend]
+        deltas, d_initial, d_initial_cells = walk(gradient, cell_gradient, cells, gates, U, initial_cells, ctx.steps)
+        return (
+            deltas @ W if need_x else None,
+            (x.mT @ deltas).mT if need_W else None,
+            ctx.steps.outer(deltas, states, initial) if need_U else None,
+            deltas.sum(0) if need_bias else None,
+            d_initial,
+            d_initial_cells,
+            None,
+            None,
+        )
+
+
+def forward_c(
+    x: Tensor, W: Tensor, U: Tensor, bias: Tensor | None, initial: Tensor, initial_cells: Tensor, steps: Steps
+) -> tuple[Tensor, Tensor, Tensor]:
+    N, I = U.shape[1], W.shape[1]
+    states, cells, gates = (x.new_empty(steps.rows, width) for width in (N, N, 4 * N))
+    parts = native.slices(steps, 4 * N * (N + I))
+    native.call("lstm_forward", steps, N, I, x, W, bias, U, initial, initial_cells, states, cells, gates, parts)
+    return states, cells, gates
+
+
+def backward_c(
+    gradient: Tensor,
+    cell_gradient: Tensor | None,
+    cells: Tensor,
+    gates: Tensor,
+    U: Tensor,
+    initial_cells: Tensor,
+    steps: Steps,
+) -> tuple[Tensor, Tensor, Tensor]:
+    N = U.shape[1]
+    deltas, d_initial, d_initial_cells = torch.empty_like(gates), *torch.zeros(2, steps.batch, N, dtype=U.dtype)
+    parts = native.slices(steps, 4 * N * N)
+    native.call(
+        "lstm_backward",
+        steps,
+        N,
+        gradient,
+        cell_gradient,
+        cells,
+        gates,
+        U,
+        initial_cells,
+        deltas,
+        d_initial,
+        d_initial_cells,
+        parts,
+    )
+    return deltas, d_initial, d_initial_cells
+
+
+def forward_python(
+    x: Tensor, W: Tensor, U: Tensor, bias: Tensor | None, initial: Tensor, initial_cells: Tensor, steps: Steps
+) -> tuple[Tensor, Tensor, Tensor]:
+    N = U.shape[1]
+    gates = torch.nn.functional.linear(x, W, bias)
+    states, cells = x.new_empty(steps.rows, N), x.new_empty(steps.rows, N)
+    h, cell = initial[:0], initial_cells[:0]
+    for t in steps.order():
+        here, size = slice(steps.offsets[t], steps.offsets[t + 1]), steps.sizes[t]
+        if len(h) < size:
+            h, cell = torch.cat([h, initial[len(h) :]]), torch.cat([cell, initial_cells[len(cell) :]])
+        z = gates[here]
+        z.copy_(torch.addmm(z, h[:size], U.mT))
+        i, f, g, o = z.chunk(4, dim=1)
+        z[:, : 2 * N].sigmoid_(), g.tanh_(), o.sigmoid_()
+        cell = torch.addcmul(i * g, f, cell[:size])
+        h = o * cell.tanh()
+        states[here], cells[here] = h, cell
+    return states, cells, gates
+
+
+def backward_python(
+    gradient: Tensor,
+    cell_gradient: Tensor | None,
+    cells: Tensor,
+    gates: Tensor,
+    U: Tensor,
+    initial_cells: Tensor,
+    steps: Steps,
+) -> tuple[Tensor, Tensor, Tensor]:
+    deltas = torch.empty_like(gates)
+    d_initial, d_initial_cells = torch.zeros_like(initial_cells), torch.zeros_like(initial_cells)
+    previous = steps.previous(cells, initial_cells)
+    for t in reversed(steps.order()):
+        here, size = slice(steps.offsets[t], steps.offsets[t + 1]), steps.sizes[t]
+        i, f, g, o = gates[here].chunk(4, dim=1)
+        tanh = cells[here].tanh()
+        dh = gradient[here] + d_initial[:size]
+        dc = d_initial_cells[:size] + dh * o * (1 - tanh * tanh)
+        if cell_gradient is not None:
+            dc = dc + cell_gradient[here]
+        d_i, d_f, d_g, d_o = deltas[here].chunk(4, dim=1)
+        d_i.copy_(dc * g * i * (1 - i))
+        d_f.copy_(dc * previous[here] * f * (1 - f))
+        d_g.copy_(dc * i * (1 - g * g))
+        d_o.copy_(dh * tanh * o * (1 - o))
+        d_initial_cells[:size] = dc * f
+        torch.mm(deltas[here], U, out=d_initial[:size])
+    return deltas, d_initial, d_initial_cells

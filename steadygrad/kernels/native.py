@@ -1,0 +1,67 @@
+"""The compiled kernels (c/steadygrad.c), loaded as a plain shared library."""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from steadygrad.kernels.steps import Steps
+
+ABI = 1
+TAGS = {torch.float32: "f32", torch.float64: "f64"}
+INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
+SMALL = 100_000  # multiplications of a walk below which a second thread costs more than it brings
+
+
+@cache
+def library() -> ctypes.CDLL | str:
+    """The library, or the reason why there is none."""
+    folder = Path(__file__).parent
+    found = [folder / f"_native{suffix}" for suffix in EXTENSION_SUFFIXES if (folder / f"_native{suffix}").exists()]
+    if not found:
+        return "it was not built: no C compiler when steadygrad was installed?"
+    try:
+        loaded = ctypes.CDLL(str(found[0]))
+        abi = loaded.steadygrad_abi()
+    except (OSError, AttributeError) as error:
+        return f"{found[0].name} does not load: {error}"
+    if abi != ABI:
+        return f"{found[0].name} is of another version ({abi}, expected {ABI}): install steadygrad again"
+    return loaded
+
+
+def instruction_set() -> str:
+    loaded = library()
+    return loaded if isinstance(loaded, str) else INSTRUCTION_SETS[loaded.steadygrad_isa()]
+
+
+@cache
+def function(name: str, dtype: torch.dtype) -> Callable[..., int]:
+    loaded = library()
+    if isinstance(loaded, str):
+        raise RuntimeError(f"steadygrad has no C kernel: {loaded}")
+    return getattr(loaded, f"steadygrad_{name}_{TAGS[dtype]}")
+
+
+def slices(steps: Steps, width: int) -> int:
+    """Into how many parts the batch is cut: one a thread, but one only for little work."""
+    if steps.rows * width < SMALL:
+        return 1
+    return max(1, min(torch.get_num_threads(), steps.batch))
+
+
+def call(name: str, steps: Steps, *arguments: int | Tensor | None) -> None:
+    """Run ``steadygrad_<name>`` on contiguous tensors of one type; None is a null pointer."""
+    tensors = [a for a in arguments if isinstance(a, Tensor)]
+    values = [
+        a.data_ptr() if isinstance(a, Tensor) else a  # ctypes would cut a bare int to 32 bits
+        for a in arguments
+    ]
+    offsets = steps.offsets_tensor
+    head = (len(steps.sizes), steps.batch, offsets.data_ptr(), int(steps.reverse))
+    if function(name, tensors[0].dtype)(*[None if v is None else ctypes.c_int64(v) for v in (*head, *values)]):
+        raise MemoryError(f"steadygrad's {name} kernel ran out of memory")

@@ -1,0 +1,49 @@
+"""Which kernel runs, that it can be forced, and that its absence is said once."""
+
+import pytest
+import torch
+
+from steadygrad.kernels import Steps, backend, describe, elman_unroll, native
+
+X = torch.zeros(2, 3)
+
+
+def test_auto_takes_c_where_it_is_built(monkeypatch):
+    monkeypatch.delenv(backend.VARIABLE, raising=False)
+    if isinstance(native.library(), str):
+        pytest.skip(f"no C kernel: {native.library()}")
+    assert backend.choose(X) == "c"
+    assert backend.choose(X.half()) == "python"
+    assert backend.choose(X.to("meta")) == "python"
+    assert "C kernels" in describe()
+
+
+@pytest.mark.parametrize("name", ["python", "reference"])
+def test_forced(name, monkeypatch):
+    monkeypatch.setenv(backend.VARIABLE, name)
+    assert backend.choose(X) == name
+    assert name in describe()
+
+
+def test_forced_c_says_why_it_cannot(monkeypatch):
+    monkeypatch.setenv(backend.VARIABLE, "c")
+    with pytest.raises(ValueError, match=r"cannot run: .*float32 and float64; got torch.float16"):
+        backend.choose(X.half())
+
+
+def test_unknown_choice(monkeypatch):
+    monkeypatch.setenv(backend.VARIABLE, "cuda")
+    with pytest.raises(ValueError, match="expects one of auto, c, python, reference; got 'cuda'"):
+        backend.choose(X)
+
+
+def test_without_the_library_everything_runs_and_says_so_once(monkeypatch):
+    monkeypatch.setenv(backend.VARIABLE, "auto")
+    monkeypatch.setattr(native, "library", lambda: "it was not built")
+    backend.say_once.cache_clear()
+    arguments = (torch.ones(2, 3), torch.ones(4, 3), torch.eye(4), None, torch.zeros(1, 4), "tanh", Steps.padded(2, 1))
+    with pytest.warns(RuntimeWarning, match="without its C kernel, several times slower: it was not built") as caught:
+        elman_unroll(*arguments)
+    elman_unroll(*arguments)  # a second warning would be an error here
+    assert len(caught) == 1
+    assert "python kernels (no C kernel: it was not built)" in describe()
