@@ -1,0 +1,47 @@
+"""nnRNN: connectivity with a controlled spectrum and free transients (Kerg et al., 2019)."""
+
+from functools import partial
+from typing import Unpack
+
+from torch import Tensor, nn
+
+from steadygrad.layers.recurrent import Common
+from steadygrad.layers.rnn import RNN, uniform
+from steadygrad.matrices import Matrix
+
+
+class NNRNN(RNN):
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = P (Λ + T) Pᵀ,  Λ = ⊕ γₖ rot(θₖ).
+
+    The eigenvalues of W are γₖ e^{±iθₖ} whatever P and T are; ``penalty()`` is δ Σ (γₖ − 1)², δ = ``spectrum_pull``,
+    and keeps them near the unit circle. ``in_block=True`` is the form the paper prints (its Eq. 5), whose T also acts
+    inside the 2 × 2 blocks, where it moves the eigenvalues.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        spectrum_pull: float = 1e-4,  # δ of the copy task, table 2
+        in_block: bool = False,
+        activation: str = "modrelu",
+        init: str = "henaff",
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            activation=activation,
+            recurrent={"name": "schur", "in_block": in_block, "init": init},
+            input_init=partial(nn.init.kaiming_normal_, nonlinearity="relu"),  # the authors' code, after expRNN's
+            bias_init=uniform(0.01),
+            **common,
+        )
+        self.spectrum_pull = spectrum_pull
+
+    def penalty(self) -> Tensor | float:
+        gammas = [m.free[2] for m in self.modules() if isinstance(m, Matrix)]  # free: basis, θ, γ, T
+        return self.spectrum_pull * sum((gamma - 1).square().sum() for gamma in gammas)

@@ -1,0 +1,198 @@
+"""What every recurrent layer is: cells, one a level and direction, behind the call of torch.nn.GRU."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TypedDict, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from steadygrad.kernels import Steps
+
+State = Tensor | tuple[Tensor, ...]
+
+
+class Cell(nn.Module):
+    """One direction of one level: evaluates its matrices once, then walks a whole batch of sequences.
+
+    ``forward(x, steps, state)`` takes x (rows, input_size) laid out as `Steps` says and a tuple of initial states, one
+    for each of ``state_sizes`` and each (batch, size); it returns outputs (rows, output_size) and final states.
+    """
+
+    state_sizes: tuple[int, ...]
+    output_size: int
+
+    def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        raise NotImplementedError
+
+    def matrices(self) -> dict[str, Tensor]:
+        """The assembled recurrent matrices by name, W of W h."""
+        raise NotImplementedError
+
+    def penalty(self) -> Tensor | float:
+        return 0.0
+
+
+class Common(TypedDict, total=False):
+    """The keywords that every layer shares with torch.nn.GRU."""
+
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+class RecurrentLayer(nn.Module):
+    """Base class: levels, directions, dropout, and every form of input that torch.nn.GRU takes.
+
+    Shapes: input (time, batch, input_size), or (batch, time, input_size) with ``batch_first``, or (time, input_size),
+    or a PackedSequence → output alike with ``output_size`` features; h_0, h_n (num_layers · directions, batch, size).
+    Convention: states are columns, h_t = φ(W h_{t−1} + …); on rows of a batch that is h @ W.T.
+    """
+
+    def __init__(
+        self,
+        make_cell: Callable[[int], Cell],
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        counts = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
+        for name, value in counts.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{self._name} expects {name} to be a whole number of at least 1; got {value!r}")
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"{self._name} expects dropout between 0 and 1; got {dropout!r}")
+        if dtype is not None and not dtype.is_floating_point:
+            raise ValueError(f"{self._name} expects a floating-point dtype; got {dtype}")
+        if dropout and num_layers == 1:
+            warnings.warn(
+                f"{self._name}: dropout acts between layers, so with num_layers=1 it does nothing", stacklevel=3
+            )
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.batch_first, self.dropout, self.bidirectional = batch_first, float(dropout), bidirectional
+        cells: list[Cell] = []
+        for level in range(num_layers):
+            width = input_size if level == 0 else cells[0].output_size * self.directions
+            cells.extend(make_cell(width) for _ in range(self.directions))
+        self.cells = nn.ModuleList(cells)
+        self.state_sizes = cells[0].state_sizes
+        self.output_size = cells[0].output_size * self.directions
+        self.to(device=device, dtype=dtype)
+
+    def _cells(self) -> Iterator[Cell]:
+        return cast(Iterator[Cell], iter(self.cells))
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def matrices(self) -> dict[str, Tensor]:
+        """The assembled recurrent matrices: ``{"recurrent_l0": W, …}``, named as torch names its weights."""
+        return {
+            f"{name}_l{index // self.directions}{'_reverse' if index % self.directions else ''}": W
+            for index, cell in enumerate(self._cells())
+            for name, W in cell.matrices().items()
+        }
+
+    def penalty(self) -> Tensor | float:
+        """Regularisation that belongs to this layer; training adds it to the task's loss."""
+        return sum(cell.penalty() for cell in self._cells())
+
+    def flatten_parameters(self) -> None:
+        """Does nothing: for code that calls it on torch.nn.GRU."""
+
+    def forward(
+        self, input: Tensor | PackedSequence, h_0: State | None = None
+    ) -> tuple[Tensor | PackedSequence, State]:
+        if isinstance(input, PackedSequence):
+            self._check_input(input.data, rank=2)
+            sizes = tuple(input.batch_sizes.tolist())
+            state = self._initial(h_0, sizes[0], input.data)
+            if input.sorted_indices is not None and h_0 is not None:
+                state = tuple(s.index_select(1, input.sorted_indices) for s in state)
+            output, final = self._walk(input.data, Steps(sizes), state)
+            if input.unsorted_indices is not None:
+                final = tuple(s.index_select(1, input.unsorted_indices) for s in final)
+            return input._replace(data=output), self._joined(final)
+        self._check_input(input)
+        batched = input.dim() == 3
+        x = input if batched else input.unsqueeze(1)
+        if batched and self.batch_first:
+            x = x.transpose(0, 1)
+        time, batch, _ = x.shape
+        if time == 0:
+            raise ValueError(f"{self._name} expects at least one time step; got input of shape {tuple(input.shape)}")
+        state = self._initial(h_0, batch if batched else None, x)
+        output, final = self._walk(x.reshape(time * batch, -1), Steps.padded(time, batch), state)
+        output = output.view(time, batch, -1)
+        if not batched:
+            return output.squeeze(1), self._joined(tuple(s.squeeze(1) for s in final))
+        return output.transpose(0, 1) if self.batch_first else output, self._joined(final)
+
+    def _walk(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Through all levels: outputs (rows, output_size), final states (cells, batch, size)."""
+        finals: list[tuple[Tensor, ...]] = []
+        initial = list(zip(*(s.unbind(0) for s in state), strict=True))
+        for level in range(self.num_layers):
+            if level and self.dropout:
+                x = nn.functional.dropout(x, self.dropout, self.training)
+            outputs = []
+            for direction in range(self.directions):
+                index = level * self.directions + direction
+                walk = steps.reversed() if direction else steps
+                output, final = self.cells[index](x, walk, initial[index])
+                outputs.append(output)
+                finals.append(final)
+            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+        return x, tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
+
+    def _check_input(self, input: Tensor, rank: int | None = None) -> None:
+        shape = f"input of shape {tuple(input.shape)}"
+        if rank is None and input.dim() not in (2, 3):
+            raise ValueError(f"{self._name} expects input of 2 dimensions (unbatched) or 3; got {shape}")
+        if rank is not None and input.dim() != rank:
+            raise ValueError(f"{self._name} expects packed data of {rank} dimensions; got {shape}")
+        if input.shape[-1] != self.input_size:
+            raise ValueError(f"{self._name} expects {self.input_size} features per step; got {shape}")
+        dtype = next(self.parameters()).dtype
+        if input.dtype != dtype:
+            raise ValueError(f"{self._name} expects input of type {dtype}, as its parameters are; got {input.dtype}")
+
+    def _initial(self, h_0: State | None, batch: int | None, like: Tensor) -> tuple[Tensor, ...]:
+        """The initial states as (cells, batch, size) each; ``batch`` is None for an unbatched sequence."""
+        shapes = [(len(self.cells), *([] if batch is None else [batch]), size) for size in self.state_sizes]
+        if h_0 is None:
+            return tuple(like.new_zeros(len(self.cells), 1 if batch is None else batch, n) for n in self.state_sizes)
+        given = h_0 if isinstance(h_0, tuple | list) else (h_0,)
+        if len(given) != len(shapes):
+            raise ValueError(f"{self._name} expects a state of {len(shapes)} tensor(s) {shapes}; got {len(given)}")
+        for tensor, shape in zip(given, shapes, strict=True):
+            if tuple(tensor.shape) != shape:
+                raise ValueError(f"{self._name} expects a hidden state of shape {shape}; got {tuple(tensor.shape)}")
+            if tensor.dtype != like.dtype:
+                raise ValueError(f"{self._name} expects a hidden state of type {like.dtype}; got {tensor.dtype}")
+        return tuple(tensor.unsqueeze(1) if batch is None else tensor for tensor in given)
+
+    def _joined(self, states: tuple[Tensor, ...]) -> State:
+        return states[0] if len(states) == 1 else states
+
+    def extra_repr(self) -> str:
+        words = [str(self.input_size), str(self.hidden_size)]
+        words += [f"num_layers={self.num_layers}"] if self.num_layers > 1 else []
+        words += [f"dropout={self.dropout}"] if self.dropout else []
+        words += [f"{flag}=True" for flag in ("batch_first", "bidirectional") if getattr(self, flag)]
+        return ", ".join(words)

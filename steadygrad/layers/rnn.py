@@ -1,0 +1,92 @@
+"""The plain recurrent network (Elman, 1990), with any matrix and any activation."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.kernels import ACTIVATIONS, Steps, elman_unroll
+from steadygrad.layers.recurrent import Cell, Common, RecurrentLayer
+from steadygrad.matrices import Spec, build
+
+Initialiser = Callable[[Tensor], object]
+
+
+def uniform(bound: float) -> Initialiser:
+    return partial(nn.init.uniform_, a=-bound, b=bound)
+
+
+def check_activation(who: str, activation: str) -> None:
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"{who} expects an activation out of {', '.join(ACTIVATIONS)}; got {activation!r}")
+
+
+class ElmanCell(Cell):
+    """h_t = φ(U x_t + W h_{t−1} + b);  modReLU takes b inside: sign(z) max(|z| + b, 0)."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        activation: str,
+        recurrent: Spec,
+        bias: bool,
+        input_init: Initialiser | None = None,
+        bias_init: Initialiser | None = None,
+    ) -> None:
+        super().__init__()
+        check_activation("RNN", activation)
+        self.activation = activation
+        self.state_sizes, self.output_size = (hidden_size,), hidden_size
+        as_torch = uniform(1 / math.sqrt(hidden_size))
+        self.U = nn.Parameter(torch.empty(hidden_size, input_size))
+        self.W = build(recurrent, hidden_size)
+        self.b = nn.Parameter(torch.empty(hidden_size)) if bias else None
+        (input_init or as_torch)(self.U)
+        if self.b is not None:
+            (bias_init or as_torch)(self.b)
+
+    def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        states = elman_unroll(x, self.U, self.W(), self.b, state[0], self.activation, steps)
+        return states, (steps.last(states),)
+
+    def matrices(self) -> dict[str, Tensor]:
+        return {"recurrent": self.W()}
+
+
+class RNN(RecurrentLayer):
+    """h_t = φ(U x_t + W h_{t−1} + b),  φ = tanh unless said otherwise.
+
+    ``recurrent`` is what W is: a name out of `steadygrad.matrices.MATRICES`, a table {"name": …, options}, or a
+    function size → `Matrix`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        activation: str = "tanh",
+        recurrent: Spec = "free",
+        bias: bool = True,
+        input_init: Initialiser | None = None,
+        bias_init: Initialiser | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        def make_cell(width: int) -> ElmanCell:
+            return ElmanCell(
+                width,
+                hidden_size,
+                activation=activation,
+                recurrent=recurrent,
+                bias=bias,
+                input_init=input_init,
+                bias_init=bias_init,
+            )
+
+        super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

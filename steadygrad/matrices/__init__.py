@@ -1,0 +1,81 @@
+"""Square matrices under a constraint: one map a file, each with a builder; by name in `MATRICES`."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from steadygrad.matrices import init
+from steadygrad.matrices.cayley import ScaledCayley, scaled_cayley
+from steadygrad.matrices.eigenvalue import EigenvalueNormalized, eigenvalue_normalized
+from steadygrad.matrices.exponential import Exponential, exponential
+from steadygrad.matrices.free import Free, free
+from steadygrad.matrices.longshort import LongShort, long_short
+from steadygrad.matrices.matrix import Matrix, check_size, nearest_orthogonal, skew, skew_free
+from steadygrad.matrices.measures import departure_from_normality, orthogonality_error, spectral_radius
+from steadygrad.matrices.neumann import NeumannCayley, neumann_cayley
+from steadygrad.matrices.schur import RealSchur, real_schur
+
+__all__ = [
+    "MATRICES",
+    "EigenvalueNormalized",
+    "Exponential",
+    "Free",
+    "LongShort",
+    "Matrix",
+    "NeumannCayley",
+    "RealSchur",
+    "ScaledCayley",
+    "build",
+    "departure_from_normality",
+    "init",
+    "nearest_orthogonal",
+    "orthogonality_error",
+    "skew",
+    "skew_free",
+    "spectral_radius",
+]
+
+MATRICES: dict[str, Callable[..., Matrix]] = {
+    "free": free,
+    "exponential": exponential,
+    "dtriv": partial(exponential, rebase_every=100),
+    "cayley": scaled_cayley,
+    "neumann": neumann_cayley,
+    "schur": real_schur,
+    "eigenvalue": eigenvalue_normalized,
+    "longshort": long_short,
+}
+
+Spec = str | Mapping[str, Any] | Callable[[int], Matrix] | Matrix
+
+
+def build(spec: Spec, size: int) -> Matrix:
+    """The matrix that ``spec`` asks for: a name, ``{"name": …, option: …}``, a function of the size, or a `Matrix`."""
+    check_size("A matrix", size)
+    match spec:
+        case str():
+            return from_table({"name": spec}, size)
+        case Matrix():
+            matrix = spec
+        case Mapping():
+            return from_table(spec, size)
+        case _ if callable(spec):
+            matrix = spec(size)
+        case _:
+            raise ValueError(f"a matrix is a name, a table with a name, a function or a Matrix; got {spec!r}")
+    if not isinstance(matrix, Matrix):
+        raise ValueError(f"a function for a matrix must return a Matrix; {spec!r} gave a {type(matrix).__name__}")
+    if matrix.size != size:
+        raise ValueError(f"a matrix of size {size} is needed here; got one of size {matrix.size}")
+    return matrix
+
+
+def from_table(table: Mapping[str, Any], size: int) -> Matrix:
+    name, options = table.get("name"), {key: value for key, value in table.items() if key != "name"}
+    if name not in list(MATRICES):  # a list, because a name that cannot be hashed is a wrong name too
+        raise ValueError(f"no matrix {name!r}; choose from {', '.join(MATRICES)}")
+    known = list(inspect.signature(MATRICES[name]).parameters)[1:]  # the first is the size
+    if unknown := [key for key in options if key not in known]:
+        raise ValueError(f"matrix {name!r} has no option {', '.join(map(repr, unknown))}; known: {', '.join(known)}")
+    return MATRICES[name](size, **options)

@@ -1,0 +1,87 @@
+"""Orthogonal matrices by the scaled Cayley transform (Helfrich, Willmott & Ye, 2018)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from steadygrad.matrices.init import free_tensor
+from steadygrad.matrices.inverse import cayley_inverse
+from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_count, nearest_orthogonal, skew, skew_free
+
+
+class CayleyGradient(torch.autograd.Function):
+    """W as a function of the packed A, given the values of F = (I + A)⁻¹ and of W.
+
+    dL/dA = Vᵀ − V,  V = Fᵀ dL/dW (D + Wᵀ)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, free: Tensor, F: Tensor, W: Tensor, D: Tensor) -> Tensor:
+        ctx.save_for_backward(F, W, D)
+        return W
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None, None]:
+        F, W, D = ctx.saved_tensors
+        V = F.mT @ torch.addmm(G * D, G, W.mT)  # G D + G Wᵀ
+        return skew_free(V.mT.contiguous().sub_(V)), None, None, None
+
+
+class ScaledCayley(nn.Module):
+    """W = (I + A)⁻¹ (I − A) D,  with A skew-symmetric and D = diag(1, …, 1, −1, …, −1) fixed, so W is orthogonal.
+
+    ``reflections`` counts the −1s of D. They reach the orthogonal matrices with eigenvalue −1, which the plain
+    Cayley transform cannot, and fix the determinant: det W = (−1)^reflections.
+    """
+
+    D: Tensor
+
+    def __init__(self, size: int, reflections: int = 0) -> None:
+        super().__init__()
+        self.size = check_size(type(self).__name__, size)
+        if not is_count(reflections) or reflections > size:
+            raise ValueError(f"reflections counts the −1s of D, so 0 … {size}; got {reflections!r}")
+        self.reflections = reflections
+        signs = torch.ones(size)
+        signs[size - reflections :] = -1
+        self.register_buffer("D", signs)
+
+    @property
+    def determinant(self) -> int:
+        return (-1) ** self.reflections
+
+    def forward(self, free: Tensor) -> Tensor:
+        with torch.no_grad():
+            F = cayley_inverse(skew(free, self.size))
+            W = 2 * F
+            W.diagonal().sub_(1)  # (I + A)⁻¹ (I − A) = 2 (I + A)⁻¹ − I
+            W *= self.D  # · D scales the columns
+        return CayleyGradient.apply(free, F, W, self.D)
+
+    @torch.no_grad()
+    def right_inverse(self, W: Tensor) -> Tensor:
+        """The packed A of W; a W that is not orthogonal is first replaced by the nearest W that is and has det D."""
+        check_square(type(self).__name__, W, self.size)
+        eps = torch.finfo(W.dtype).eps
+        I = torch.eye(self.size, dtype=torch.float64, device=W.device)
+        U = W.double()
+        orthogonal = bool((U.mT @ U - I).abs().max() < eps**0.5)
+        U = nearest_orthogonal(U, None if orthogonal else self.determinant) * self.D
+        if torch.linalg.svdvals(I + U)[-1] < 10 * self.size * eps:
+            raise ValueError(
+                f"{type(self).__name__} with reflections={self.reflections} cannot reach this orthogonal matrix: "
+                "W D has the eigenvalue −1; choose other reflections"
+            )
+        A = torch.linalg.solve(I + U, I - U)  # the transform is its own inverse
+        return skew_free((A - A.mT) / 2).to(W.dtype)
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}, reflections={self.reflections}"
+
+
+def scaled_cayley(size: int, *, reflections: int = 0, init: str = "cayley") -> Matrix:
+    map = ScaledCayley(size, reflections)
+    return Matrix(map, free_tensor(init, map))

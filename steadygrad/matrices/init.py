@@ -1,0 +1,123 @@
+"""Where matrices start. Skew starts give packed skew-symmetric parameters, matrix starts the matrix itself."""
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor, nn
+
+from steadygrad.matrices.matrix import check_size, skew, skew_free
+
+
+def henaff(size: int, generator: Generator | None = None, *, two_sided: bool = False) -> Tensor:
+    """A = ⊕ₖ [[0, sₖ], [−sₖ, 0]],  s ~ U(−π, 0); ``two_sided``: U(−π, π), as later code of the expRNN authors does.
+
+    Under exp these are plane rotations by all angles (Henaff, Szlam & LeCun, 2016).
+    """
+    return planes(size, uniform_numbers(size // 2, -math.pi, math.pi if two_sided else 0.0, generator))
+
+
+def cayley(size: int, generator: Generator | None = None) -> Tensor:
+    """A = ⊕ₖ [[0, sₖ], [−sₖ, 0]],  s = −√((1 − cos t)/(1 + cos t)), t ~ U(0, π/2).
+
+    Under the Cayley transform these are plane rotations by −t (Helfrich, Willmott & Ye, 2018).
+    """
+    t = uniform_numbers(size // 2, 0.0, math.pi / 2, generator)
+    return planes(size, -((1 - t.cos()) / (1 + t.cos())).sqrt())
+
+
+def haar(size: int, generator: Generator | None = None, *, determinant: int | None = None) -> Tensor:
+    """A uniformly random orthogonal matrix, if asked among those of this determinant (±1)."""
+    check_size("haar", size)
+    Q, R = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator))
+    Q = Q * R.diagonal().sign()  # QR alone favours some matrices (Mezzadri, 2007)
+    if determinant is not None and torch.linalg.det(Q) * determinant < 0:
+        Q[:, 0] *= -1
+    return Q.to(torch.get_default_dtype())
+
+
+def identity(size: int, generator: Generator | None = None) -> Tensor:
+    """I."""
+    return torch.eye(check_size("identity", size))
+
+
+def disc(size: int, generator: Generator | None = None) -> Tensor:
+    """T = ⊕ₖ γₖ [[cos tₖ, −sin tₖ], [sin tₖ, cos tₖ]],  t ~ U(0, π/2), γ ~ U(−1, 1).
+
+    Eq. 5 of Helfrich & Ye (2020). It fills the unit disc, though more densely towards its centre. An odd size ends
+    with the 1 × 1 block γ.
+    """
+    check_size("disc", size)
+    t = uniform_numbers(size // 2, 0.0, math.pi / 2, generator)
+    radii = uniform_numbers(size - size // 2, -1.0, 1.0, generator)
+    blocks = radii[: len(t), None, None] * torch.stack([t.cos(), -t.sin(), t.sin(), t.cos()], dim=-1).view(-1, 2, 2)
+    return torch.block_diag(*blocks, *radii[len(t) :, None, None])
+
+
+def uniform(size: int, generator: Generator | None = None) -> Tensor:
+    """W ~ U(±1/√n), as in `torch.nn`'s recurrent layers."""
+    bound = check_size("uniform", size) ** -0.5
+    return uniform_numbers(size * size, -bound, bound, generator).view(size, size)
+
+
+def xavier(size: int, generator: Generator | None = None) -> Tensor:
+    """W ~ U(±√(3/n)), Glorot & Bengio (2010) for a square matrix."""
+    return nn.init.xavier_uniform_(torch.empty(check_size("xavier", size), size), generator=generator)
+
+
+def uniform_numbers(count: int, low: float, high: float, generator: Generator | None) -> Tensor:
+    return torch.empty(count).uniform_(low, high, generator=generator)
+
+
+def planes(size: int, s: Tensor) -> Tensor:
+    """Packed A with sₖ above the diagonal of its 2 × 2 blocks; the last direction of an odd size stays at rest."""
+    check_size("A start", size)
+    A = torch.zeros(size, size)
+    even = torch.arange(len(s)) * 2
+    A[even + 1, even] = -s
+    return skew_free(A)
+
+
+Initialiser = Callable[..., Tensor]
+SKEW: dict[str, Initialiser] = {"henaff": henaff, "cayley": cayley}
+FULL: dict[str, Initialiser] = {
+    "haar": haar,
+    "identity": identity,
+    "disc": disc,
+    "uniform": uniform,
+    "xavier": xavier,
+}
+
+
+class Map(Protocol):
+    """What a start needs to know of a map."""
+
+    size: int
+
+    def right_inverse(self, W: Tensor) -> Tensor: ...
+
+
+def free_tensor(name: str, map: Map, generator: Generator | None = None) -> Tensor:
+    """The free tensor from which ``map`` starts as ``name`` says.
+
+    A skew start is the parameter of a skew-parametrised map; for a map of a full matrix (`from_skew = False`) it
+    becomes the rotation that its authors make of it. A matrix start goes through the map's right inverse.
+    """
+    if name not in [*SKEW, *FULL]:
+        raise ValueError(f"no initialiser {name!r}; choose from {', '.join([*SKEW, *FULL])}")
+    size, from_skew = map.size, getattr(map, "from_skew", True)
+    if name in SKEW:
+        free = SKEW[name](size, generator)
+        return free if from_skew else map.right_inverse(ROTATIONS[name](skew(free, size)))
+    # half of all orthogonal matrices lie on the other component, out of the map's reach
+    own = {"determinant": getattr(map, "determinant", 1)} if name == "haar" and from_skew else {}
+    return map.right_inverse(FULL[name](size, generator, **own))
+
+
+def cayley_transform(A: Tensor) -> Tensor:
+    I = torch.eye(len(A), dtype=A.dtype)
+    return torch.linalg.solve(I + A, I - A)
+
+
+ROTATIONS = {"henaff": torch.linalg.matrix_exp, "cayley": cayley_transform}

@@ -1,0 +1,104 @@
+"""A long-term and a short-term memory that feeds it, in one matrix (Helfrich & Ye, 2020)."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.matrices.cayley import ScaledCayley
+from steadygrad.matrices.eigenvalue import EigenvalueNormalized
+from steadygrad.matrices.init import free_tensor
+from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_count
+
+
+class LongShort(nn.Module):
+    """W = [[W_L, W_C], [0, W_S]],  W_L by the map ``long``, W_S by the map ``short``, W_C free (eq. 2).
+
+    The spectrum of W is that of W_L and of W_S, whatever W_C is. The zero block keeps it so: the long-term state hears
+    the short-term one, never the reverse. Either part may have size 0; then there is nothing to couple.
+    """
+
+    long: Any
+    short: Any
+
+    def __init__(
+        self,
+        long_size: int,
+        short_size: int,
+        long: Callable[[int], Any] = ScaledCayley,
+        short: Callable[[int], Any] = EigenvalueNormalized,
+        coupling: bool = True,
+    ) -> None:
+        super().__init__()
+        if not (is_count(long_size) and is_count(short_size) and long_size + short_size):
+            raise ValueError(
+                f"LongShort expects two sizes of at least 0, not both 0; got long {long_size!r}, short {short_size!r}"
+            )
+        self.size, self.long_size, self.short_size = long_size + short_size, long_size, short_size
+        self.long = long(long_size) if long_size else None
+        self.short = short(short_size) if short_size else None
+        self.coupling = bool(coupling and long_size and short_size)
+
+    def forward(self, *free: Tensor) -> Tensor:
+        """W from A (unless the long part is empty), T (unless the short part is) and, if coupled, C = W_C."""
+        names = self._names()
+        if len(free) != len(names):
+            raise ValueError(f"LongShort expects the free tensors {', '.join(names)}; got {len(free)}")
+        parts = dict(zip(names, free, strict=True))
+        if self.long is None or self.short is None:
+            return (self.long or self.short)(*free)
+        W_L, W_S = self.long(parts["A"]), self.short(parts["T"])
+        shape = self.long_size, self.short_size
+        W_C = parts.get("C", W_L.new_zeros(()).expand(shape))
+        if W_C.shape != shape:
+            raise ValueError(f"LongShort expects a coupling C of shape {shape}; got {tuple(W_C.shape)}")
+        top = torch.cat([W_L, W_C], dim=1)
+        return torch.cat([top, nn.functional.pad(W_S, (self.long_size, 0))])
+
+    def right_inverse(self, W: Tensor) -> tuple[Tensor, ...]:
+        """A, T and C, as far as they exist, of a W whose lower left block is, or is to become, zero."""
+        check_square("LongShort", W, self.size)
+        n = self.long_size
+        blocks = {"A": W[:n, :n], "T": W[n:, n:], "C": W[:n, n:]}
+        maps = {"A": self.long, "T": self.short}
+        return tuple(maps[name].right_inverse(blocks[name]) if name in maps else blocks[name] for name in self._names())
+
+    def _names(self) -> list[str]:
+        present = {"A": self.long, "T": self.short, "C": self.coupling}
+        return [name for name, part in present.items() if part]
+
+    def extra_repr(self) -> str:
+        return f"long_size={self.long_size}, short_size={self.short_size}, coupling={self.coupling}"
+
+
+def long_short(
+    size: int,
+    *,
+    short_size: int | None = None,
+    coupling: bool = True,
+    reflections: int | None = None,
+    epsilon: float = 0.0,
+    long_init: str = "cayley",
+    short_init: str = "disc",
+) -> Matrix:
+    """A `LongShort` in the paper's proportions: 40 % short-term, 30 % of the long-term D negative."""
+    check_size("LongShort", size)
+    short_size = round(0.4 * size) if short_size is None else short_size
+    if not is_count(short_size) or short_size > size:
+        raise ValueError(f"short_size counts some of the {size} units, so 0 … {size}; got {short_size!r}")
+    long_size = size - short_size
+    reflections = round(0.3 * long_size) if reflections is None else reflections
+    map = LongShort(
+        long_size,
+        short_size,
+        partial(ScaledCayley, reflections=reflections),
+        partial(EigenvalueNormalized, epsilon=epsilon),
+        coupling,
+    )
+    starts = (long_init, map.long), (short_init, map.short)
+    free = [free_tensor(name, part) for name, part in starts if part is not None]
+    if map.coupling:
+        free.append(nn.init.xavier_uniform_(torch.empty(long_size, short_size)))
+    return Matrix(map, *free)

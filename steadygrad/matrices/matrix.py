@@ -1,0 +1,154 @@
+"""A square matrix that is computed from free tensors, so that a constraint always holds."""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Matrix(nn.Module):
+    """W = map(*free): optimise the free tensors, call the module for the matrix.
+
+    The free tensors are packed, so ``parameters()`` counts exactly the degrees of freedom that papers report. In
+    evaluation without gradients W is remembered until a free tensor or a buffer of the map changes.
+    """
+
+    def __init__(self, map: nn.Module, *free: Tensor) -> None:
+        super().__init__()
+        self.map = map
+        own = (
+            f if isinstance(f, nn.Parameter) else nn.Parameter(f.detach().clone(memory_format=torch.contiguous_format))
+            for f in free
+        )
+        self.free = nn.ParameterList(own)
+        self._remembered: tuple[Tensor, int, list[Tensor]] | None = None
+
+    @property
+    def size(self) -> int:
+        """Rows (and columns) of W."""
+        if isinstance(size := getattr(self.map, "size", None), int):
+            return size
+        with torch.no_grad():
+            return len(self())
+
+    def forward(self) -> Tensor:
+        if torch.compiler.is_compiling():
+            return self._evaluate()
+        self._check_finite()
+        if self.training or torch.is_grad_enabled():
+            self._remembered = None
+            return self._evaluate()
+        if self._remembered is None or not self._still_holds(*self._remembered):
+            # a tensor born in inference mode could never take part in training again
+            with torch.inference_mode(False), torch.no_grad():
+                W = self._evaluate()
+                self._remembered = W, W._version, [t.detach().clone() for t in self._causes()]
+        return self._remembered[0]
+
+    def _evaluate(self) -> Tensor:
+        """map(*free), in single precision at least: autocast and half precision would break the constraint."""
+        dtype = self.free[0].dtype
+        if dtype.itemsize > 2 and not torch.is_autocast_enabled(self.free[0].device.type):
+            return self.map(*self.free)
+        with torch.autocast(self.free[0].device.type, enabled=False):
+            return self.map(*(f if dtype.itemsize > 2 else f.float() for f in self.free)).to(dtype)
+
+    def _causes(self) -> list[Tensor]:
+        return [*self.free, *self.map.buffers()]
+
+    def _still_holds(self, W: Tensor, version: int, causes: list[Tensor]) -> bool:
+        # Values are compared, not version counters, because an edit through `.data` leaves no other trace.
+        now = self._causes()
+        return W._version == version and len(now) == len(causes) and all(map(same, now, causes))
+
+    def _check_finite(self) -> None:
+        for i, f in enumerate(self.free):
+            # one NaN or infinity spoils the sum, which is cheaper to look at than every entry
+            if not math.isfinite(f.detach().sum().item()) and (wrong := f.numel() - int(f.isfinite().sum())):
+                raise ValueError(
+                    f"{type(self.map).__name__} expects finite parameters; got {wrong} NaN or infinite values "
+                    f"in free tensor {i} of shape {tuple(f.shape)}"
+                )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Matrix":
+        self._remembered = None
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_remembered": None}  # copies and pickles evaluate for themselves
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Equal in value, type, shape and place."""
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+
+
+def is_count(value: object, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def is_between(value: object, low: float, high: float) -> bool:
+    return isinstance(value, int | float) and low <= value <= high
+
+
+def check_size(who: str, size: int) -> int:
+    if not is_count(size, least=1):
+        raise ValueError(f"{who} expects a size of at least 1; got {size!r}")
+    return size
+
+
+def check_square(who: str, W: Tensor, size: int | None = None) -> Tensor:
+    if W.dim() != 2 or W.shape[0] != W.shape[1] or (size is not None and len(W) != size):
+        expected = "a square matrix" if size is None else f"a {size} × {size} matrix"
+        raise ValueError(f"{who} expects {expected}; got shape {tuple(W.shape)}")
+    return W
+
+
+@lru_cache(maxsize=64)
+def lower_triangle(n: int, device: torch.device) -> Tensor:
+    """Where the strict lower triangle of an n × n matrix lies in its flat form, row by row."""
+    with torch.inference_mode(False):  # it outlives the call that happens to come first
+        rows, cols = torch.tril_indices(n, n, offset=-1, device=device)
+        return rows * n + cols
+
+
+class Skew(torch.autograd.Function):
+    """A = L − Lᵀ, L strictly lower triangular and packed."""
+
+    @staticmethod
+    def forward(ctx: Any, free: Tensor, n: int) -> Tensor:
+        L = free.new_zeros(n * n).scatter_(0, lower_triangle(n, free.device), free).view(n, n)
+        return L.sub_(L.mT.contiguous())  # torch transposes by blocks; a strided subtraction is much slower
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None]:
+        return skew_free(G - G.mT), None
+
+
+def skew(free: Tensor, size: int | None = None) -> Tensor:
+    """The skew-symmetric A whose strict lower triangle, row by row, is ``free`` of length n(n − 1)/2."""
+    n = (1 + math.isqrt(1 + 8 * free.numel())) // 2 if size is None else size
+    if free.dim() != 1 or free.numel() != n * (n - 1) // 2:
+        expected = "n(n − 1)/2 numbers" if size is None else f"{n * (n - 1) // 2} numbers for size {n}"
+        raise ValueError(f"skew expects {expected}, the packed lower triangle; got shape {tuple(free.shape)}")
+    return Skew.apply(free, n)
+
+
+def skew_free(A: Tensor) -> Tensor:
+    """The packed strict lower triangle of A: ``skew(skew_free(A)) == A`` for skew-symmetric A."""
+    n = len(check_square("skew_free", A))
+    return A.reshape(-1).index_select(0, lower_triangle(n, A.device))
+
+
+def nearest_orthogonal(W: Tensor, determinant: int | None = None) -> Tensor:
+    """The orthogonal matrix closest to W in the Frobenius norm, if asked among those of this determinant (±1)."""
+    check_square("nearest_orthogonal", W)
+    if not W.isfinite().all():
+        raise ValueError(f"nearest_orthogonal expects finite entries; got {int((~W.isfinite()).sum())} that are not")
+    U, _, Vh = torch.linalg.svd(W.detach().double())
+    if determinant is not None and torch.linalg.det(U @ Vh) * determinant < 0:
+        U[:, -1] *= -1  # the direction in which W stretches least, so the cheapest to turn round
+    return (U @ Vh).to(W.dtype)

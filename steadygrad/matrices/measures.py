@@ -1,0 +1,32 @@
+"""How far a matrix is from orthogonal, stable, normal. Computed in double precision."""
+
+import torch
+from torch import Tensor
+
+from steadygrad.matrices.matrix import check_square
+
+
+def orthogonality_error(W: Tensor) -> float:
+    """‖WᵀW − I‖_F."""
+    W = checked("orthogonality_error", W)
+    return float(torch.linalg.matrix_norm(W.mT @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)))
+
+
+def spectral_radius(W: Tensor) -> float:
+    """ρ(W) = max |λ|."""
+    W = checked("spectral_radius", W)
+    return float(torch.linalg.eigvals(W).abs().max()) if len(W) else 0.0
+
+
+def departure_from_normality(W: Tensor) -> float:
+    """(‖W‖_F² − Σ|λ|²)^½, Henrici's measure: 0 for a normal matrix."""
+    W = checked("departure_from_normality", W)
+    excess = W.square().sum() - torch.linalg.eigvals(W).abs().square().sum()
+    return float(excess.clamp_min(0).sqrt())  # rounding may leave it just below 0
+
+
+def checked(who: str, W: Tensor) -> Tensor:
+    check_square(who, W)
+    if wrong := int((~W.isfinite()).sum()):
+        raise ValueError(f"{who} expects finite entries; got {wrong} NaN or infinite values")
+    return W.detach().double()

@@ -1,0 +1,137 @@
+"""The scaled Cayley transform with an inverse that follows A by a Neumann series (Mucllari et al., 2022)."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from steadygrad.matrices.cayley import CayleyGradient, ScaledCayley
+from steadygrad.matrices.init import free_tensor
+from steadygrad.matrices.inverse import cayley_inverse, probes
+from steadygrad.matrices.matrix import Matrix, is_between, is_count, same, skew
+
+
+class NeumannCayley(ScaledCayley):
+    """W = Ã (I − A) D,  Ã ← (I + X + … + Xᵏ) Ã ≈ (I + A)⁻¹,  X = Ã δA,  δA = A_old − A_new,  k = ``order``.
+
+    Each evaluation with a new A is one update of Ã (Algorithm 1). Errors add up, so Ã is computed exactly at the
+    start, after ``reset_every`` updates, and whenever ‖X‖₂ is not below ``exact_above``. The series converges below
+    1, and ``exact_above=1.0`` is the algorithm as printed; but a single update of order 2 with ‖X‖₂ = 0.9 may be
+    wrong by 0.9³ and leave W that far from orthogonal until the next reset, hence the stricter default.
+    ``exact_solves`` counts the exact inverses so far. Ã, its A and its age are buffers, so a run can be resumed.
+    """
+
+    inverse: Tensor
+    last: Tensor
+    age: Tensor
+    exact_solves: Tensor
+
+    def __init__(
+        self, size: int, reflections: int = 0, order: int = 2, reset_every: int = 50, exact_above: float = 0.1
+    ) -> None:
+        super().__init__(size, reflections)
+        if order not in (1, 2, 3):
+            raise ValueError(f"NeumannCayley expects an order of 1, 2 or 3; got {order!r}")
+        if not is_count(reset_every, least=1):
+            raise ValueError(f"NeumannCayley expects reset_every of at least 1 update; got {reset_every!r}")
+        if not is_between(exact_above, 0, 1):
+            raise ValueError(f"NeumannCayley expects exact_above in 0 … 1, for convergence; got {exact_above!r}")
+        self.order, self.reset_every, self.exact_above = order, reset_every, exact_above
+        self.register_buffer("inverse", torch.eye(size))
+        self.register_buffer("last", torch.zeros(size * (size - 1) // 2))
+        self.register_buffer("age", torch.tensor(-1))  # updates since Ã was exact; −1: there is no Ã yet
+        self.register_buffer("exact_solves", torch.tensor(0))
+        self._step: tuple[Tensor, Tensor] | None = None  # Ã and δA of the last update
+
+    @property
+    def neumann_norm(self) -> float:
+        """‖Ã δA‖₂ of the last update, whether by series or exactly; 0 before any."""
+        if self._step is None:
+            return 0.0
+        inverse, delta = self._step
+        return float(torch.linalg.matrix_norm(inverse @ skew(delta, self.size), 2))
+
+    def forward(self, free: Tensor) -> Tensor:
+        with torch.inference_mode(False), torch.no_grad():  # Ã outlives an evaluation in inference mode
+            self._follow(free.detach())
+            J = skew(-free, self.size)
+            J.diagonal().add_(1)  # I − A
+            W = (self.inverse @ J).mul_(self.D)
+        return CayleyGradient.apply(free, self.inverse, W, self.D)
+
+    def _follow(self, free: Tensor) -> None:
+        """Bring Ã to this A. Always into a new tensor: a backward pass may still need the old one."""
+        known = self.age >= 0 and self.inverse.dtype == free.dtype
+        if known and same(free, self.last):
+            return
+        inverse = None
+        if known:
+            delta = self.last - free
+            self._step = self.inverse, delta
+            self.age += 1
+            if self.age < self.reset_every:
+                inverse = self._series(delta)
+        if inverse is None:
+            inverse = cayley_inverse(skew(free, self.size)).contiguous()  # LAPACK gives columns, safetensors wants rows
+            self.age.zero_()
+            self.exact_solves += 1
+        self.inverse, self.last = inverse, free.clone()
+
+    def _series(self, delta: Tensor) -> Tensor | None:
+        X = self.inverse @ skew(delta, self.size)
+        if not norm_below(X, self.exact_above):
+            return None
+        total = self.inverse
+        for _ in range(self.order):  # Horner: Ã + X (Ã + X Ã)
+            total = torch.addmm(self.inverse, X, total)
+        return total
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NeumannCayley":
+        dtype = self.inverse.dtype
+        super()._apply(fn, recurse)
+        if self.inverse.dtype != dtype:
+            self.age.fill_(-1)  # an inverse of single precision is no inverse in double
+        return self
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state, prefix, *rest)
+        self._step = None
+        saved = state.get(f"{prefix}inverse")
+        if saved is not None and saved.dtype != self.inverse.dtype:
+            self.age.fill_(-1)
+
+    def extra_repr(self) -> str:
+        own = f"order={self.order}, reset_every={self.reset_every}, exact_above={self.exact_above}"
+        return f"{super().extra_repr()}, {own}"
+
+
+def norm_below(X: Tensor, bound: float) -> bool:
+    """Whether ‖X‖₂ < bound, by the cheapest way that is sure enough; False for anything not finite."""
+    frobenius = float(torch.linalg.vector_norm(X))
+    if not math.isfinite(frobenius) or frobenius >= bound * len(X) ** 0.5:
+        return False
+    if frobenius < bound:
+        return True
+    q = probes(X, 1)[0]
+    for _ in range(8):
+        q = X.mT @ (X @ q)
+        q = q / torch.linalg.vector_norm(q)
+    below = float(torch.linalg.vector_norm(X @ q))  # from below, short by a few per cent
+    if below >= bound or 1.2 * below < bound:
+        return below < bound
+    return float(torch.linalg.matrix_norm(X, 2)) < bound
+
+
+def neumann_cayley(
+    size: int,
+    *,
+    reflections: int = 0,
+    order: int = 2,
+    reset_every: int = 50,
+    exact_above: float = 0.1,
+    init: str = "cayley",
+) -> Matrix:
+    map = NeumannCayley(size, reflections, order, reset_every, exact_above)
+    return Matrix(map, free_tensor(init, map))

@@ -1,0 +1,103 @@
+"""Non-normal matrices with a chosen spectrum, by a real Schur form (Kerg et al., 2019)."""
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from steadygrad.matrices.exponential import Exponential
+from steadygrad.matrices.init import free_tensor
+from steadygrad.matrices.matrix import Matrix, check_size, lower_triangle
+
+
+class SchurProduct(torch.autograd.Function):
+    """W = P (Λ + T) Pᵀ in two products; its gradient in four."""
+
+    @staticmethod
+    def forward(ctx: Any, P: Tensor, theta: Tensor, gamma: Tensor, T: Tensor, in_block: bool) -> Tensor:
+        n = len(P)
+        core = P.new_zeros(n * n).scatter_(0, below(n, in_block, P.device), T).view(n, n)
+        c, s = gamma[: len(theta)] * theta.cos(), gamma[: len(theta)] * theta.sin()
+        blocks = diagonal_blocks(core)
+        blocks[0, 0], blocks[0, 1], blocks[1, 1] = c, -s, c
+        blocks[1, 0] += s  # where T is zero unless `in_block`
+        if n % 2:
+            core[-1, -1] = gamma[-1]
+        Q = P @ core
+        ctx.save_for_backward(P, core, Q, theta, gamma)
+        ctx.in_block = in_block
+        return Q @ P.mT
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+        P, core, Q, theta, gamma = ctx.saved_tensors
+        dQ = G @ P
+        dP = torch.addmm(dQ @ core.mT, G.mT, Q)
+        dcore = P.mT @ dQ
+        blocks = diagonal_blocks(dcore)
+        dc, ds = blocks[0, 0] + blocks[1, 1], blocks[1, 0] - blocks[0, 1]
+        dtheta = gamma[: len(theta)] * (ds * theta.cos() - dc * theta.sin())
+        dgamma = dc * theta.cos() + ds * theta.sin()
+        if len(P) % 2:
+            dgamma = torch.cat([dgamma, dcore[-1:, -1]])
+        dT = dcore.view(-1).index_select(0, below(len(P), ctx.in_block, P.device))
+        return dP, dtheta, dgamma, dT, None
+
+
+def diagonal_blocks(core: Tensor) -> Tensor:
+    """A view of the 2 × 2 blocks on the diagonal: entry [i, j, k] is entry (i, j) of block k."""
+    pairs = len(core) // 2
+    return core[: 2 * pairs, : 2 * pairs].view(pairs, 2, pairs, 2).diagonal(dim1=0, dim2=2)
+
+
+@lru_cache(maxsize=64)
+def below(n: int, in_block: bool, device: torch.device) -> Tensor:
+    """Where T lies in the flat n × n core, row by row: below the diagonal, or below its 2 × 2 blocks."""
+    index = lower_triangle(n, device)
+    with torch.inference_mode(False):
+        return index if in_block else index[index // n // 2 > index % n // 2]
+
+
+class RealSchur(nn.Module):
+    """W = P (Λ + T) Pᵀ,  P = exp(A), A skew, Λ = ⊕ₖ γₖ [[cos θₖ, −sin θₖ], [sin θₖ, cos θₖ]], T strictly block-lower.
+
+    The eigenvalues are γₖ e^{±iθₖ} whatever P and T are, so γ ≈ 1 keeps gradients alive while T adds the transients
+    that a normal matrix cannot have. ``in_block=True`` is the paper's eq. 5 to the letter: T also has the entry inside
+    each 2 × 2 block, and where that is not zero γ and θ no longer are the spectrum. An odd size ends with the
+    1 × 1 block γ, so there are ⌊n/2⌋ angles and ⌈n/2⌉ moduli.
+    """
+
+    def __init__(self, size: int, in_block: bool = False) -> None:
+        super().__init__()
+        self.size, self.in_block = check_size("RealSchur", size), in_block
+        self.basis = Exponential(size)
+
+    @staticmethod
+    def free_sizes(size: int, in_block: bool = False) -> tuple[int, int, int, int]:
+        """How many numbers the packed A, θ, γ and T have."""
+        pairs, triangle = size // 2, size * (size - 1) // 2
+        return triangle, pairs, size - pairs, triangle if in_block else triangle - pairs
+
+    def forward(self, basis: Tensor, theta: Tensor, gamma: Tensor, T: Tensor) -> Tensor:
+        free = {"basis": basis, "theta": theta, "gamma": gamma, "T": T}
+        for (name, tensor), length in zip(free.items(), self.free_sizes(self.size, self.in_block), strict=True):
+            if tensor.shape != (length,):
+                raise ValueError(
+                    f"RealSchur of size {self.size} expects {length} numbers in {name}; got shape {tuple(tensor.shape)}"
+                )
+        return SchurProduct.apply(self.basis(basis), theta, gamma, T, self.in_block)
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}, in_block={self.in_block}"
+
+
+def real_schur(size: int, *, in_block: bool = False, init: str = "henaff") -> Matrix:
+    """A `RealSchur` that starts orthogonal: γ = 1, T = 0, θ ~ U(0, 2π); ``init`` starts its basis."""
+    map = RealSchur(size, in_block)
+    _, angles, moduli, transients = map.free_sizes(size, in_block)
+    theta = torch.empty(angles).uniform_(0, 2 * math.pi)
+    return Matrix(map, free_tensor(init, map.basis), theta, torch.ones(moduli), torch.zeros(transients))

@@ -1,0 +1,288 @@
+"""Promises that every layer keeps. A layer added to LAYERS is tested without a line here."""
+
+import copy
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+
+from steadygrad.layers import LAYERS
+
+I, N = 3, 6
+every_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+FORMS = {"plain": {}, "deep, both ways": {"num_layers": 2, "bidirectional": True}}
+every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+
+
+def build(make, **options):
+    return make(I, N, dtype=torch.float64, **options)
+
+
+def parts(state):
+    return state if isinstance(state, tuple) else (state,)
+
+
+def random_state(layer, batch):
+    shapes = [(len(layer.cells), batch, size) for size in layer.state_sizes]
+    state = tuple(torch.randn(shape, dtype=torch.float64) for shape in shapes)
+    return state if len(state) > 1 else state[0]
+
+
+@pytest.fixture
+def x():
+    return torch.randn(7, 4, I, dtype=torch.float64)
+
+
+@every_layer
+@pytest.mark.parametrize("levels", [1, 2])
+def test_two_halves_equal_the_whole(make, levels, x):
+    layer = build(make, num_layers=levels)
+    start = random_state(layer, 4)
+    whole, end = layer(x, start)
+    first, state = layer(x[:3], start)
+    second, state = layer(x[3:], state)
+    torch.testing.assert_close(torch.cat([first, second]), whole)
+    for a, b in zip(parts(state), parts(end), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@every_layer
+def test_outputs_never_see_the_future(make, x):
+    x.requires_grad_()
+    build(make)(x)[0][2].sum().backward()
+    assert x.grad[:3].any()
+    assert not x.grad[3:].any()
+
+
+@every_layer
+@every_form
+def test_batch_members_are_independent(make, form, x):
+    layer = build(make, **form)
+    output, state = layer(x)
+    alone, state_alone = layer(x[:, 1:2])
+    torch.testing.assert_close(alone, output[:, 1:2])
+    for a, b in zip(parts(state_alone), parts(state), strict=True):
+        torch.testing.assert_close(a, b[:, 1:2])
+
+
+@every_layer
+@every_form
+def test_gradients_match_finite_differences(make, form):
+    """Over every parameter, the input and the initial state."""
+    layer = build(make, **form)
+    x, start = torch.randn(3, 2, I, dtype=torch.float64), random_state(layer, 2)
+    names, values = zip(*layer.named_parameters(), strict=True)
+
+    def run(x, *rest):
+        state, parameters = rest[: len(layer.state_sizes)], rest[len(layer.state_sizes) :]
+        h_0 = state if len(state) > 1 else state[0]
+        output, end = torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x, h_0))
+        return output, *parts(end)
+
+    leaves = [x.requires_grad_(), *(s.requires_grad_() for s in parts(start)), *values]
+    assert torch.autograd.gradcheck(run, leaves, fast_mode=len(values) > 20)
+
+
+@every_layer
+@every_form
+@pytest.mark.parametrize("sorted", [True, False])
+def test_packed_equals_one_by_one(make, form, sorted):
+    layer = build(make, **form)
+    lengths = [6, 4, 4, 1] if sorted else [4, 1, 6, 4]
+    sequences = [torch.randn(n, I, dtype=torch.float64) for n in lengths]
+    start = random_state(layer, 4)
+    output, end = layer(pack_sequence(sequences, enforce_sorted=sorted), start)
+    assert isinstance(output, PackedSequence)
+    padded, got_lengths = torch.nn.utils.rnn.pad_packed_sequence(output)
+    assert got_lengths.tolist() == lengths
+    for i, sequence in enumerate(sequences):
+        own = tuple(s[:, i] for s in parts(start))
+        alone, alone_end = layer(sequence, own if len(own) > 1 else own[0])
+        torch.testing.assert_close(padded[: lengths[i], i], alone)
+        for a, b in zip(parts(end), parts(alone_end), strict=True):
+            torch.testing.assert_close(a[:, i], b)
+
+
+@every_layer
+@every_form
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_shaped_as_torch(make, form, batch_first, x):
+    """Batched, unbatched, batch first: the shapes of torch.nn.GRU or LSTM."""
+    layer = build(make, batch_first=batch_first, **form)
+    twin = torch.nn.LSTM if len(layer.state_sizes) == 2 else torch.nn.GRU
+    theirs = twin(I, N, batch_first=batch_first, dtype=torch.float64, **form)
+    for input in (x, x[:, 0]):
+        (ours, our_state), (output, state) = layer(input), theirs(input)
+        assert ours.shape == output.shape
+        assert [s.shape for s in parts(our_state)] == [s.shape for s in parts(state)]
+    assert layer.output_size == output.shape[-1]
+    torch.testing.assert_close(
+        layer(x[:, 0])[0], layer(x[:, :1].transpose(0, 1) if batch_first else x[:, :1])[0].squeeze()
+    )
+
+
+@every_layer
+def test_backward_direction_reads_backwards(make, x):
+    """The second direction is the first of the reversed sequence, with the weights of its own."""
+    both, one = build(make, bidirectional=True), build(make)
+    one.cells[0].load_state_dict(both.cells[1].state_dict())
+    output, end = both(x)
+    reverse, reverse_end = one(x.flip(0))
+    torch.testing.assert_close(output[..., N:], reverse.flip(0))
+    for a, b in zip(parts(end), parts(reverse_end), strict=True):
+        torch.testing.assert_close(a[1:], b)
+
+
+@every_layer
+@every_form
+def test_safetensors_round_trip(make, form, x, tmp_path):
+    layer, other = build(make, **form), build(make, **form)
+    assert not torch.equal(layer(x)[0], other(x)[0])
+    layer.train()
+    save_file(layer.state_dict(), tmp_path / "layer.safetensors")
+    other.load_state_dict(load_file(tmp_path / "layer.safetensors"))
+    assert torch.equal(layer(x)[0], other(x)[0])
+
+
+@every_layer
+def test_saved_in_the_midst_of_training_goes_on_the_same(make, x, tmp_path):
+    def update(layer, optimizer):
+        optimizer.zero_grad()
+        loss = layer(x)[0].square().mean() + layer.penalty()
+        loss.backward()
+        optimizer.step()
+
+    layer = build(make)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    for _ in range(3):
+        update(layer, optimizer)
+    other = build(make)
+    save_file(layer.state_dict(), tmp_path / "layer.safetensors")
+    other.load_state_dict(load_file(tmp_path / "layer.safetensors"))
+    other_optimizer = torch.optim.SGD(other.parameters(), lr=0.01)
+    for _ in range(3):
+        update(layer, optimizer)
+        update(other, other_optimizer)
+    for a, b in zip(layer.state_dict().values(), other.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+@every_layer
+def test_deepcopy_is_independent(make, x):
+    layer = build(make)
+    before = layer(x)[0]
+    twin = copy.deepcopy(layer)
+    torch.testing.assert_close(twin(x)[0], before)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.add_(0.1)
+    assert not torch.allclose(twin(x)[0], before)
+    torch.testing.assert_close(layer(x)[0], before)
+
+
+@every_layer
+@every_form
+def test_matrices_are_square_named_and_in_use(make, form, x):
+    layer = build(make, **form)
+    matrices = layer.matrices()
+    assert all(W.shape == (N, N) for W in matrices.values())
+    ends = {name.split("_", 1)[1] for name in matrices}
+    expected = {"l0"} if not form else {"l0", "l0_reverse", "l1", "l1_reverse"}
+    assert ends == expected
+
+
+@every_layer
+def test_dropout_acts_between_levels_while_training(make, x):
+    layer = build(make, num_layers=2, dropout=0.5)
+    assert not torch.equal(layer(x)[0], layer(x)[0])
+    layer.eval()
+    torch.testing.assert_close(layer(x)[0], layer(x)[0])
+    with pytest.warns(UserWarning, match="num_layers=1"):
+        build(make, dropout=0.5)
+
+
+@every_layer
+def test_evaluation_follows_the_parameters(make, x):
+    """In eval without gradients the matrix is remembered, but never longer than its parameters last."""
+    layer = build(make).eval()
+    with torch.no_grad():
+        before = layer(x)[0]
+        assert torch.equal(layer(x)[0], before)
+        for parameter in layer.parameters():
+            parameter.data.mul_(0.9)
+        after = layer(x)[0]
+    assert not torch.allclose(after, before)
+    torch.testing.assert_close(layer(x)[0].detach(), after)
+
+
+@every_layer
+def test_device_and_dtype(make):
+    layer = make(I, N, device="meta", dtype=torch.float64)
+    assert {p.device.type for p in layer.parameters()} == {"meta"}
+    assert {p.dtype for p in layer.parameters()} == {torch.float64}
+    assert {p.dtype for p in make(I, N).parameters()} == {torch.get_default_dtype()}
+
+
+@every_layer
+@pytest.mark.parametrize("hidden", [1, 2, 5])
+def test_any_size(make, hidden):
+    layer = make(1, hidden)
+    layer(torch.randn(3, 2, 1))[0].sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters() if p.numel())
+
+
+@every_layer
+def test_bad_input_is_explained(make, x):
+    layer = build(make)
+    name = make.__name__
+    with pytest.raises(ValueError, match=f"{name} expects 3 features per step; got input of shape \\(2, 7, 5\\)"):
+        layer(torch.zeros(2, 7, 5, dtype=torch.float64))
+    with pytest.raises(ValueError, match=f"{name} expects input of 2 dimensions .* or 3; got input of shape \\(3,\\)"):
+        layer(torch.zeros(3, dtype=torch.float64))
+    with pytest.raises(ValueError, match=f"{name} expects input of type torch.float64.*got torch.float32"):
+        layer(x.float())
+    with pytest.raises(ValueError, match=f"{name} expects at least one time step"):
+        layer(x[:0])
+    for hidden_size in (0, -1, 2.5, True):
+        with pytest.raises(ValueError, match=f"{name} expects hidden_size to be a whole number of at least 1; got"):
+            make(I, hidden_size)
+    with pytest.raises(ValueError, match=f"{name} expects num_layers"):
+        make(I, N, 0)
+    with pytest.raises(ValueError, match=f"{name} expects dropout between 0 and 1; got 1.5"):
+        make(I, N, 2, dropout=1.5)
+    with pytest.raises(ValueError, match=f"{name} expects a floating-point dtype; got torch.int64"):
+        make(I, N, dtype=torch.int64)
+
+
+@every_layer
+def test_bad_state_is_explained(make, x):
+    layer = build(make)
+    good = parts(random_state(layer, 4))
+
+    def give(*state):
+        layer(x, state if len(state) > 1 else state[0])
+
+    with pytest.raises(ValueError, match=r"expects a hidden state of shape \(1, 4, 6\); got \(1, 3, 6\)"):
+        give(*(s[:, :3] for s in good))
+    with pytest.raises(ValueError, match=r"expects a hidden state of shape \(1, 6\); got \(1, 4, 6\)"):
+        layer(x[:, 0], good if len(good) > 1 else good[0])
+    with pytest.raises(ValueError, match=r"expects a hidden state of type torch.float64; got torch.float32"):
+        give(*(s.float() for s in good))
+    with pytest.raises(ValueError, match=r"expects a state of \d tensor"):
+        give(*good, good[0])
+
+
+@every_layer
+def test_nan_in_a_matrix_is_explained(make, x):
+    layer = build(make)
+    matrices = [cell.W if hasattr(cell.W, "free") else cell.U[-1] for cell in layer.cells]
+    with torch.no_grad():
+        matrices[0].free[0].view(-1)[0] = float("nan")
+    with pytest.raises(ValueError, match=r"expects finite parameters; got 1 NaN or infinite values in free tensor 0"):
+        layer(x)
+
+
+@every_layer
+def test_equation_comes_first(make):
+    assert "=" in make.__doc__.splitlines()[0]

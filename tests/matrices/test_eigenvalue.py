@@ -1,0 +1,150 @@
+"""Eigenvalue normalisation: when it switches on, its gradient, and that ρ(W) ≤ 1 in single precision."""
+
+import pytest
+import torch
+
+from steadygrad.matrices import EigenvalueNormalized, Matrix, build, spectral_radius
+from steadygrad.matrices.eigenvalue import surely_below_one
+
+
+def of_radius(size, rho):
+    T = torch.randn(size, size, dtype=torch.float64)
+    return T * rho / spectral_radius(T)
+
+
+def test_switches_on_once_and_for_ever():
+    map = EigenvalueNormalized(5)
+    small, large = of_radius(5, 0.9), of_radius(5, 1.1)
+    assert torch.equal(map(small), small) and not map.normalised
+    assert torch.equal(map(of_radius(5, 1 - 1e-9)), map(of_radius(5, 0.5))) is False and not map.normalised
+    torch.testing.assert_close(map(large), large / 1.1)
+    assert map.normalised
+    torch.testing.assert_close(map(small), small / 0.9)  # no way back
+    other = EigenvalueNormalized(5)
+    other.load_state_dict(map.state_dict())
+    torch.testing.assert_close(other(small), small / 0.9)
+
+
+def test_epsilon_leaves_a_margin():
+    map = EigenvalueNormalized(6, epsilon=0.25)
+    assert spectral_radius(map(of_radius(6, 2.0))) == pytest.approx(2 / 2.25)
+
+
+def test_enrnn_oracle(oracle):
+    data = oracle("enrnn_grad")
+    for k in range(5):
+        map = EigenvalueNormalized(9).double()
+        map.normalised.fill_(True)
+        T = data["T"][k].clone().requires_grad_()
+        W = map(T)
+        torch.testing.assert_close(W, data["W"][k], rtol=1e-9, atol=1e-12)
+        W.backward(data["dL_dW"][k])
+        torch.testing.assert_close(T.grad, data["dL_dT"][k], rtol=1e-9, atol=1e-9)
+        assert map.multiple == 0
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 7])
+def test_gradients_match_finite_differences(size, epsilon):
+    """ε > 0 too, where the paper prints another inner factor."""
+    map = EigenvalueNormalized(size, epsilon).double()
+    T = of_radius(size, 1.5).requires_grad_()
+    assert torch.autograd.gradcheck(map, (T,))
+    assert map.normalised and map.multiple == 0
+
+
+def test_gradient_is_that_of_autograd_through_eigvals():
+    T = of_radius(30, 1.3).requires_grad_()
+    G = torch.randn(30, 30, dtype=torch.float64)
+    (ours,) = torch.autograd.grad(EigenvalueNormalized(30).double()(T), T, G)
+    (theirs,) = torch.autograd.grad(T / torch.linalg.eigvals(T).abs().max(), T, G)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "T",
+    [
+        2 * torch.eye(4),  # one eigenvalue, four times
+        torch.diag(torch.tensor([2.0, 2.0, 1.0, 0.5])),
+        2 * torch.eye(4) + torch.diag(torch.ones(3), 1),  # a Jordan block: one eigenvector
+        torch.tensor([[2.0, 1.0], [1e-12, 2.0]]),
+    ],
+    ids=["scalar", "double", "Jordan", "nearly Jordan"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_multiple_eigenvalue_trains_on(T, dtype):
+    """W stays normalised, the gradient takes ρ as a constant, and the event is counted."""
+    map = EigenvalueNormalized(len(T))
+    T = T.to(dtype).requires_grad_()
+    W = map(T)
+    assert spectral_radius(W) <= 1 + 1e-6
+    G = torch.randn_like(W)
+    W.backward(G)
+    torch.testing.assert_close(T.grad, G / spectral_radius(T), rtol=1e-5, atol=1e-6)
+    assert map.multiple == 1
+    with torch.no_grad():
+        map(T)
+    assert map.multiple == 1  # nobody asked for a gradient
+
+
+@pytest.mark.parametrize(
+    "eigenvalues", [[2.0, -2.0, 1.0], [2.0, 1.9, 1.0], [-2.0, 0.5, 0.1]], ids=["±", "close", "negative"]
+)
+def test_distinct_eigenvalues_keep_their_gradient(eigenvalues):
+    map = EigenvalueNormalized(3)
+    T = torch.diag(torch.tensor(eigenvalues, dtype=torch.float64)).requires_grad_()
+    map(T).sum().backward()
+    assert map.multiple == 0 and T.grad.isfinite().all()
+
+
+def test_zero_and_nilpotent_are_safe():
+    map = EigenvalueNormalized(3)
+    map.normalised.fill_(True)
+    for T in (torch.zeros(3, 3), torch.ones(3, 3).tril(-1)):
+        T.requires_grad_()
+        W = map(T)
+        assert torch.equal(W, T)
+        W.sum().backward()
+        assert torch.equal(T.grad, torch.ones(3, 3))
+
+
+@pytest.mark.parametrize("rho", [0.3, 0.9, 0.98, 1.0001, 3.0])
+def test_cheap_test_is_never_wrong(rho):
+    for size in (1, 4, 25):
+        for T in (of_radius(size, rho), torch.diag(torch.linspace(0, rho, size + 1, dtype=torch.float64)[1:])):
+            assert not (surely_below_one(T) and rho >= 1)
+            assert surely_below_one(T) == (rho < 1)
+    assert not surely_below_one(torch.full((2, 2), torch.nan, dtype=torch.float64))
+
+
+def test_large_transients_do_not_fool_the_switch():
+    T = 0.9 * torch.eye(4) + 1e6 * torch.ones(4, 4).tril(-1)
+    map = EigenvalueNormalized(4)
+    assert torch.equal(map(T), T) and not map.normalised
+
+
+@pytest.mark.parametrize(("size", "lr"), [(9, 3e-2), (32, 1e-2)])
+def test_spectral_radius_over_500_updates(size, lr):
+    """Single precision; ρ is measured in double precision of the single-precision W."""
+    matrix = build("eigenvalue", size)
+    optimizer = torch.optim.Adam(matrix.parameters(), lr=lr)
+    G, worst = torch.randn(size, size), 0.0
+    for _ in range(500):
+        optimizer.zero_grad()
+        W = matrix()
+        worst = max(worst, spectral_radius(W))
+        G = 0.9 * G + 0.4 * torch.randn(size, size)
+        W.backward(G)
+        optimizer.step()
+    assert matrix.map.normalised
+    assert 0.999 < worst <= 1 + 1e-6
+
+
+def test_wrong_shape_is_explained():
+    with pytest.raises(ValueError, match=r"EigenvalueNormalized expects a 3 × 3 matrix; got shape \(2, 3\)"):
+        EigenvalueNormalized(3)(torch.zeros(2, 3))
+
+
+def test_flag_is_no_parameter():
+    matrix = Matrix(EigenvalueNormalized(3), torch.eye(3))
+    assert [name for name, _ in matrix.named_parameters()] == ["free.0"]

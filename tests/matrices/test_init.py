@@ -1,0 +1,139 @@
+"""Starts: their shapes at odd and even sizes, their distributions, and how they reach each map."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steadygrad.matrices import (
+    EigenvalueNormalized,
+    Exponential,
+    Free,
+    NeumannCayley,
+    ScaledCayley,
+    init,
+    orthogonality_error,
+    skew,
+    spectral_radius,
+)
+
+STARTS = init.SKEW | init.FULL
+every_start = pytest.mark.parametrize("name", STARTS)
+
+
+@every_start
+@given(size=st.integers(1, 9))
+def test_shapes_and_generators(name, size):
+    draw = lambda seed: STARTS[name](size, generator=torch.Generator().manual_seed(seed))
+    value = draw(0)
+    assert value.shape == ((size * (size - 1) // 2,) if name in init.SKEW else (size, size))
+    assert value.dtype == torch.float32 and value.isfinite().all()
+    assert torch.equal(value, draw(0))
+    if name != "identity" and size > 1:
+        assert not torch.equal(value, draw(1))
+
+
+@every_start
+def test_default_dtype(name, double):
+    assert STARTS[name](5).dtype == torch.float64
+
+
+@every_start
+def test_sizes_are_checked(name):
+    with pytest.raises(ValueError, match="size of at least 1; got 0"):
+        STARTS[name](0)
+
+
+def blocks(A):
+    """What stands at (0, 1), (2, 3), … above the diagonal, after checking that all else is zero."""
+    even = torch.arange(0, len(A) - 1, 2)
+    s = A[even, even + 1].clone()
+    rest = A.clone()
+    rest[even, even + 1] = rest[even + 1, even] = 0
+    assert not rest.any()
+    return s
+
+
+@pytest.mark.parametrize("size", [2000, 2001])
+def test_henaff_and_cayley_angles(size):
+    s = blocks(skew(init.henaff(size), size))
+    assert -math.pi <= s.min() < -3.1 and -0.04 < s.max() <= 0
+    assert s.mean() == pytest.approx(-math.pi / 2, abs=0.15)
+    s = blocks(skew(init.henaff(size, two_sided=True), size))
+    assert s.min() < -3.05 and s.max() > 3.05
+    t = 2 * torch.atan(-blocks(skew(init.cayley(size), size)))  # tan²(t/2) = (1 − cos t)/(1 + cos t)
+    assert 0 <= t.min() < 0.03 and 1.54 < t.max() <= math.pi / 2 + 1e-6
+    assert t.mean() == pytest.approx(math.pi / 4, abs=0.08)
+
+
+def test_haar_is_uniform():
+    """E tr Q = 0 and E (tr Q)² = 1; plain QR fails the first."""
+    traces = torch.stack([init.haar(6).trace() for _ in range(3000)])
+    assert abs(traces.mean()) < 0.08
+    assert traces.square().mean() == pytest.approx(1, abs=0.12)
+    assert 0.4 < sum(bool(torch.linalg.det(init.haar(5)) > 0) for _ in range(200)) / 200 < 0.6
+
+
+@pytest.mark.parametrize("determinant", [1, -1])
+@pytest.mark.parametrize("size", [1, 4, 5])
+def test_haar_of_a_determinant(size, determinant):
+    for _ in range(5):
+        Q = init.haar(size, determinant=determinant)
+        assert orthogonality_error(Q) < 1e-6 and torch.linalg.det(Q).sign() == determinant
+
+
+@pytest.mark.parametrize("size", [200, 201])
+def test_disc_lies_in_the_disc(size):
+    T = init.disc(size)
+    assert 0.9 < spectral_radius(T) <= 1
+    eigenvalues = torch.linalg.eigvals(T)
+    assert (eigenvalues.abs() < 0.5).sum() == pytest.approx(size / 2, abs=size / 8)  # moduli are uniform
+    assert (eigenvalues.real < 0).any() and (eigenvalues.imag.abs() > 0.5).any()
+
+
+def test_bounds():
+    assert 0.099 < init.uniform(100).abs().max() <= 0.1
+    assert 0.17 < init.xavier(100).abs().max() <= 0.03**0.5
+    assert torch.equal(init.identity(3), torch.eye(3))
+
+
+@every_start
+@pytest.mark.parametrize("size", [1, 4, 5])
+@pytest.mark.parametrize(
+    "kind", [Free, EigenvalueNormalized, Exponential, ScaledCayley, NeumannCayley], ids=lambda k: k.__name__
+)
+def test_every_start_reaches_every_map(name, kind, size):
+    map = kind(size)
+    W = map(init.free_tensor(name, map))
+    assert W.shape == (size, size) and W.isfinite().all()
+    if kind not in (Free, EigenvalueNormalized) or name in ("henaff", "cayley", "haar", "identity"):
+        assert orthogonality_error(W) < 1e-5
+
+
+def test_skew_starts_mean_the_same_rotation_for_a_free_matrix():
+    generator = lambda: torch.Generator().manual_seed(2)
+    for name, kind in (("henaff", Exponential), ("cayley", ScaledCayley)):
+        constrained, unconstrained = (
+            map(init.free_tensor(name, map, generator())) for map in (kind(5), Free(5))
+        )
+        torch.testing.assert_close(constrained, unconstrained)
+
+
+@pytest.mark.parametrize("reflections", [0, 1, 2, 3])
+def test_haar_through_the_right_inverse_of_any_reflections(reflections):
+    map = ScaledCayley(6, reflections).double()
+    for _ in range(10):
+        W = map(init.free_tensor("haar", map).double())
+        assert orthogonality_error(W) < 1e-10
+
+
+def test_identity_out_of_reach():
+    with pytest.raises(ValueError, match="choose other reflections"):
+        init.free_tensor("identity", ScaledCayley(4, 2))
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match="no initialiser 'hennaf'; choose from henaff, cayley, haar, identity, disc"):
+        init.free_tensor("hennaf", Free(3))

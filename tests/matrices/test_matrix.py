@@ -1,0 +1,122 @@
+"""The object that owns free tensors, and the packing of skew-symmetric matrices."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steadygrad.matrices import Free, Matrix, ScaledCayley, nearest_orthogonal, skew, skew_free
+
+
+@given(size=st.integers(1, 12))
+def test_skew_packs_and_unpacks(size):
+    free = torch.randn(size * (size - 1) // 2)
+    A = skew(free)
+    assert A.shape == (size, size) and torch.equal(A, -A.mT)
+    assert torch.equal(skew_free(A), free)
+    assert torch.equal(skew(free, size), A)
+
+
+def test_skew_known_value():
+    A = skew(torch.tensor([1.0, 2.0, 3.0]))
+    assert A.tolist() == [[0, -1, -2], [1, 0, -3], [2, 3, 0]]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_skew_gradients_of_both_orders(size):
+    free = torch.randn(size * (size - 1) // 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(skew, (free,))
+    assert torch.autograd.gradgradcheck(lambda f: skew(f).sin(), (free,))
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3), ()])
+def test_skew_refuses_what_is_no_triangle(shape):
+    with pytest.raises(ValueError, match=r"skew expects n\(n − 1\)/2 numbers.*got shape"):
+        skew(torch.zeros(shape))
+
+
+def test_skew_refuses_another_size():
+    with pytest.raises(ValueError, match=r"skew expects 6 numbers for size 4.*got shape \(3,\)"):
+        skew(torch.zeros(3), 4)
+    with pytest.raises(ValueError, match=r"skew_free expects a square matrix; got shape \(2, 3\)"):
+        skew_free(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="expects 6 numbers for size 4"):
+        ScaledCayley(4)(torch.zeros(5))
+
+
+def test_index_made_in_inference_mode_serves_training():
+    with torch.inference_mode():
+        skew(torch.zeros(171))  # a size that no other test uses
+    free = torch.zeros(171, requires_grad=True)
+    skew(free).square().sum().backward()
+    assert free.grad is not None
+
+
+def test_matrix_copies_tensors_and_shares_parameters():
+    tensor, parameter = torch.zeros(3), torch.nn.Parameter(torch.zeros(3))
+    assert Matrix(ScaledCayley(3), tensor).free[0].data_ptr() != tensor.data_ptr()
+    assert Matrix(ScaledCayley(3), parameter).free[0] is parameter
+
+
+def test_remembering_needs_evaluation_without_gradients():
+    matrix = Matrix(ScaledCayley(3), torch.randn(3))
+    with torch.no_grad():
+        assert matrix() is not matrix()  # training
+    matrix.eval()
+    assert matrix().requires_grad and matrix() is not matrix()
+    with torch.no_grad():
+        assert matrix() is matrix()
+
+
+def test_remembered_value_follows_buffers_and_survives_vandalism():
+    matrix = Matrix(ScaledCayley(3), torch.randn(3)).eval()
+    with torch.no_grad():
+        before = matrix().clone()
+        matrix.map.D[2] = -1
+        torch.testing.assert_close(matrix(), before * torch.tensor([1.0, 1.0, -1.0]))
+        matrix().zero_()
+        torch.testing.assert_close(matrix(), before * torch.tensor([1.0, 1.0, -1.0]))
+        matrix.free[0] = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        assert matrix().dtype == torch.float64
+
+
+def test_remembered_value_of_a_free_matrix_is_current():
+    matrix = Matrix(Free(2), torch.eye(2)).eval()
+    with torch.no_grad():
+        matrix()
+        matrix.free[0].mul_(3)
+        assert torch.equal(matrix(), 3 * torch.eye(2))
+
+
+@given(size=st.integers(1, 8), determinant=st.sampled_from([None, 1, -1]))
+def test_nearest_orthogonal(size, determinant):
+    W = torch.randn(size, size, dtype=torch.float64)
+    Q = nearest_orthogonal(W, determinant)
+    torch.testing.assert_close(Q.mT @ Q, torch.eye(size, dtype=torch.float64))
+    if determinant:
+        assert torch.linalg.det(Q).sign() == determinant
+    else:
+        P = Q.mT @ W  # the other polar factor: symmetric, positive definite
+        torch.testing.assert_close(P, P.mT)
+        assert (torch.linalg.eigvalsh(P) > 0).all()
+
+
+def test_nearest_orthogonal_is_nearest_in_its_component():
+    """No rotation of the plane is nearer to diag(1, −0.1) than the one found."""
+    W = torch.diag(torch.tensor([1.0, -0.1], dtype=torch.float64))
+    Q = nearest_orthogonal(W, 1)
+    t = torch.linspace(0, 6.29, 1000, dtype=torch.float64)
+    rotations = torch.stack([t.cos(), -t.sin(), t.sin(), t.cos()], -1).view(-1, 2, 2)
+    assert (Q - W).norm() <= (rotations - W).flatten(1).norm(dim=1).min() + 1e-6
+
+
+def test_nearest_orthogonal_refuses_bad_input():
+    with pytest.raises(ValueError, match=r"square matrix; got shape \(2, 3\)"):
+        nearest_orthogonal(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="finite entries; got 1 that are not"):
+        nearest_orthogonal(torch.tensor([[1.0, torch.nan], [0.0, 1.0]]))
+
+
+def test_free_refuses_another_shape():
+    with pytest.raises(ValueError, match=r"Free expects a 3 × 3 matrix; got shape \(2, 2\)"):
+        Free(3)(torch.eye(2))

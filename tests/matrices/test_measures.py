@@ -1,0 +1,43 @@
+"""Measures: values known by hand, and what they refuse."""
+
+import pytest
+import torch
+
+from steadygrad.matrices import departure_from_normality, init, orthogonality_error, spectral_radius
+
+MEASURES = [orthogonality_error, spectral_radius, departure_from_normality]
+
+
+def test_orthogonality_error():
+    assert orthogonality_error(2 * torch.eye(4)) == pytest.approx(6)  # 3 on each of four diagonal entries
+    assert orthogonality_error(init.haar(20)) < 1e-5
+
+
+def test_spectral_radius():
+    assert spectral_radius(torch.tensor([[0.0, -3.0], [3.0, 0.0]])) == pytest.approx(3)
+    assert spectral_radius(torch.ones(3, 3).tril(-1)) == 0
+    assert spectral_radius(-2 * torch.eye(1)) == 2
+
+
+def test_departure_from_normality():
+    assert departure_from_normality(torch.tensor([[1.0, 5.0], [0.0, 2.0]])) == pytest.approx(5)
+    for normal in (init.haar(9), torch.diag(torch.randn(9)), init.disc(9)):
+        assert departure_from_normality(normal) < 2e-3
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_numbers_in_double_precision_without_a_graph(measure):
+    W = torch.randn(5, 5, requires_grad=True)
+    value = measure(W)
+    assert type(value) is float
+    assert value == measure(W.detach().double())
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_bad_input_is_explained(measure):
+    with pytest.raises(ValueError, match=rf"{measure.__name__} expects a square matrix; got shape \(2, 3\)"):
+        measure(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="square matrix"):
+        measure(torch.zeros(2, 2, 2))
+    with pytest.raises(ValueError, match=f"{measure.__name__} expects finite entries; got 2 NaN or infinite values"):
+        measure(torch.tensor([[torch.nan, 1.0], [0.0, torch.inf]]))

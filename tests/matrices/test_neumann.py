@@ -1,0 +1,198 @@
+"""Neumann–Cayley: Algorithm 1 number by number, when it solves exactly, what it remembers, how far it drifts."""
+
+import copy
+
+import pytest
+import torch
+
+from steadygrad.matrices import Matrix, NeumannCayley, ScaledCayley, build, init, orthogonality_error, skew, skew_free
+from steadygrad.matrices.neumann import norm_below
+
+
+def updated(matrix, change):
+    with torch.no_grad():
+        matrix.free[0] += change
+    return matrix()
+
+
+def change_of_norm(map, norm):
+    """A change of A such that ‖Ã δA‖₂ is ``norm``."""
+    delta = torch.randn_like(map.last)
+    return delta * norm / torch.linalg.matrix_norm(map.inverse @ skew(delta, map.size), 2)
+
+
+def test_algorithm_1_oracle(oracle):
+    """Twenty Adam updates: A, Ã, U, the defect and the norm after each."""
+    data = oracle("ncgru_alg1")
+    matrix = Matrix(NeumannCayley(10, 4).double(), skew_free(data["A0"]))
+    map = matrix.map
+    assert torch.equal(map.D, data["D"])
+    optimizer = torch.optim.Adam(matrix.parameters(), lr=float(data["lr"]))
+    close = lambda ours, theirs: torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    close(matrix().detach(), data["U0"])
+    close(map.inverse, data["A_tilde0"])
+    assert map.neumann_norm == 0
+    for k in range(20):
+        optimizer.zero_grad()
+        (matrix() * data["G"][k]).sum().backward()
+        close(matrix.free[0].grad, skew_free(data["gradA"][k]))
+        optimizer.step()
+        U = matrix().detach()
+        close(skew(map.last), data["A"][k])
+        close(map.inverse, data["A_tilde"][k])
+        close(U, data["U"][k])
+        assert map.neumann_norm == pytest.approx(data["neumann_norm"][k].item(), rel=1e-9)
+        defect = (U.mT @ U - torch.eye(10, dtype=torch.float64)).abs().max()
+        assert defect.item() == pytest.approx(data["orth_defect"][k].item(), rel=1e-4, abs=1e-14)
+    assert map.exact_solves == 1
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_one_update_errs_by_the_next_power(order, double):
+    """The error of order k falls like ‖X‖^(k+1)."""
+    errors = []
+    for norm in (0.08, 0.04):
+        matrix = build({"name": "neumann", "order": order, "exact_above": 1.0}, 8)
+        matrix()
+        torch.manual_seed(1)
+        updated(matrix, change_of_norm(matrix.map, norm))
+        exact = torch.linalg.inv(torch.eye(8) + skew(matrix.free[0].detach()))
+        errors.append(float((matrix.map.inverse - exact).norm()))
+    assert 2 ** (order + 0.7) < errors[0] / errors[1] < 2 ** (order + 1.3)
+
+
+@pytest.mark.parametrize("exact_above", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize(("factor", "solves"), [(0.99, 1), (1.01, 2), (30.0, 2)])
+def test_exact_inverse_when_the_step_is_long(exact_above, factor, solves, double):
+    matrix = build({"name": "neumann", "exact_above": exact_above}, 20)
+    matrix()
+    W = updated(matrix, change_of_norm(matrix.map, factor * exact_above))
+    assert matrix.map.neumann_norm == pytest.approx(factor * exact_above, rel=1e-6)
+    assert matrix.map.exact_solves == solves
+    if solves == 2:
+        assert orthogonality_error(W) < 1e-12
+
+
+def test_exact_above_zero_always_solves():
+    matrix = build({"name": "neumann", "exact_above": 0.0}, 5)
+    for k in range(4):
+        assert matrix.map.exact_solves == k
+        updated(matrix, 1e-3 * torch.randn(10))
+
+
+def test_reset_after_so_many_updates(double):
+    matrix = build({"name": "neumann", "reset_every": 5}, 6)
+    matrix()
+    errors = []
+    for k in range(1, 16):
+        errors.append(orthogonality_error(updated(matrix, 1e-2 * torch.randn(15))))
+        assert matrix.map.exact_solves == 1 + k // 5
+        assert matrix.map.age == k % 5
+    assert max(errors[4::5]) < 1e-14 < 1e-8 < min(errors[3::5])  # at a reset, and just before it
+
+
+def test_looking_twice_is_one_update(double):
+    matrix = build("neumann", 6)
+    matrix()
+    W = updated(matrix, 1e-2 * torch.randn(15))
+    state = {k: v.clone() for k, v in matrix.state_dict().items()}
+    assert torch.equal(matrix(), W)
+    assert all(torch.equal(v, state[k]) for k, v in matrix.state_dict().items())
+
+
+def test_norm_test_agrees_with_the_norm():
+    for size in (1, 2, 7, 60):
+        for kind in (torch.randn(size, size), torch.outer(*torch.randn(2, size)), torch.eye(size)):
+            X = kind / torch.linalg.matrix_norm(kind, 2)
+            assert norm_below(X, 1.01) and not norm_below(X, 0.99)
+    assert not norm_below(torch.full((3, 3), torch.nan), 1.0)
+    assert not norm_below(torch.full((3, 3), torch.inf), 1.0)
+    assert not norm_below(torch.zeros(3, 3), 0.0)
+
+
+def run(matrix, steps, optimizer, look=lambda: None):
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (matrix() * torch.randn(matrix.size, matrix.size, generator=generator)).sum().backward()
+        optimizer.step()
+        look()
+
+
+def test_training_is_the_same_with_or_without_evaluations():
+    watched = build({"name": "neumann", "reset_every": 7}, 12)
+    alone = copy.deepcopy(watched)
+
+    def look():
+        watched.eval()
+        with torch.no_grad():
+            watched()
+            watched()
+        watched.train()
+
+    run(watched, 30, torch.optim.Adam(watched.parameters(), lr=1e-2), look)
+    look()
+    run(alone, 30, torch.optim.Adam(alone.parameters(), lr=1e-2))
+    assert torch.equal(watched(), alone())
+    assert watched.map.exact_solves == alone.map.exact_solves > 1
+
+
+def test_backward_after_later_updates_uses_its_own_inverse(double):
+    """Two graphs alive at once: the state that moves on must not reach into the older one."""
+    matrix = build("neumann", 6)
+    G = torch.randn(6, 6)
+    W = matrix()
+    (expected,) = torch.autograd.grad(ScaledCayley(6)(matrix.free[0]), matrix.free[0], G)
+    matrix.free[0].data += 1e-2 * torch.randn(15)
+    matrix()
+    (late,) = torch.autograd.grad(W, matrix.free[0], G)
+    torch.testing.assert_close(late, expected)
+
+
+def test_resumed_run_keeps_its_approximate_inverse():
+    """Not merely an equal matrix: the same rounding and truncation, the same next reset."""
+    matrix = build({"name": "neumann", "reset_every": 10}, 12)
+    run(matrix, 17, torch.optim.SGD(matrix.parameters(), lr=1e-2))
+    assert matrix.map.age > 0
+    resumed = build({"name": "neumann", "reset_every": 10}, 12)
+    resumed.load_state_dict(matrix.state_dict())
+    run(matrix, 12, torch.optim.SGD(matrix.parameters(), lr=1e-2))
+    run(resumed, 12, torch.optim.SGD(resumed.parameters(), lr=1e-2))
+    for key, value in matrix.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[key]), key
+
+
+def test_another_precision_means_an_exact_inverse():
+    single = build("neumann", 6)
+    single()
+    updated(single, 1e-3 * torch.randn(15))
+    double = copy.deepcopy(single).double()
+    assert orthogonality_error(double()) < 1e-13
+    loaded = build("neumann", 6).double()
+    loaded.load_state_dict(single.state_dict())
+    assert orthogonality_error(loaded()) < 1e-13
+    assert orthogonality_error(Matrix(NeumannCayley(6), torch.randn(15, dtype=torch.float64))()) < 1e-13
+
+
+def test_free_parameters_that_break_the_series_do_not_break_the_state():
+    matrix = build("neumann", 6)
+    matrix()
+    assert orthogonality_error(updated(matrix, 1e6 * torch.randn(15))) < 1e-5
+    assert orthogonality_error(updated(matrix, -matrix.free[0].detach())) < 1e-5
+
+
+def test_drift_over_999_updates():
+    """Single precision, size 128, Adam at 1e-3, order 2: measured just before each reset, where it is worst."""
+    matrix = Matrix(NeumannCayley(128, 40, order=2, reset_every=50), init.cayley(128))
+    optimizer = torch.optim.Adam(matrix.parameters(), lr=1e-3)
+    G, before_reset = torch.randn(128, 128), []
+    for _ in range(999):
+        optimizer.zero_grad()
+        W = matrix()
+        if matrix.map.age == 49:
+            before_reset.append(orthogonality_error(W))
+        G = 0.95 * G + 0.3 * torch.randn(128, 128)
+        W.backward(G)
+        optimizer.step()
+    assert len(before_reset) >= 10
+    assert max(*before_reset, orthogonality_error(matrix())) <= 1e-4
