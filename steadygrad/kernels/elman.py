@@ -86,7 +86,7 @@ def forward_c(
     x: Tensor, U: Tensor, W: Tensor, bias: Tensor | None, initial: Tensor, activation: str, steps: Steps
 ) -> Tensor:
     N, I = U.shape
-    states = x.new_empty(steps.rows, N)
+    states = native.empty(x, steps.rows, N)
     parts = native.slices(steps, N * (N + I))
     native.call("elman_forward", steps, N, I, ACTIVATIONS.index(activation), x, U, bias, W, initial, states, parts)
     return states
@@ -97,10 +97,9 @@ def backward_c(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     N = len(W)
     parts = native.slices(steps, N * N)
-    if gradient.is_contiguous():
-        deltas = torch.empty_like(states)
-    else:  # one copy serves as both: each number is read before it is overwritten
-        gradient = deltas = gradient.clone(memory_format=torch.contiguous_format)
+    deltas = native.empty(states, *states.shape)
+    if not gradient.is_contiguous():
+        gradient = deltas.copy_(gradient)  # one tensor serves as both: each number is read before it is overwritten
     d_bias = W.new_zeros(parts, N) if need_bias else None
     d_initial = W.new_zeros(steps.batch, N)
     native.call(

@@ -126,7 +126,7 @@ def forward_c(
     steps: Steps,
 ) -> tuple[Tensor, Tensor]:
     N, I = U.shape[1], W.shape[1]
-    states, gates = x.new_empty(steps.rows, N), x.new_empty(steps.rows, 3 * N)
+    states, gates = native.empty(x, steps.rows, N), native.empty(x, steps.rows, 3 * N)
     parts = native.slices(steps, 3 * N * (N + I))
     code = ACTIVATIONS.index(activation)
     native.call("gru_forward", steps, N, I, code, x, W, bias, U, modulus, initial, states, gates, parts)
@@ -137,7 +137,7 @@ def backward_c(
     gradient: Tensor, states: Tensor, gates: Tensor, U: Tensor, initial: Tensor, activation: str, steps: Steps
 ) -> tuple[Tensor, Tensor]:
     N = U.shape[1]
-    deltas, d_initial = torch.empty_like(gates), torch.zeros_like(initial)
+    deltas, d_initial = native.empty(gates, *gates.shape), torch.zeros_like(initial)
     parts = native.slices(steps, 3 * N * N)
     code = ACTIVATIONS.index(activation)
     native.call("gru_backward", steps, N, code, gradient, states, gates, U, initial, deltas, d_initial, parts)

@@ -99,7 +99,7 @@ def forward_c(
     x: Tensor, W: Tensor, U: Tensor, bias: Tensor | None, initial: Tensor, initial_cells: Tensor, steps: Steps
 ) -> tuple[Tensor, Tensor, Tensor]:
     N, I = U.shape[1], W.shape[1]
-    states, cells, gates = (x.new_empty(steps.rows, width) for width in (N, N, 4 * N))
+    states, cells, gates = (native.empty(x, steps.rows, width) for width in (N, N, 4 * N))
     parts = native.slices(steps, 4 * N * (N + I))
     native.call("lstm_forward", steps, N, I, x, W, bias, U, initial, initial_cells, states, cells, gates, parts)
     return states, cells, gates
@@ -115,7 +115,7 @@ def backward_c(
     steps: Steps,
 ) -> tuple[Tensor, Tensor, Tensor]:
     N = U.shape[1]
-    deltas, d_initial, d_initial_cells = torch.empty_like(gates), *torch.zeros(2, steps.batch, N, dtype=U.dtype)
+    deltas, d_initial, d_initial_cells = native.empty(gates, *gates.shape), *U.new_zeros(2, steps.batch, N)
     parts = native.slices(steps, 4 * N * N)
     native.call(
         "lstm_backward",

@@ -14,6 +14,7 @@ from steadygrad.kernels.steps import Steps
 ABI = 1
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
+LARGE = 1 << 22  # bytes from which large pages are asked for
 SMALL = 100_000  # multiplications of a walk below which a second thread costs more than it brings
 
 
@@ -52,6 +53,16 @@ def slices(steps: Steps, width: int) -> int:
     if steps.rows * width < SMALL:
         return 1
     return max(1, min(torch.get_num_threads(), steps.batch))
+
+
+def empty(like: Tensor, *shape: int) -> Tensor:
+    """An uninitialised tensor for a kernel to fill, on large pages if it is large."""
+    tensor = like.new_empty(shape)
+    bytes = tensor.numel() * tensor.element_size()
+    loaded = library()
+    if bytes > LARGE and not isinstance(loaded, str):
+        loaded.steadygrad_advise(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_int64(bytes))
+    return tensor
 
 
 def call(name: str, steps: Steps, *arguments: int | Tensor | None) -> None:

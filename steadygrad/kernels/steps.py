@@ -1,7 +1,7 @@
 """The time axis of a batch of sequences, equal in length or not, walked in either direction."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -19,10 +19,12 @@ class Steps:
     sizes: tuple[int, ...]
     reverse: bool = False
 
-    @classmethod
-    def padded(cls, time: int, batch: int) -> "Steps":
-        return cls((batch,) * time)
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def padded(time: int, batch: int) -> "Steps":
+        return Steps((batch,) * time)
 
+    @cached_property
     def reversed(self) -> "Steps":
         return Steps(self.sizes, not self.reverse)
 

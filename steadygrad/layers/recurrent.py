@@ -153,7 +153,7 @@ class RecurrentLayer(nn.Module):
             outputs = []
             for direction in range(self.directions):
                 index = level * self.directions + direction
-                walk = steps.reversed() if direction else steps
+                walk = steps.reversed if direction else steps
                 output, final = self.cells[index](x, walk, initial[index])
                 outputs.append(output)
                 finals.append(final)

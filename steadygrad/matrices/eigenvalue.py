@@ -30,7 +30,7 @@ class Normalised(torch.autograd.Function):
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None, None]:
         W, C = ctx.saved_tensors
         if C is not None:
-            G = torch.sub(G, C * ((G * W).sum() / ctx.rho))
+            G = G - C * ((G * W).sum() / ctx.rho)
         return G / ctx.scale, None, None, None
 
 
@@ -71,7 +71,10 @@ class EigenvalueNormalized(nn.Module):
             return T
         C = None
         if torch.is_grad_enabled() and T.requires_grad:
-            C = radius_gradient(T64, eigenvalues, dominant, tolerance=torch.finfo(T.dtype).eps ** 0.5)
+            # a double eigenvalue, once rounded, is two that lie √eps apart
+            tolerance = max(torch.finfo(T.dtype).eps ** 0.5, 1e-6)
+            C = radius_gradient(T64, eigenvalues, dominant, tolerance)
+            C = None if C is None else C.to(T.dtype)
             self.multiple += C is None
         # a few units in the last place larger than ρ + ε, so that rounding W cannot carry it past 1
         scale = (rho + self.epsilon) * (1 + 4 * torch.finfo(T.dtype).eps)
@@ -106,7 +109,7 @@ def radius_gradient(T: Tensor, eigenvalues: Tensor, dominant: Tensor, tolerance:
         return None
     if dominant.imag == 0:
         dominant = dominant.real
-    # Inverse iteration. The shift misses λ by enough for a sound LU and by far less than the gap, so three steps do.
+    # Inverse iteration. The shift misses λ by enough for a sound LU and by far less than the gap, so a few steps do.
     M = T.to(dominant.dtype, copy=True)
     M.diagonal().sub_(dominant * (1 + 1e-11))
     LU, pivots = torch.linalg.lu_factor_ex(M)[:2]
@@ -123,7 +126,7 @@ def radius_gradient(T: Tensor, eigenvalues: Tensor, dominant: Tensor, tolerance:
     )
     if not (float(overlap.abs()) > tolerance and residual < 1e-8 * float(torch.linalg.vector_norm(T))):
         return None
-    return (v.conj() @ (u.mT * (dominant.conj() / overlap))).real
+    return (v.conj() @ (u.mT * (dominant.conj() / overlap))).real.contiguous()
 
 
 def eigenvalue_normalized(size: int, *, epsilon: float = 0.0, init: str = "disc") -> Matrix:

@@ -7,6 +7,7 @@ pass, written by hand, takes six.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -200,11 +201,16 @@ class Exponential(nn.Module):
     @torch.no_grad()
     def rebase(self, free: Tensor) -> None:
         """B ← B exp(A), A ← 0: the same W seen from itself."""
-        B = self.base @ SkewExp.apply(free, self.size)
-        # one Newton step towards the nearest orthogonal matrix, or rounding would add up over thousands of rebases
-        self.base = 1.5 * B - 0.5 * B @ (B.mT @ B)
+        # polished, or rounding would add up over thousands of rebases
+        self.base = polished(self.base @ SkewExp.apply(free, self.size))
         free.zero_()
         self.updates.zero_()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Exponential":
+        super()._apply(fn, recurse)
+        if self.rebase_every:
+            self.base = polished(self.base)  # what was orthogonal in single precision is not yet in double
+        return self
 
     def right_inverse(self, W: Tensor) -> Tensor:
         W = nearest_orthogonal(W, determinant=1)
@@ -214,6 +220,11 @@ class Exponential(nn.Module):
 
     def extra_repr(self) -> str:
         return f"size={self.size}" + (f", rebase_every={self.rebase_every}" if self.rebase_every else "")
+
+
+def polished(B: Tensor) -> Tensor:
+    """One Newton step from B towards the nearest orthogonal matrix."""
+    return 1.5 * B - 0.5 * B @ (B.mT @ B)
 
 
 def rotation_log(W: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any
 
 import torch
@@ -107,12 +107,25 @@ def check_square(who: str, W: Tensor, size: int | None = None) -> Tensor:
     return W
 
 
-@lru_cache(maxsize=64)
+def index_of(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Keep the index tensors that ``make`` returns, except in a compiled graph, which keeps its own constants."""
+    cached = lru_cache(maxsize=64)(make)
+
+    @wraps(make)
+    def index(*key: Any) -> Tensor:
+        if torch.compiler.is_compiling():
+            return make(*key)
+        with torch.inference_mode(False):  # it outlives the call that happens to come first
+            return cached(*key)
+
+    return index
+
+
+@index_of
 def lower_triangle(n: int, device: torch.device) -> Tensor:
     """Where the strict lower triangle of an n × n matrix lies in its flat form, row by row."""
-    with torch.inference_mode(False):  # it outlives the call that happens to come first
-        rows, cols = torch.tril_indices(n, n, offset=-1, device=device)
-        return rows * n + cols
+    rows, cols = torch.tril_indices(n, n, offset=-1, device=device)
+    return rows * n + cols
 
 
 class Skew(torch.autograd.Function):

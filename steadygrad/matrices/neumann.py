@@ -9,7 +9,7 @@ from torch import Tensor
 
 from steadygrad.matrices.cayley import CayleyGradient, ScaledCayley
 from steadygrad.matrices.init import free_tensor
-from steadygrad.matrices.inverse import cayley_inverse, probes
+from steadygrad.matrices.inverse import cayley_inverse, orthogonality_estimate, probes
 from steadygrad.matrices.matrix import Matrix, is_between, is_count, same, skew
 
 
@@ -17,10 +17,15 @@ class NeumannCayley(ScaledCayley):
     """W = Ã (I − A) D,  Ã ← (I + X + … + Xᵏ) Ã ≈ (I + A)⁻¹,  X = Ã δA,  δA = A_old − A_new,  k = ``order``.
 
     Each evaluation with a new A is one update of Ã (Algorithm 1). Errors add up, so Ã is computed exactly at the
-    start, after ``reset_every`` updates, and whenever ‖X‖₂ is not below ``exact_above``. The series converges below
-    1, and ``exact_above=1.0`` is the algorithm as printed; but a single update of order 2 with ‖X‖₂ = 0.9 may be
-    wrong by 0.9³ and leave W that far from orthogonal until the next reset, hence the stricter default.
-    ``exact_solves`` counts the exact inverses so far. Ã, its A and its age are buffers, so a run can be resumed.
+    start, after ``reset_every`` updates, and
+
+    - whenever ‖X‖₂ is not below ``exact_above``. The series converges below 1; but a single update of order 2 with
+      ‖X‖₂ = 0.9 may err by 0.9³ and leave W that far from orthogonal until the next reset, hence the stricter default;
+    - whenever ‖WᵀW − I‖_F, as a few random vectors show it, exceeds ``max_drift`` √n. Gradients that agree from update
+      to update make steps of ‖X‖₂ ≈ 0.02 at a learning rate of 1e-3, and then 50 updates are too many.
+
+    ``exact_above=1.0, max_drift=inf`` is the algorithm as printed. ``exact_solves`` counts the exact inverses so
+    far. Ã, its A and its age are buffers, so a run can be resumed.
     """
 
     inverse: Tensor
@@ -29,7 +34,13 @@ class NeumannCayley(ScaledCayley):
     exact_solves: Tensor
 
     def __init__(
-        self, size: int, reflections: int = 0, order: int = 2, reset_every: int = 50, exact_above: float = 0.1
+        self,
+        size: int,
+        reflections: int = 0,
+        order: int = 2,
+        reset_every: int = 50,
+        exact_above: float = 0.1,
+        max_drift: float = 4e-6,
     ) -> None:
         super().__init__(size, reflections)
         if order not in (1, 2, 3):
@@ -38,7 +49,9 @@ class NeumannCayley(ScaledCayley):
             raise ValueError(f"NeumannCayley expects reset_every of at least 1 update; got {reset_every!r}")
         if not is_between(exact_above, 0, 1):
             raise ValueError(f"NeumannCayley expects exact_above in 0 … 1, for convergence; got {exact_above!r}")
-        self.order, self.reset_every, self.exact_above = order, reset_every, exact_above
+        if not is_between(max_drift, 0, math.inf):
+            raise ValueError(f"NeumannCayley expects max_drift of at least 0; got {max_drift!r}")
+        self.order, self.reset_every, self.exact_above, self.max_drift = order, reset_every, exact_above, max_drift
         self.register_buffer("inverse", torch.eye(size))
         self.register_buffer("last", torch.zeros(size * (size - 1) // 2))
         self.register_buffer("age", torch.tensor(-1))  # updates since Ã was exact; −1: there is no Ã yet
@@ -55,38 +68,42 @@ class NeumannCayley(ScaledCayley):
 
     def forward(self, free: Tensor) -> Tensor:
         with torch.inference_mode(False), torch.no_grad():  # Ã outlives an evaluation in inference mode
-            self._follow(free.detach())
             J = skew(-free, self.size)
             J.diagonal().add_(1)  # I − A
-            W = (self.inverse @ J).mul_(self.D)
+            approximate = self._follow(free.detach())
+            W = self.inverse @ J
+            if approximate and self._drifted(W):
+                self._solve(free.detach())
+                W = self.inverse @ J
+            W *= self.D
         return CayleyGradient.apply(free, self.inverse, W, self.D)
 
-    def _follow(self, free: Tensor) -> None:
-        """Bring Ã to this A. Always into a new tensor: a backward pass may still need the old one."""
+    def _follow(self, free: Tensor) -> bool:
+        """Bring Ã to this A, in a new tensor as a backward pass may still need the old; True if by the series."""
         known = self.age >= 0 and self.inverse.dtype == free.dtype
         if known and same(free, self.last):
-            return
-        inverse = None
+            return False
         if known:
             delta = self.last - free
             self._step = self.inverse, delta
             self.age += 1
-            if self.age < self.reset_every:
-                inverse = self._series(delta)
-        if inverse is None:
-            inverse = cayley_inverse(skew(free, self.size)).contiguous()  # LAPACK gives columns, safetensors wants rows
-            self.age.zero_()
-            self.exact_solves += 1
-        self.inverse, self.last = inverse, free.clone()
+            if self.age < self.reset_every and norm_below(X := self.inverse @ skew(delta, self.size), self.exact_above):
+                total = self.inverse
+                for _ in range(self.order):  # Horner: Ã + X (Ã + X Ã)
+                    total = torch.addmm(self.inverse, X, total)
+                self.inverse, self.last = total, free.clone()
+                return True
+        self._solve(free)
+        return False
 
-    def _series(self, delta: Tensor) -> Tensor | None:
-        X = self.inverse @ skew(delta, self.size)
-        if not norm_below(X, self.exact_above):
-            return None
-        total = self.inverse
-        for _ in range(self.order):  # Horner: Ã + X (Ã + X Ã)
-            total = torch.addmm(self.inverse, X, total)
-        return total
+    def _drifted(self, W: Tensor) -> bool:
+        return self.max_drift < math.inf and not orthogonality_estimate(W) <= self.max_drift * self.size**0.5
+
+    def _solve(self, free: Tensor) -> None:
+        inverse = cayley_inverse(skew(free, self.size)).contiguous()  # LAPACK gives columns, safetensors wants rows
+        self.inverse, self.last = inverse, free.clone()
+        self.age.zero_()
+        self.exact_solves += 1
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NeumannCayley":
         dtype = self.inverse.dtype
@@ -103,8 +120,8 @@ class NeumannCayley(ScaledCayley):
             self.age.fill_(-1)
 
     def extra_repr(self) -> str:
-        own = f"order={self.order}, reset_every={self.reset_every}, exact_above={self.exact_above}"
-        return f"{super().extra_repr()}, {own}"
+        own = ("order", "reset_every", "exact_above", "max_drift")
+        return ", ".join([super().extra_repr(), *(f"{name}={getattr(self, name)}" for name in own)])
 
 
 def norm_below(X: Tensor, bound: float) -> bool:
@@ -131,7 +148,8 @@ def neumann_cayley(
     order: int = 2,
     reset_every: int = 50,
     exact_above: float = 0.1,
+    max_drift: float = 4e-6,
     init: str = "cayley",
 ) -> Matrix:
-    map = NeumannCayley(size, reflections, order, reset_every, exact_above)
+    map = NeumannCayley(size, reflections, order, reset_every, exact_above, max_drift)
     return Matrix(map, free_tensor(init, map))

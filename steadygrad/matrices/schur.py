@@ -1,7 +1,6 @@
 """Non-normal matrices with a chosen spectrum, by a real Schur form (Kerg et al., 2019)."""
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from steadygrad.matrices.exponential import Exponential
 from steadygrad.matrices.init import free_tensor
-from steadygrad.matrices.matrix import Matrix, check_size, lower_triangle
+from steadygrad.matrices.matrix import Matrix, check_size, index_of, lower_triangle
 
 
 class SchurProduct(torch.autograd.Function):
@@ -44,7 +43,7 @@ class SchurProduct(torch.autograd.Function):
         dgamma = dc * theta.cos() + ds * theta.sin()
         if len(P) % 2:
             dgamma = torch.cat([dgamma, dcore[-1:, -1]])
-        dT = dcore.view(-1).index_select(0, below(len(P), ctx.in_block, P.device))
+        dT = dcore.reshape(-1).index_select(0, below(len(P), ctx.in_block, P.device))
         return dP, dtheta, dgamma, dT, None
 
 
@@ -54,12 +53,11 @@ def diagonal_blocks(core: Tensor) -> Tensor:
     return core[: 2 * pairs, : 2 * pairs].view(pairs, 2, pairs, 2).diagonal(dim1=0, dim2=2)
 
 
-@lru_cache(maxsize=64)
+@index_of
 def below(n: int, in_block: bool, device: torch.device) -> Tensor:
     """Where T lies in the flat n × n core, row by row: below the diagonal, or below its 2 × 2 blocks."""
     index = lower_triangle(n, device)
-    with torch.inference_mode(False):
-        return index if in_block else index[index // n // 2 > index % n // 2]
+    return index if in_block else index[index // n // 2 > index % n // 2]
 
 
 class RealSchur(nn.Module):

@@ -1,0 +1,183 @@
+"""The exponential is exact, fast in products, a rotation while it learns, and the same after its base has moved."""
+
+import cmath
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steadygrad.matrices import Exponential, Matrix, build, init, orthogonality_error, skew, skew_free
+from steadygrad.matrices.exponential import SCHEMES, SkewExp, norm_bound, rotation_log
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1.2e-7), (torch.float64, 1e-15)])
+def test_polynomial_is_as_good_as_its_type_on_the_whole_interval(dtype, error):
+    """Against cmath.exp, up to the radius where the scheme says it holds, and not as good beyond."""
+    radius, coefficients = SCHEMES[dtype]
+
+    def value(z):
+        B1, B2, B3, B4 = (sum(c * z**k for k, c in enumerate(row)) for row in coefficients)
+        E = B3 + B4**2
+        return B1 + (B2 + E) * E
+
+    points = [1j * radius * k / 500 for k in range(-500, 501)]
+    assert max(abs(value(z) - cmath.exp(z)) for z in points) < error
+    assert abs(value(2j * radius) - cmath.exp(2j * radius)) > 100 * error
+
+
+@given(size=st.integers(1, 24), scale=st.sampled_from([0.0, 1e-3, 0.3, 1.0, 4.0, 20.0]))
+def test_equals_torch(size, scale):
+    free = scale * torch.randn(size * (size - 1) // 2, dtype=torch.float64)
+    expected = torch.linalg.matrix_exp(skew(free, size))
+    torch.testing.assert_close(SkewExp.apply(free, size), expected, rtol=0, atol=1e-12 * (1 + scale))
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
+def test_gradient_equals_torch(scale):
+    """Norms with and without squarings, against autograd through torch.matrix_exp."""
+    free = (scale * torch.randn(66, dtype=torch.float64)).requires_grad_()
+    G = torch.randn(12, 12, dtype=torch.float64)
+    (ours,) = torch.autograd.grad(SkewExp.apply(free, 12), free, G)
+    (theirs,) = torch.autograd.grad(torch.linalg.matrix_exp(skew(free, 12)), free, G)
+    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11 * scale)
+
+
+@pytest.mark.parametrize("angle", [0.0, 1e-6, 1.0, 3.0, 30.0])
+def test_two_by_two_is_a_rotation_by_the_angle(angle):
+    W = Exponential(2).double()(torch.tensor([angle], dtype=torch.float64))
+    c, s = math.cos(angle), math.sin(angle)
+    torch.testing.assert_close(W, torch.tensor([[c, -s], [s, c]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("size", [2, 9, 64, 200])
+@pytest.mark.parametrize("kind", ["henaff", "dense", "one plane"])
+def test_norm_bound_is_one(size, kind):
+    """The estimate decides about squarings: it may be generous, but not short by more than the polynomial forgives."""
+    free = torch.randn(size * (size - 1) // 2, dtype=torch.float64)
+    if kind == "henaff":
+        free = 3 * init.henaff(size).double()
+    if kind == "one plane":
+        free = torch.zeros_like(free).index_fill(0, torch.tensor([0]), 7.0)
+    A = skew(free, size)
+    true = float(torch.linalg.matrix_norm(A, 2))
+    bound = norm_bound(A, A @ A, enough=1e-3)
+    assert 0.98 * true <= bound <= 1.1 * true
+
+
+@pytest.mark.parametrize("rebase_every", [None, 100])
+def test_stays_orthogonal_over_999_updates(rebase_every):
+    """float32, N = 128, Adam at 1e-3 on a random objective: ‖WᵀW − I‖_F at most 1e-4 at all times."""
+    matrix = build({"name": "exponential", "rebase_every": rebase_every}, 128)
+    optimizer = torch.optim.Adam(matrix.parameters(), lr=1e-3)
+    start, worst = matrix().detach(), 0.0
+    for k in range(999):
+        optimizer.zero_grad()
+        W = matrix()
+        if k % 37 == 0:
+            worst = max(worst, orthogonality_error(W.detach()))
+        W.backward(torch.randn(128, 128) + 0.5 * start)
+        optimizer.step()
+    assert max(worst, orthogonality_error(matrix().detach())) <= 1e-4
+    assert (matrix() - start).norm() > 1  # it did go somewhere
+
+
+@given(size=st.integers(1, 16), scale=st.sampled_from([1e-4, 0.1, 0.6]))
+def test_logarithm_is_the_inverse(size, scale):
+    map = Exponential(size).double()
+    free = scale * torch.randn(size * (size - 1) // 2, dtype=torch.float64) / size**0.5
+    torch.testing.assert_close(map.right_inverse(map(free)), free, rtol=1e-9, atol=1e-9)
+
+
+@given(size=st.integers(1, 9), turns=st.integers(0, 4))
+def test_logarithm_of_half_turns(size, turns):
+    """Pairs of eigenvalues −1 have no plane of their own; any will do, if exp leads back."""
+    Q = init.haar(size).double()
+    Q = torch.linalg.qr(Q)[0]
+    signs = torch.ones(size, dtype=torch.float64)
+    signs[: 2 * min(turns, size // 2)] = -1
+    W = Q @ signs.diag() @ Q.mT
+    A = rotation_log(W)
+    torch.testing.assert_close(A, -A.mT)
+    torch.testing.assert_close(SkewExp.apply(skew_free(A), size), W)
+
+
+def test_parametrises_a_linear_layer():
+    linear = torch.nn.Linear(5, 5)
+    torch.nn.utils.parametrize.register_parametrization(linear, "weight", Exponential(5))
+    assert orthogonality_error(linear.weight.detach()) < 1e-5
+    linear(torch.randn(2, 5)).sum().backward()
+    assert linear.parametrizations.weight.original.grad.any()
+
+
+class TestMovingBase:
+    def updated(self, matrix, times):
+        """After ``times`` updates by hand, each followed by an evaluation as training does."""
+        for k in range(times):
+            with torch.no_grad():
+                matrix.free[0].add_(0.1 * torch.randn(matrix.free[0].shape, generator=torch.Generator().manual_seed(k)))
+            before = matrix.map.base @ SkewExp.apply(matrix.free[0].detach(), matrix.size)
+            yield before, matrix()
+
+    def test_rebase_changes_the_coordinates_and_not_the_matrix(self):
+        matrix = build({"name": "exponential", "rebase_every": 3}, 7).double()
+        for k, (before, after) in enumerate(self.updated(matrix, 7), start=1):
+            torch.testing.assert_close(after, before, rtol=0, atol=1e-12 if k % 3 else 1e-6)
+            assert (matrix.free[0] == 0).all() == (k % 3 == 0)
+        assert orthogonality_error(matrix.map.base) < 1e-10
+
+    def test_double_precision_is_double_from_the_start(self):
+        assert orthogonality_error(build("dtriv", 9).double()()) < 1e-10
+
+    def test_starts_at_its_initial_matrix_with_zero_parameters(self):
+        torch.manual_seed(3)
+        moving = build({"name": "exponential", "rebase_every": 10}, 8)
+        torch.manual_seed(3)
+        static = build("exponential", 8)
+        assert not moving.free[0].any()
+        torch.testing.assert_close(moving(), static())
+
+    def test_evaluations_in_between_do_not_count(self):
+        matrix = build({"name": "exponential", "rebase_every": 2}, 4)
+        for _ in range(5):
+            matrix()
+        assert matrix.map.updates == 0
+        matrix.eval()
+        with torch.no_grad():
+            matrix.free[0].add_(0.1)
+            matrix()
+        assert matrix.map.updates == 0
+        matrix.train()
+        matrix()
+        assert matrix.map.updates == 1
+
+    def test_state_survives_saving(self):
+        matrix, other = (build({"name": "exponential", "rebase_every": 4}, 6) for _ in range(2))
+        assert len(list(self.updated(matrix, 6))) == 6
+        other.load_state_dict(copy.deepcopy(matrix.state_dict()))
+        for (_, a), (_, b) in zip(self.updated(matrix, 5), self.updated(other, 5), strict=True):
+            assert torch.equal(a, b)
+
+    def test_at_zero_the_gradient_is_the_manifolds(self):
+        """d/dA of <G, B exp(A)> at A = 0 is the skew part of BᵀG: no distortion right after a rebase."""
+        matrix = build({"name": "exponential", "rebase_every": 5}, 6).double()
+        G = torch.randn(6, 6, dtype=torch.float64)
+        matrix().backward(G)
+        M = matrix.map.base.mT @ G
+        torch.testing.assert_close(matrix.free[0].grad, skew_free(M - M.mT))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Exponential(0), "Exponential expects a size of at least 1; got 0"),
+        (lambda: Exponential(4, rebase_every=0), "expects rebase_every of at least 1, or None .*; got 0"),
+        (lambda: Matrix(Exponential(4), torch.full((6,), torch.nan))(), "Exponential expects finite parameters; got 6"),
+        (lambda: Exponential(4)(torch.zeros(5)), "expects 6 numbers for size 4"),
+    ],
+)
+def test_bad_input_is_explained(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
