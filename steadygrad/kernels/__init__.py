@@ -5,6 +5,7 @@ from steadygrad.kernels.backend import describe
 from steadygrad.kernels.elman import elman_unroll, elman_unroll_reference
 from steadygrad.kernels.gru import gru_unroll, gru_unroll_reference
 from steadygrad.kernels.lstm import lstm_unroll, lstm_unroll_reference
+from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "gru_unroll_reference",
     "lstm_unroll",
     "lstm_unroll_reference",
+    "matmul",
     "modrelu",
 ]

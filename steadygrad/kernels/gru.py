@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import ACTIVATIONS, activate, bias_gradient, deactivate
 from steadygrad.kernels.backend import choose
+from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
 
@@ -98,13 +99,12 @@ class GRU(torch.autograd.Function):
         deltas, d_initial = walk(gradient.contiguous(), states, gates, U, initial, ctx.activation, ctx.steps)
         d_U = None
         if need_U:
-            d_U = torch.empty_like(U)
-            d_U[: 2 * N] = ctx.steps.outer(deltas[:, : 2 * N], states, initial)
+            gated = ctx.steps.outer(deltas[:, : 2 * N], states, initial)
             reset = ctx.steps.previous(states, initial).mul_(gates[:, :N])
-            torch.mm(deltas[:, 2 * N :].mT, reset, out=d_U[2 * N :])
+            d_U = torch.cat([gated, matmul(deltas[:, 2 * N :].mT, reset)])
         return (
-            deltas @ W if need_x else None,
-            (x.mT @ deltas).mT if need_W else None,
+            matmul(deltas, W) if need_x else None,
+            matmul(x.mT, deltas).mT if need_W else None,
             d_U,
             deltas.sum(0) if need_bias else None,
             bias_gradient("modrelu", gates[:, 2 * N :], deltas[:, 2 * N :]) if need_modulus else None,

@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from steadygrad.kernels import native
 from steadygrad.kernels.backend import choose
+from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
 
@@ -84,8 +85,8 @@ class LSTM(torch.autograd.Function):
         walk = {"c": backward_c, "python": backward_python}[ctx.backend]
         deltas, d_initial, d_initial_cells = walk(gradient, cell_gradient, cells, gates, U, initial_cells, ctx.steps)
         return (
-            deltas @ W if need_x else None,
-            (x.mT @ deltas).mT if need_W else None,
+            matmul(deltas, W) if need_x else None,
+            matmul(x.mT, deltas).mT if need_W else None,
             ctx.steps.outer(deltas, states, initial) if need_U else None,
             deltas.sum(0) if need_bias else None,
             d_initial,

@@ -1,15 +1,19 @@
 """The compiled kernels (c/steadygrad.c), loaded as a plain shared library."""
 
+from __future__ import annotations
+
 import ctypes
-from collections.abc import Callable
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from steadygrad.kernels.steps import Steps
+if TYPE_CHECKING:
+    from steadygrad.kernels.steps import Steps
+
 
 ABI = 1
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
@@ -41,7 +45,7 @@ def instruction_set() -> str:
 
 
 @cache
-def function(name: str, dtype: torch.dtype) -> Callable[..., int]:
+def function(name: str, dtype: torch.dtype) -> Any:
     loaded = library()
     if isinstance(loaded, str):
         raise RuntimeError(f"steadygrad has no C kernel: {loaded}")
@@ -66,13 +70,15 @@ def empty(like: Tensor, *shape: int) -> Tensor:
 
 
 def call(name: str, steps: Steps, *arguments: int | Tensor | None) -> None:
-    """Run ``steadygrad_<name>`` on contiguous tensors of one type; None is a null pointer."""
-    tensors = [a for a in arguments if isinstance(a, Tensor)]
-    values = [
-        a.data_ptr() if isinstance(a, Tensor) else a  # ctypes would cut a bare int to 32 bits
-        for a in arguments
-    ]
-    offsets = steps.offsets_tensor
-    head = (len(steps.sizes), steps.batch, offsets.data_ptr(), int(steps.reverse))
-    if function(name, tensors[0].dtype)(*[None if v is None else ctypes.c_int64(v) for v in (*head, *values)]):
+    """Run the walk ``steadygrad_<name>`` on contiguous tensors of one type; None is a null pointer."""
+    dtype = next(a.dtype for a in arguments if isinstance(a, Tensor))
+    values = [a.data_ptr() if isinstance(a, Tensor) else a or 0 for a in arguments]
+    run(name, dtype, len(steps.sizes), steps.batch, steps.offsets_tensor.data_ptr(), int(steps.reverse), *values)
+
+
+def run(name: str, dtype: torch.dtype, *arguments: int | float) -> None:
+    compiled = function(name, dtype)
+    if compiled.argtypes is None:  # or ctypes would cut whole numbers, and with them pointers, to 32 bits
+        compiled.argtypes = [ctypes.c_double if isinstance(a, float) else ctypes.c_int64 for a in arguments]
+    if compiled(*arguments):
         raise MemoryError(f"steadygrad's {name} kernel ran out of memory")

@@ -6,6 +6,8 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
+from steadygrad.kernels.products import matmul
+
 
 @dataclass(frozen=True)
 class Steps:
@@ -82,15 +84,15 @@ class Steps:
     def outer(self, deltas: Tensor, states: Tensor, initial: Tensor) -> Tensor:
         """Σ over rows of delta ⊗ previous state, i.e. the gradient of the recurrent matrix."""
         if not self.uniform:
-            return deltas.mT @ self.previous(states, initial)
+            return matmul(deltas.mT, self.previous(states, initial))
         B = self.batch
         first = deltas[-B:] if self.reverse else deltas[:B]
-        total = first.mT @ initial
+        total = matmul(first.mT, initial)
         if len(self.sizes) > 1:  # two views of one tensor, so nothing is copied
             if self.reverse:
-                total.addmm_(deltas[:-B].mT, states[B:])
+                matmul(deltas[:-B].mT, states[B:], add=total)
             else:
-                total.addmm_(deltas[B:].mT, states[:-B])
+                matmul(deltas[B:].mT, states[:-B], add=total)
         return total
 
     def last(self, states: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from steadygrad.kernels import matmul
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import cayley_inverse
 from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_count, nearest_orthogonal, skew, skew_free
@@ -26,7 +27,7 @@ class CayleyGradient(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None, None]:
         F, W, D = ctx.saved_tensors
-        V = F.mT @ torch.addmm(G * D, G, W.mT)  # G D + G Wᵀ
+        V = matmul(F.mT, matmul(G, W.mT, add=G * D))  # G D + G Wᵀ
         return skew_free(V.mT.contiguous().sub_(V)), None, None, None
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from steadygrad.kernels import matmul
 from steadygrad.matrices import init as initialisers
 from steadygrad.matrices.matrix import Matrix, nearest_orthogonal, skew, skew_free
 
@@ -102,12 +103,12 @@ class SkewExp(torch.autograd.Function):
         if A.dtype not in SCHEMES:  # half precision: no range to spare
             A = A.float()
         radius, coefficients = SCHEMES[A.dtype]
-        A2 = A @ A
+        A2 = matmul(A, A)
         bound = norm_bound(A, A2, radius)
         halvings = max(0, math.ceil(math.log2(bound / radius))) if 0 < bound < math.inf else 0
         if halvings:
             A, A2 = A * 0.5**halvings, A2 * 0.25**halvings
-        A3 = A2 @ A
+        A3 = matmul(A2, A)
 
         def combine(c: tuple[float, ...]) -> Tensor:
             B = (A * c[1]).add_(A2, alpha=c[2]).add_(A3, alpha=c[3])
@@ -116,13 +117,13 @@ class SkewExp(torch.autograd.Function):
             return B
 
         B1, B2, B3, B4 = map(combine, coefficients)
-        E = B3.addmm_(B4, B4)
+        E = matmul(B4, B4, add=B3)
         S = B2.add_(E)
-        X = B1.addmm_(S, E)
+        X = matmul(S, E, add=B1)
         squares = []
         for _ in range(halvings):
             squares.append(X)
-            X = X @ X
+            X = matmul(X, X)
         ctx.save_for_backward(A, A2, B4, E, S, *squares)
         ctx.coefficients, ctx.scale, ctx.dtype = coefficients, 0.5**halvings, free.dtype
         return X.to(free.dtype)
@@ -133,10 +134,10 @@ class SkewExp(torch.autograd.Function):
         A, A2, B4, E, S, *squares = ctx.saved_tensors
         G = grad.to(A.dtype)
         for X in reversed(squares):
-            G = torch.addmm(G @ X.mT, X.mT, G)
-        dS = G @ E.mT
-        dE = torch.addmm(dS, S.mT, G)
-        dB4 = torch.addmm(dE @ B4.mT, B4.mT, dE)
+            G = matmul(X.mT, G, add=matmul(G, X.mT))
+        dS = matmul(G, E.mT)
+        dE = matmul(S.mT, G, add=dS.clone())
+        dB4 = matmul(B4.mT, dE, add=matmul(dE, B4.mT))
         parts = tuple(zip((G, dS, dE, dB4), ctx.coefficients, strict=True))
 
         def gather(k: int) -> Tensor:
@@ -148,9 +149,9 @@ class SkewExp(torch.autograd.Function):
         # A is skew, A² symmetric and A³ skew, so only those parts of their gradients count: with K the skew part of dA³
         # and Y = A K, the paths through A³ = A² A and A² = A A meet in one product, dA = A (Y − 2M), M = sym(dA² − Yᵀ).
         dA3 = gather(3)
-        Y = A @ (dA3 - dA3.mT).mul_(0.5)
+        Y = matmul(A, (dA3 - dA3.mT).mul_(0.5))
         dA2 = gather(2).sub_(Y.mT)
-        dA = gather(1).addmm_(A, Y.sub_(dA2).sub_(dA2.mT))
+        dA = matmul(A, Y.sub_(dA2).sub_(dA2.mT), add=gather(1))
         free = skew_free(dA - dA.mT)
         return free.mul_(ctx.scale).to(ctx.dtype), None
 
@@ -186,7 +187,7 @@ class Exponential(nn.Module):
             return SkewExp.apply(free, self.size)
         if self.training and torch.is_grad_enabled() and free.is_leaf:
             self._count(free)
-        return self.base @ SkewExp.apply(free, self.size)
+        return self.base.to(free.dtype) @ SkewExp.apply(free, self.size)
 
     @torch.no_grad()
     def _count(self, free: Tensor) -> None:

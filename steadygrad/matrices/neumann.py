@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from steadygrad.kernels import matmul
 from steadygrad.matrices.cayley import CayleyGradient, ScaledCayley
 from steadygrad.matrices.init import free_tensor
-from steadygrad.matrices.inverse import cayley_inverse, orthogonality_estimate, probes
+from steadygrad.matrices.inverse import cayley_inverse, orthogonality_error_estimate, probes
 from steadygrad.matrices.matrix import Matrix, is_between, is_count, same, skew
 
 
@@ -70,40 +71,47 @@ class NeumannCayley(ScaledCayley):
         with torch.inference_mode(False), torch.no_grad():  # Ã outlives an evaluation in inference mode
             J = skew(-free, self.size)
             J.diagonal().add_(1)  # I − A
-            approximate = self._follow(free.detach())
-            W = self.inverse @ J
-            if approximate and self._drifted(W):
-                self._solve(free.detach())
-                W = self.inverse @ J
-            W *= self.D
+            self._follow(free.detach(), J)
+            W = matmul(self.inverse, J).mul_(self.D)
         return CayleyGradient.apply(free, self.inverse, W, self.D)
 
-    def _follow(self, free: Tensor) -> bool:
-        """Bring Ã to this A, in a new tensor as a backward pass may still need the old; True if by the series."""
+    def _follow(self, free: Tensor, J: Tensor) -> None:
+        """Bring Ã to this A, always in a new tensor: a backward pass may still need the old one."""
         known = self.age >= 0 and self.inverse.dtype == free.dtype
         if known and same(free, self.last):
-            return False
+            return
+        inverse = None
         if known:
             delta = self.last - free
             self._step = self.inverse, delta
             self.age += 1
-            if self.age < self.reset_every and norm_below(X := self.inverse @ skew(delta, self.size), self.exact_above):
-                total = self.inverse
-                for _ in range(self.order):  # Horner: Ã + X (Ã + X Ã)
-                    total = torch.addmm(self.inverse, X, total)
-                self.inverse, self.last = total, free.clone()
-                return True
-        self._solve(free)
-        return False
-
-    def _drifted(self, W: Tensor) -> bool:
-        return self.max_drift < math.inf and not orthogonality_estimate(W) <= self.max_drift * self.size**0.5
-
-    def _solve(self, free: Tensor) -> None:
-        inverse = cayley_inverse(skew(free, self.size)).contiguous()  # LAPACK gives columns, safetensors wants rows
+            if self.age < self.reset_every:
+                X = matmul(self.inverse, skew(delta, self.size))
+                if norm_below(X, self.exact_above) and not self._would_drift(X, J):
+                    inverse = self._series(X, self.inverse)
+        if inverse is None:
+            inverse = cayley_inverse(skew(free, self.size)).contiguous()  # LAPACK gives columns, safetensors wants rows
+            self.age.zero_()
+            self.exact_solves += 1
         self.inverse, self.last = inverse, free.clone()
-        self.age.zero_()
-        self.exact_solves += 1
+
+    def _series(self, X: Tensor, start: Tensor) -> Tensor:
+        """(I + X + … + Xᵏ) start, by Horner's rule: start + X (start + X start)."""
+        total = start
+        for _ in range(self.order):
+            total = start + (X @ total if start.dim() == 1 else matmul(X, total))
+        return total
+
+    def _would_drift(self, X: Tensor, J: Tensor) -> bool:
+        """Whether W after this update would be too far from orthogonal, found before any of its products is done."""
+        if self.max_drift == math.inf:
+            return False
+        error = orthogonality_error_estimate(
+            lambda z: self._series(X, self.inverse @ (J @ z)),
+            lambda z: J.mT @ (self.inverse.mT @ self._series(X.mT, z)),
+            probes(X, 2),
+        )
+        return not error <= self.max_drift * self.size**0.5
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NeumannCayley":
         dtype = self.inverse.dtype

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from steadygrad.kernels import matmul
 from steadygrad.matrices.exponential import Exponential
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.matrix import Matrix, check_size, index_of, lower_triangle
@@ -25,18 +26,18 @@ class SchurProduct(torch.autograd.Function):
         blocks[1, 0] += s  # where T is zero unless `in_block`
         if n % 2:
             core[-1, -1] = gamma[-1]
-        Q = P @ core
+        Q = matmul(P, core)
         ctx.save_for_backward(P, core, Q, theta, gamma)
         ctx.in_block = in_block
-        return Q @ P.mT
+        return matmul(Q, P.mT)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
         P, core, Q, theta, gamma = ctx.saved_tensors
-        dQ = G @ P
-        dP = torch.addmm(dQ @ core.mT, G.mT, Q)
-        dcore = P.mT @ dQ
+        dQ = matmul(G, P)
+        dP = matmul(G.mT, Q, add=matmul(dQ, core.mT))
+        dcore = matmul(P.mT, dQ)
         blocks = diagonal_blocks(dcore)
         dc, ds = blocks[0, 0] + blocks[1, 1], blocks[1, 0] - blocks[0, 1]
         dtheta = gamma[: len(theta)] * (ds * theta.cos() - dc * theta.sin())

@@ -22,6 +22,12 @@ def oracle() -> Callable[[str], dict[str, Tensor]]:
     return load
 
 
+@pytest.fixture(autouse=True)
+def one_thread(same_start):
+    """Matrices this small gain nothing from a second thread, and lose much to one that waits for a busy core."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture
 def double():
     """Double precision for everything that the test creates."""

@@ -64,7 +64,7 @@ def test_register_parametrization_on_an_ordinary_weight(kind, size, reflections)
 
 @both
 def test_out_of_reach_is_explained(kind):
-    with pytest.raises(ValueError, match="reflections=0 cannot reach.*eigenvalue −1; choose other reflections"):
+    with pytest.raises(ValueError, match=r"reflections=0 cannot reach.*eigenvalue −1; choose other reflections"):
         kind(3).right_inverse(torch.diag(torch.tensor([1.0, 1.0, -1.0])))
     with pytest.raises(ValueError, match="reflections=1 cannot reach"):
         kind(3, 1).right_inverse(torch.eye(3))
@@ -136,7 +136,8 @@ def test_builder_starts_like_the_paper():
     """Rotations of the planes by angles in (−π/2, 0), times D."""
     W = build({"name": "cayley", "reflections": 10}, 64)().detach() * ScaledCayley(64, 10).D
     pairs = torch.arange(0, 64, 2)
-    assert (W.diagonal() > 0).all() and (W[pairs, pairs + 1] > 0).all()
+    assert (W.diagonal() > 0).all()
+    assert (W[pairs, pairs + 1] > 0).all()
     rest = W.clone()
     rest[pairs, pairs + 1] = rest[pairs + 1, pairs] = 0
     assert torch.equal(rest, torch.diag(W.diagonal()))

@@ -27,7 +27,8 @@ def test_blocks(sizes, coupling):
     assert not W[q:, :q].any()
     assert q == 0 or orthogonality_error(W[:q, :q]) < 1e-5
     if q and m and coupling:
-        assert torch.equal(W[:q, q:], matrix.free[2]) and W[:q, q:].any()
+        assert torch.equal(W[:q, q:], matrix.free[2])
+        assert W[:q, q:].any()
     else:
         assert not W[:q, q:].any()
     assert len(matrix.free) == (q > 0) + (m > 0) + bool(q and m and coupling)
@@ -56,7 +57,8 @@ def test_other_maps():
     map = LongShort(4, 3, long=Exponential, short=Free, coupling=False)
     T = 5 * torch.randn(3, 3)
     W = map(torch.randn(6), T)
-    assert orthogonality_error(W[:4, :4]) < 1e-5 and torch.equal(W[4:, 4:], T)
+    assert orthogonality_error(W[:4, :4]) < 1e-5
+    assert torch.equal(W[4:, 4:], T)
 
 
 @pytest.mark.parametrize("sizes", [(3, 2), (5, 0), (0, 5)])
@@ -64,15 +66,16 @@ def test_register_parametrization(sizes):
     layer = nn.Linear(5, 5, bias=False)
     register_parametrization(layer, "weight", LongShort(*sizes), unsafe=True)  # one tensor becomes up to three
     W = layer.weight
-    assert spectral_radius(W) <= 1 + 1e-6 and not W[sizes[0] :, : sizes[0]].any()
+    assert spectral_radius(W) <= 1 + 1e-6
+    assert not W[sizes[0] :, : sizes[0]].any()
 
 
 def test_right_inverse():
     map = LongShort(4, 3).double()
     free = torch.randn(6), 0.1 * torch.randn(3, 3), torch.randn(4, 3)
     free = [f.double() for f in free]
-    for found, given in zip(map.right_inverse(map(*free)), free, strict=True):
-        torch.testing.assert_close(found, given)
+    for found, original in zip(map.right_inverse(map(*free)), free, strict=True):
+        torch.testing.assert_close(found, original)
 
 
 def test_bad_input_is_explained():

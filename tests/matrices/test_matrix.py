@@ -12,7 +12,8 @@ from steadygrad.matrices import Free, Matrix, ScaledCayley, nearest_orthogonal, 
 def test_skew_packs_and_unpacks(size):
     free = torch.randn(size * (size - 1) // 2)
     A = skew(free)
-    assert A.shape == (size, size) and torch.equal(A, -A.mT)
+    assert A.shape == (size, size)
+    assert torch.equal(A, -A.mT)
     assert torch.equal(skew_free(A), free)
     assert torch.equal(skew(free, size), A)
 
@@ -63,7 +64,8 @@ def test_remembering_needs_evaluation_without_gradients():
     with torch.no_grad():
         assert matrix() is not matrix()  # training
     matrix.eval()
-    assert matrix().requires_grad and matrix() is not matrix()
+    assert matrix().requires_grad
+    assert matrix() is not matrix()
     with torch.no_grad():
         assert matrix() is matrix()
 

@@ -4,6 +4,7 @@
 #define INTEGER uint32_t
 #include "product.h"
 #include "mathematics.h"
+#include "gemm.h"
 #include "elman.h"
 #include "gru.h"
 #include "lstm.h"
@@ -21,6 +22,7 @@
 #define INTEGER uint64_t
 #include "product.h"
 #include "mathematics.h"
+#include "gemm.h"
 #include "elman.h"
 #include "gru.h"
 #include "lstm.h"

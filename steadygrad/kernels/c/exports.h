@@ -40,6 +40,12 @@ int EXPORT(lstm_backward)(WALK, int64_t hidden, const REAL *gradient, const REAL
     DISPATCH(lstm_backward, REAL_TAG, THE_WALK, hidden, gradient, cell_gradient, cells, gates, U, initial_cells, deltas,
              d_initial, d_initial_cells, (int)slices)
 }
+
+int EXPORT(gemm)(int64_t rows, int64_t columns, int64_t depth, double alpha, const REAL *a, int64_t a_row, int64_t a_k,
+                 const REAL *b, int64_t b_k, int64_t b_column, REAL *c, int64_t c_row, int64_t accumulate, int64_t slices) {
+    DISPATCH(gemm, REAL_TAG, rows, columns, depth, alpha, a, a_row, a_k, b, b_k, b_column, c, c_row, (int)accumulate,
+             (int)slices)
+}
 #undef EXPORT
 #undef WALK
 #undef THE_WALK

@@ -23,6 +23,27 @@ INLINE NAME(source_t) NAME(plain)(const REAL *W, int64_t depth, int64_t columns)
     return (NAME(source_t)){depth, W, columns, 1};
 }
 
+/* Entry (k, column) of the panel from data[k · by_k + column · by_column], columns beyond `width` zero. */
+static void NAME(pack_panel)(REAL *panel, int64_t depth, int64_t width, const REAL *data, int64_t by_k, int64_t by_column) {
+    if (width == PANEL && by_column == 1) {
+        for (int64_t k = 0; k < depth; k++, panel += PANEL, data += by_k) {
+            *(vec *)panel = *(const vec *)data;
+            *(vec *)(panel + LANES) = *(const vec *)(data + LANES);
+        }
+        return;
+    }
+    if (width < PANEL) memset(panel, 0, (size_t)(depth * PANEL) * sizeof(REAL));
+    if (by_column == 1) {
+        for (int64_t k = 0; k < depth; k++)
+            for (int64_t j = 0; j < width; j++) panel[k * PANEL + j] = data[k * by_k + j];
+    } else {
+        enum { BLOCK = 8 }; /* a transposition: short runs both ways, so that each line of memory is fetched once */
+        for (int64_t k = 0; k < depth; k += BLOCK)
+            for (int64_t j = 0; j < width; j++)
+                for (int64_t i = k; i < at_most(k + BLOCK, depth); i++) panel[i * PANEL + j] = data[i * by_k + j * by_column];
+    }
+}
+
 static REAL *NAME(pack)(int64_t columns, NAME(source_t) first, NAME(source_t) second) {
     int64_t depth = first.depth + second.depth, panels = NAME(panels)(columns);
     size_t bytes = (size_t)(panels * depth * PANEL) * sizeof(REAL);
@@ -34,10 +55,8 @@ static REAL *NAME(pack)(int64_t columns, NAME(source_t) first, NAME(source_t) se
         for (int which = 0; which < 2; which++) {
             NAME(source_t) source = which ? second : first;
             const REAL *from = source.data + p * PANEL * source.by_column;
-            for (int64_t k = 0; k < source.depth; k++, to += PANEL) {
-                for (int64_t j = 0; j < width; j++) to[j] = from[k * source.by_k + j * source.by_column];
-                for (int64_t j = width; j < PANEL; j++) to[j] = 0;
-            }
+            NAME(pack_panel)(to, source.depth, width, from, source.by_k, source.by_column);
+            to += source.depth * PANEL;
         }
     }
     return packed;
@@ -65,8 +84,9 @@ INLINE vec NAME(load_part)(const REAL *from, int64_t count) {
     return value;
 }
 
-/* `rows` (a compile-time constant after inlining) by one panel; all sums stay in registers. */
-INLINE void NAME(tile)(const int rows, NAME(left_t) a, NAME(left_t) b, const REAL *panel, REAL *z, int64_t stride,
+/* `rows` (a compile-time constant after inlining, as is `wide`) by one panel; all sums stay in registers.
+ * A panel with no more columns than a vector has lanes is not `wide`: its right half is left out. */
+INLINE void NAME(tile)(const int rows, const int wide, NAME(left_t) a, NAME(left_t) b, const REAL *panel, REAL *z, int64_t stride,
                        int64_t columns, int accumulate) {
     vec sums[TILE_ROWS][2];
 #pragma GCC unroll 16
@@ -80,7 +100,7 @@ INLINE void NAME(tile)(const int rows, NAME(left_t) a, NAME(left_t) b, const REA
         for (int i = 0; i < rows; i++) {
             REAL value = a.data[i * a.stride + k];
             sums[i][0] += value * left;
-            sums[i][1] += value * right;
+            if (wide) sums[i][1] += value * right;
         }
     }
     for (int64_t k = 0; k < b.depth; k++, panel += PANEL) {
@@ -89,7 +109,7 @@ INLINE void NAME(tile)(const int rows, NAME(left_t) a, NAME(left_t) b, const REA
         for (int i = 0; i < rows; i++) {
             REAL value = b.data[i * b.stride + k];
             sums[i][0] += value * left;
-            sums[i][1] += value * right;
+            if (wide) sums[i][1] += value * right;
         }
     }
 #pragma GCC unroll 16
@@ -97,10 +117,10 @@ INLINE void NAME(tile)(const int rows, NAME(left_t) a, NAME(left_t) b, const REA
         REAL *to = z + i * stride;
         if (accumulate) {
             sums[i][0] += NAME(load_part)(to, columns);
-            sums[i][1] += NAME(load_part)(to + LANES, columns - LANES);
+            if (wide) sums[i][1] += NAME(load_part)(to + LANES, columns - LANES);
         }
         NAME(store_part)(to, sums[i][0], columns);
-        NAME(store_part)(to + LANES, sums[i][1], columns - LANES);
+        if (wide) NAME(store_part)(to + LANES, sums[i][1], columns - LANES);
     }
 }
 
@@ -116,7 +136,13 @@ static void NAME(product)(int64_t rows, int64_t columns, NAME(left_t) a, NAME(le
             NAME(left_t) a_rows = {a.depth, a.data + row * a.stride, a.stride};
             NAME(left_t) b_rows = {b.depth, b.data + row * b.stride, b.stride};
             REAL *to = z + row * stride + p * PANEL;
-#define TILE(n) case n: NAME(tile)(n, a_rows, b_rows, panel, to, stride, width, accumulate); break;
+#define TILE(n)                                                                            \
+    case n:                                                                                \
+        if (width > LANES)                                                                 \
+            NAME(tile)(n, 1, a_rows, b_rows, panel, to, stride, width, accumulate);        \
+        else                                                                               \
+            NAME(tile)(n, 0, a_rows, b_rows, panel, to, stride, width, accumulate);        \
+        break;
             switch (height) {
                 TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
 #if TILE_ROWS > 6

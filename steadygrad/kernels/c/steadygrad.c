@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #define STEADYGRAD_ABI 1
 #define JOIN3_(a, b, c) a##_##b##_##c

@@ -3,6 +3,10 @@
  * torch keeps its OpenMP threads spinning between operations, so a second pool would fight it for the cores: where torch's
  * runtime is loaded its own pool is used (GOMP_parallel, the entry point that compilers call). A forked child has no such
  * pool and would hang in it; there, and where no runtime is found, plain threads are started and joined.
+ *
+ * OpenMP waits for every thread of the pool, even one that came too late for any work because another program has its core.
+ * That wait is milliseconds, longer than many a walk. When it turns out to be most of a call, the next calls do without.
+ * Which thread runs a slice changes nothing in the results.
  */
 typedef void (*slice_t)(void *job, int slice);
 
@@ -11,11 +15,21 @@ typedef struct {
     void *job;
     int slices;
     atomic_int next;
+    _Atomic double finished; /* when the last slice was */
 } team_t;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
 
 static void work(void *argument) {
     team_t *team = argument;
-    for (int slice; (slice = atomic_fetch_add(&team->next, 1)) < team->slices;) team->run(team->job, slice);
+    for (int slice; (slice = atomic_fetch_add(&team->next, 1)) < team->slices;) {
+        team->run(team->job, slice);
+        atomic_store(&team->finished, now());
+    }
 }
 
 static void *work_thread(void *argument) {
@@ -24,20 +38,26 @@ static void *work_thread(void *argument) {
 }
 
 typedef void (*parallel_t)(void (*)(void *), void *, unsigned, unsigned);
-static atomic_int forked;
+static atomic_int forked, alone; /* alone: how many calls more to do without the pool */
+enum { SOLO_CALLS = 32 };
 
 static void mark_fork(void) { atomic_store(&forked, 1); }
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, mark_fork); }
 
 static void run_slices(slice_t run, void *job, int slices) {
-    team_t team = {run, job, slices, 0};
-    if (slices > 1 && !atomic_load(&forked)) {
-        parallel_t parallel = (parallel_t)dlsym(RTLD_DEFAULT, "GOMP_parallel");
-        if (parallel) {
-            parallel(work, &team, (unsigned)slices, 0);
-            return;
-        }
+    team_t team = {run, job, slices, 0, 0.0};
+    if (slices == 1 || (atomic_load(&alone) > 0 && atomic_fetch_sub(&alone, 1) > 0)) {
+        work(&team);
+        return;
+    }
+    parallel_t parallel = (parallel_t)dlsym(RTLD_DEFAULT, "GOMP_parallel");
+    if (parallel && !atomic_load(&forked)) {
+        double start = now();
+        parallel(work, &team, (unsigned)slices, 0);
+        double wait = now() - atomic_load(&team.finished), call = now() - start;
+        if (wait > 0.5e-3 && wait > 0.5 * call) atomic_store(&alone, SOLO_CALLS);
+        return;
     }
     enum { MOST = 256 };
     pthread_t helpers[MOST];

@@ -1,0 +1,111 @@
+/* C = α A B (+ C): C is shared among threads, B is packed panel by panel, A is read where it lies.
+ *
+ * A BLAS would do, but not in company: its threads wait for each other a dozen times a call, and a core that another program
+ * has taken turns each wait into milliseconds. */
+enum { NAME(DEPTH) = 256 }; /* how much of a panel stays in the first cache */
+
+typedef struct {
+    int64_t rows, columns, depth;
+    REAL alpha;
+    const REAL *a, *b;
+    int64_t a_row, a_k, b_k, b_column;
+    REAL *c;
+    int64_t c_row;
+    int accumulate, slices;
+    atomic_int failed;
+} NAME(gemm_t);
+
+/* `height` rows by one packed panel; see `tile` in product.h. */
+INLINE void NAME(gemm_tile)(const int height, const int wide, int64_t depth, const REAL *a, int64_t a_row, int64_t a_k,
+                            const REAL *panel, REAL alpha, REAL *c, int64_t c_row, int64_t columns, int accumulate) {
+    vec sums[TILE_ROWS][2];
+#pragma GCC unroll 16
+    for (int i = 0; i < height; i++) {
+        sums[i][0] = (vec){0};
+        sums[i][1] = (vec){0};
+    }
+    for (int64_t k = 0; k < depth; k++, panel += PANEL) {
+        vec left = *(const vec *)panel, right = *(const vec *)(panel + LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < height; i++) {
+            REAL value = a[i * a_row];
+            sums[i][0] += value * left;
+            if (wide) sums[i][1] += value * right;
+        }
+        a += a_k;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < height; i++) {
+        REAL *to = c + i * c_row;
+        vec left = alpha * sums[i][0], right = alpha * sums[i][1];
+        if (accumulate) {
+            left += NAME(load_part)(to, columns);
+            if (wide) right += NAME(load_part)(to + LANES, columns - LANES);
+        }
+        NAME(store_part)(to, left, columns);
+        if (wide) NAME(store_part)(to + LANES, right, columns - LANES);
+    }
+}
+
+static void NAME(gemm_rows)(const NAME(gemm_t) *job, int64_t first, int64_t last, int64_t from, int64_t depth, const REAL *panel,
+                            int64_t column) {
+    int64_t rows = last - first, groups = (rows + TILE_ROWS - 1) / TILE_ROWS, row = first;
+    int64_t columns = job->columns - column;
+    int accumulate = job->accumulate || from > 0;
+    for (int64_t g = 0; g < groups; g++) {
+        int height = (int)(rows / groups + (g < rows % groups));
+        const REAL *a = job->a + row * job->a_row + from * job->a_k;
+        REAL *c = job->c + row * job->c_row + column;
+#define VARIANT(n, wide) \
+    NAME(gemm_tile)(n, wide, depth, a, job->a_row, job->a_k, panel, job->alpha, c, job->c_row, columns, accumulate)
+#define TILE(n)                                                \
+    case n:                                                    \
+        if (columns > LANES) VARIANT(n, 1);                    \
+        else VARIANT(n, 0);                                    \
+        break;
+        switch (height) {
+            TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
+#if TILE_ROWS > 6
+            TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
+#endif
+        }
+#undef TILE
+#undef VARIANT
+        row += height;
+    }
+}
+
+static void NAME(gemm_slice)(void *argument, int slice) {
+    NAME(gemm_t) *job = argument;
+    int64_t first = 0, last = job->rows, begin = 0, end = job->columns;
+    if (job->rows >= 8 * job->slices) {
+        first = job->rows * slice / job->slices, last = job->rows * (slice + 1) / job->slices;
+    } else { /* few rows: share the panels */
+        int64_t panels = NAME(panels)(job->columns);
+        begin = panels * slice / job->slices * PANEL, end = at_most(end, panels * (slice + 1) / job->slices * PANEL);
+    }
+    REAL *panel = aligned_alloc(64, NAME(DEPTH) * PANEL * sizeof(REAL));
+    if (!panel) {
+        atomic_store(&job->failed, 1);
+        return;
+    }
+    for (int64_t from = 0; from < job->depth; from += NAME(DEPTH)) {
+        int64_t depth = at_most(NAME(DEPTH), job->depth - from);
+        for (int64_t column = begin; column < end; column += PANEL) {
+            int64_t width = at_most(PANEL, job->columns - column);
+            const REAL *b = job->b + from * job->b_k + column * job->b_column;
+            NAME(pack_panel)(panel, depth, width, b, job->b_k, job->b_column);
+            NAME(gemm_rows)(job, first, last, from, depth, panel, column);
+        }
+    }
+    free(panel);
+}
+
+static int NAME(gemm)(int64_t rows, int64_t columns, int64_t depth, double alpha, const REAL *a, int64_t a_row, int64_t a_k,
+                      const REAL *b, int64_t b_k, int64_t b_column, REAL *c, int64_t c_row, int accumulate, int slices) {
+    NAME(gemm_t) job = {.rows = rows, .columns = columns, .depth = depth, .alpha = (REAL)alpha, .a = a, .a_row = a_row,
+                        .a_k = a_k, .b = b, .b_k = b_k, .b_column = b_column, .c = c, .c_row = c_row,
+                        .accumulate = accumulate, .slices = slices};
+    run_slices(NAME(gemm_slice), &job, slices);
+    return atomic_load(&job.failed);
+}

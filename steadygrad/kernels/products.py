@@ -1,0 +1,28 @@
+"""Matrix products on the CPU that keep their pace when another program has taken a core."""
+
+import torch
+from torch import Tensor
+
+from steadygrad.kernels import native
+from steadygrad.kernels.backend import choose
+
+
+def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, alpha: float = 1.0) -> Tensor:
+    """α A B, or α A B + ``add``, which is overwritten. For gradients written by hand: autograd does not see it."""
+    if choose(A) != "c" or not (plain(A) and plain(B) and (add is None or add.is_contiguous())):
+        if add is None:
+            return A @ B if alpha == 1 else (A @ B).mul_(alpha)
+        return add.addmm_(A, B, alpha=alpha)
+    (M, K), N = A.shape, B.shape[1]
+    C = native.empty(A, M, N) if add is None else add
+    if K == 0:
+        return C.zero_() if add is None else C
+    parts = torch.get_num_threads() if M * N * K > 8 * native.SMALL else 1
+    factors = (A.data_ptr(), *A.stride(), B.data_ptr(), *B.stride())
+    native.run("gemm", A.dtype, M, N, K, float(alpha), *factors, C.data_ptr(), N, int(add is not None), parts)
+    return C
+
+
+def plain(A: Tensor) -> bool:
+    """A matrix that lies in memory by rows or by columns, gaps allowed."""
+    return A.dim() == 2 and 1 in A.stride() and min(A.stride()) > 0
