@@ -7,14 +7,19 @@ from steadygrad.kernels import native
 from steadygrad.kernels.backend import choose
 
 
-def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, alpha: float = 1.0) -> Tensor:
-    """α A B, or α A B + ``add``, which is overwritten. For gradients written by hand: autograd does not see it."""
-    if choose(A) != "c" or not (plain(A) and plain(B) and (add is None or add.is_contiguous())):
-        if add is None:
-            return A @ B if alpha == 1 else (A @ B).mul_(alpha)
-        return add.addmm_(A, B, alpha=alpha)
+def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, out: Tensor | None = None, alpha: float = 1.0) -> Tensor:
+    """α A B, into ``out`` if given; or α A B + ``add``, which is overwritten.
+
+    For gradients written by hand: autograd does not see it.
+    """
+    target = add if out is None else out
+    if choose(A) != "c" or not (plain(A) and plain(B) and (target is None or target.is_contiguous())):
+        if add is not None:
+            return add.addmm_(A, B, alpha=alpha)
+        product = torch.mm(A, B, out=out)
+        return product if alpha == 1 else product.mul_(alpha)
     (M, K), N = A.shape, B.shape[1]
-    C = native.empty(A, M, N) if add is None else add
+    C = native.empty(A, M, N) if target is None else target
     if K == 0:
         return C.zero_() if add is None else C
     parts = torch.get_num_threads() if M * N * K > 8 * native.SMALL else 1

@@ -35,6 +35,9 @@ def test_equals_torch(M, N, K, layout, gap, dtype, alpha, threads):
     tolerance = {"rtol": 0, "atol": K * (1e-6 if dtype == torch.float32 else 1e-15)}
     torch.testing.assert_close(matmul(A, B, alpha=alpha), alpha * (A @ B), **tolerance)
     expected = C + alpha * (A @ B)
+    into = torch.full_like(C, torch.nan)
+    assert matmul(A, B, out=into, alpha=alpha) is into
+    torch.testing.assert_close(into, alpha * (A @ B), **tolerance)
     assert matmul(A, B, add=C, alpha=alpha) is C
     torch.testing.assert_close(C, expected, **tolerance)
 
@@ -58,6 +61,7 @@ def test_without_c_and_for_odd_tensors(backend, monkeypatch):
     column = torch.randn(5, 1)
     torch.testing.assert_close(matmul(A, column.expand(5, 3)), A @ column.expand(5, 3))
     torch.testing.assert_close(matmul(A, column, add=torch.ones(4, 1), alpha=2.0), 1 + 2 * A @ column)
+    torch.testing.assert_close(matmul(A, column, out=torch.empty(4, 1), alpha=2.0), 2 * A @ column)
     torch.testing.assert_close(matmul(A[:, :0], column[:0]), torch.zeros(4, 1))
     torch.testing.assert_close(matmul(A[:, :0], column[:0], add=torch.ones(4, 1)), torch.ones(4, 1))
     torch.testing.assert_close(matmul(A.bfloat16(), column.bfloat16()), A.bfloat16() @ column.bfloat16())

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steadygrad.matrices import Exponential, Matrix, build, init, orthogonality_error, skew, skew_free
-from steadygrad.matrices.exponential import SCHEMES, SkewExp, norm_bound, rotation_log
+from steadygrad.matrices.exponential import SCHEMES, WORTH_A_LOOK, SkewExp, norm_bound, rotation_log
 
 
-@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1.2e-7), (torch.float64, 1e-15)])
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1.8e-7), (torch.float64, 1e-15)])
 def test_polynomial_is_as_good_as_its_type_on_the_whole_interval(dtype, error):
     """Against cmath.exp, up to the radius where the scheme says it holds, and not as good beyond."""
     radius, coefficients = SCHEMES[dtype]
@@ -56,7 +56,7 @@ def test_two_by_two_is_a_rotation_by_the_angle(angle):
     torch.testing.assert_close(W, torch.tensor([[c, -s], [s, c]], dtype=torch.float64))
 
 
-@pytest.mark.parametrize("size", [2, 9, 64, 200])
+@pytest.mark.parametrize("size", [2, 9, 64, 200, 401])
 @pytest.mark.parametrize("kind", ["henaff", "dense", "one plane"])
 def test_norm_bound_is_one(size, kind):
     """The estimate decides about squarings: it may be generous, but not short by more than the polynomial forgives."""
@@ -67,13 +67,15 @@ def test_norm_bound_is_one(size, kind):
         free = torch.zeros_like(free).index_fill(0, torch.tensor([0]), 7.0)
     A = skew(free, size)
     true = float(torch.linalg.matrix_norm(A, 2))
-    bound = norm_bound(A, A @ A, enough=1e-3)
-    assert 0.98 * true <= bound <= 1.1 * true
+    bound = norm_bound(torch.stack([A, A @ A]), enough=1e-3)
+    assert bound >= 0.999 * true
+    if size >= WORTH_A_LOOK:
+        assert bound <= 1.015 * true
 
 
 @pytest.mark.parametrize("rebase_every", [None, 100])
 def test_stays_orthogonal_over_999_updates(rebase_every):
-    """float32, N = 128, Adam at 1e-3 on a random objective: ‖WᵀW − I‖_F at most 1e-4 at all times."""
+    """Single precision, size 128, Adam at 1e-3 on a random objective."""
     matrix = build({"name": "exponential", "rebase_every": rebase_every}, 128)
     optimizer = torch.optim.Adam(matrix.parameters(), lr=1e-3)
     start, worst = matrix().detach(), 0.0

@@ -66,10 +66,14 @@ INLINE int spans_of(const walk_t *walk, int64_t s, int64_t first, int64_t last, 
 #undef VECTOR_BYTES
 #undef TILE_ROWS
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__x86_64__)
 #define HAVE_X86 1
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
+#endif
 #define ISA avx2
 #define VECTOR_BYTES 32
 #define TILE_ROWS 6
@@ -77,10 +81,14 @@ INLINE int spans_of(const walk_t *walk, int64_t s, int64_t first, int64_t last, 
 #undef ISA
 #undef VECTOR_BYTES
 #undef TILE_ROWS
+#ifdef __clang__
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)
+#else
 #pragma GCC pop_options
-
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,prefer-vector-width=512")
+#endif
 #define ISA avx512
 #define VECTOR_BYTES 64
 #define TILE_ROWS 12
@@ -88,7 +96,11 @@ INLINE int spans_of(const walk_t *walk, int64_t s, int64_t first, int64_t last, 
 #undef ISA
 #undef VECTOR_BYTES
 #undef TILE_ROWS
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #endif
 
 static int chosen_isa = -1; /* 0 base, 1 avx2, 2 avx512 */
