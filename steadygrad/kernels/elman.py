@@ -42,7 +42,7 @@ def elman_unroll_reference(
 
 
 class Elman(torch.autograd.Function):
-    """The same with a backward pass written by hand: one walk for the deltas, then one product a weight."""
+    """The same with a backward pass written by hand."""
 
     @staticmethod
     def forward(
@@ -68,19 +68,15 @@ class Elman(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, U, W, initial, states = ctx.saved_tensors
-        need_x, need_U, need_W, need_bias, *_ = ctx.needs_input_grad
+        need_x, _, _, need_bias, *_ = ctx.needs_input_grad
         walk = {"c": backward_c, "python": backward_python}[ctx.backend]
-        deltas, d_bias, d_initial = walk(gradient, states, W, ctx.activation, ctx.steps, need_bias)
-        return (
-            matmul(deltas, U) if need_x else None,
-            matmul(x.mT, deltas).mT if need_U else None,  # x is often narrow, and makes the better left factor
-            ctx.steps.outer(deltas, states, initial) if need_W else None,
-            d_bias,
-            d_initial,
-            None,
-            None,
-            None,
+        d_x, d_U, d_W, d_bias, d_initial = walk(
+            gradient, x, U, W, initial, states, ctx.activation, ctx.steps, need_x, need_bias
         )
+        return d_x, d_U, d_W, d_bias, d_initial, None, None, None
+
+
+Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor]  # of x, U, W, the bias, the initial states
 
 
 def forward_c(
@@ -94,19 +90,44 @@ def forward_c(
 
 
 def backward_c(
-    gradient: Tensor, states: Tensor, W: Tensor, activation: str, steps: Steps, need_bias: bool
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    N = len(W)
-    parts = native.slices(steps, N * N)
-    deltas = native.empty(states, *states.shape)
-    if not gradient.is_contiguous():
-        gradient = deltas.copy_(gradient)  # one tensor serves as both: each number is read before it is overwritten
+    gradient: Tensor,
+    x: Tensor,
+    U: Tensor,
+    W: Tensor,
+    initial: Tensor,
+    states: Tensor,
+    activation: str,
+    steps: Steps,
+    need_x: bool,
+    need_bias: bool,
+) -> Gradients:
+    """One walk for everything but x, while the deltas are in cache; they are kept only where x asks for them."""
+    N, I = U.shape
+    parts = native.slices(steps, 2 * N * (N + I))
+    deltas = native.empty(states, *states.shape) if need_x else None
+    d_weights = W.new_zeros(parts, N, N + I)
     d_bias = W.new_zeros(parts, N) if need_bias else None
-    d_initial = W.new_zeros(steps.batch, N)
+    d_initial = torch.zeros_like(initial)
     native.call(
-        "elman_backward", steps, N, ACTIVATIONS.index(activation), gradient, states, W, deltas, d_bias, d_initial, parts
+        "elman_backward",
+        steps,
+        N,
+        I,
+        ACTIVATIONS.index(activation),
+        gradient.contiguous(),
+        x,
+        states,
+        W,
+        initial,
+        deltas,
+        d_weights,
+        d_bias,
+        d_initial,
+        parts,
     )
-    return deltas, None if d_bias is None else d_bias.sum(0), d_initial
+    d_W, d_U = (d_weights[0] if parts == 1 else d_weights.sum(0)).split([N, I], dim=1)
+    d_x = None if deltas is None else matmul(deltas, U)
+    return d_x, d_U, d_W, None if d_bias is None else d_bias.sum(0), d_initial
 
 
 def forward_python(
@@ -124,13 +145,23 @@ def forward_python(
 
 
 def backward_python(
-    gradient: Tensor, states: Tensor, W: Tensor, activation: str, steps: Steps, need_bias: bool
-) -> tuple[Tensor, Tensor | None, Tensor]:
+    gradient: Tensor,
+    x: Tensor,
+    U: Tensor,
+    W: Tensor,
+    initial: Tensor,
+    states: Tensor,
+    activation: str,
+    steps: Steps,
+    need_x: bool,
+    need_bias: bool,
+) -> Gradients:
     deltas = gradient.clone(memory_format=torch.contiguous_format)
-    d_initial = W.new_zeros(steps.batch, len(W))  # carries the gradient of the state from step to step
+    d_initial = torch.zeros_like(initial)  # carries the gradient of the state from step to step
     for t in reversed(steps.order()):
         here = slice(steps.offsets[t], steps.offsets[t + 1])
         carried = d_initial[: steps.sizes[t]]
         deltas[here] = deactivate(activation, states[here], deltas[here] + carried)
         torch.mm(deltas[here], W, out=carried)
-    return deltas, bias_gradient(activation, states, deltas) if need_bias else None, d_initial
+    d_bias = bias_gradient(activation, states, deltas) if need_bias else None
+    return deltas @ U if need_x else None, deltas.mT @ x, steps.outer(deltas, states, initial), d_bias, d_initial

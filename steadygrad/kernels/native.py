@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from steadygrad.kernels.steps import Steps
 
 
-ABI = 1
+ABI = 2
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
 LARGE = 1 << 22  # bytes from which large pages are asked for

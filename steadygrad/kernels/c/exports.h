@@ -8,10 +8,11 @@ int EXPORT(elman_forward)(WALK, int64_t hidden, int64_t inputs, int64_t activati
     DISPATCH(elman_forward, REAL_TAG, THE_WALK, hidden, inputs, (int)activation, x, U, bias, W, initial, states, (int)slices)
 }
 
-int EXPORT(elman_backward)(WALK, int64_t hidden, int64_t activation, const REAL *gradient, const REAL *states, const REAL *W,
-                           REAL *deltas, REAL *d_bias, REAL *d_initial, int64_t slices) {
-    DISPATCH(elman_backward, REAL_TAG, THE_WALK, hidden, (int)activation, gradient, states, W, deltas, d_bias, d_initial,
-             (int)slices)
+int EXPORT(elman_backward)(WALK, int64_t hidden, int64_t inputs, int64_t activation, const REAL *gradient, const REAL *x,
+                           const REAL *states, const REAL *W, const REAL *initial, REAL *deltas, REAL *d_weights,
+                           REAL *d_bias, REAL *d_initial, int64_t slices) {
+    DISPATCH(elman_backward, REAL_TAG, THE_WALK, hidden, inputs, (int)activation, gradient, x, states, W, initial, deltas,
+             d_weights, d_bias, d_initial, (int)slices)
 }
 
 int EXPORT(gru_forward)(WALK, int64_t hidden, int64_t inputs, int64_t activation, const REAL *x, const REAL *W,
