@@ -13,7 +13,11 @@ def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, out: Tensor | Non
     For gradients written by hand: autograd does not see it.
     """
     target = add if out is None else out
-    if choose(A) != "c" or not (plain(A) and plain(B) and (target is None or target.is_contiguous())):
+    if (
+        torch.compiler.is_compiling()
+        or choose(A) != "c"
+        or not (plain(A) and plain(B) and (target is None or target.is_contiguous()))
+    ):
         if add is not None:
             return add.addmm_(A, B, alpha=alpha)
         product = torch.mm(A, B, out=out)

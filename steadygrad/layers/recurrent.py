@@ -115,6 +115,7 @@ class RecurrentLayer(nn.Module):
     def flatten_parameters(self) -> None:
         """Does nothing: for code that calls it on torch.nn.GRU."""
 
+    @torch.compiler.disable  # it would unroll time; what stands around the layer is compiled as ever
     def forward(
         self, input: Tensor | PackedSequence, h_0: State | None = None
     ) -> tuple[Tensor | PackedSequence, State]:

@@ -12,10 +12,11 @@ import torch
 from benchmarks import report, speed
 from benchmarks.claims import LIMIT, MATRIX_CLAIMS, MEMORY_CLAIMS, STEP_CLAIMS, Claim, judged
 from benchmarks.contenders import RIVALS, SIZES, Size, Update, training_step
-from benchmarks.limit import LIMITS, Products, flops, mm_loop, sgemm_slices
+from benchmarks.limit import LIMITS, WALK_ABI, Products, flops
 from benchmarks.matrices import BUILD
 from benchmarks.peers import MissingError, optional
 from benchmarks.timing import MOST_STEPS, TURN, Contender, Spread, Timings, interleave, steps_in_turn
+from steadygrad.kernels import native
 from steadygrad.matrices import MATRICES
 
 ROOT = Path(__file__).parents[2]
@@ -163,25 +164,58 @@ def test_updates_do_not_add_up():
     torch.testing.assert_close(p.detach(), start)
 
 
-def test_limit_loops_compute_the_same_products():
+@pytest.fixture
+def products():
     torch.manual_seed(0)
-    size = Size(5, 4, 7, 3)
-    products = Products(size)
-    mm_loop(products)()
-    expected = products.initial
-    for state in products.states.split(size.batch):
-        expected = expected @ products.W.mT
-        torch.testing.assert_close(state, expected)
-    torch.testing.assert_close(products.dW, products.deltas.mT @ products.states)
-    results = [t.clone() for t in (products.states, products.deltas, products.dW, products.dU)]
-    for tensor in (products.states, products.deltas, products.dW, products.dU):
-        tensor.zero_()
+    return Products(Size(5, 4, 7, 3))
+
+
+def run_limit(name, products):
+    """What the loop of this name leaves: states, deltas, and the gradients of W and U."""
     try:
-        sgemm_slices(products)()
+        LIMITS[name](products)()
     except MissingError as reason:
         pytest.skip(str(reason))
-    for tensor, result in zip((products.states, products.deltas, products.dW, products.dU), results, strict=True):
-        torch.testing.assert_close(tensor, result)
+    return [tensor.clone() for tensor in (products.states, products.deltas, products.dW, products.dU)]
+
+
+def test_the_bare_loops_multiply_what_they_say(products):
+    states, deltas, dW, dU = run_limit("limit: torch.mm a step", products)
+    expected = products.initial
+    for state in states.split(5):
+        expected = expected @ products.W.mT
+        torch.testing.assert_close(state, expected)
+    torch.testing.assert_close(dW, deltas.mT @ states)
+    torch.testing.assert_close(dU, products.x.mT @ deltas)
+    for found, expected in zip(run_limit("limit: sgemm by slices", products), [states, deltas, dW, dU], strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["limit: C chains, torch.mm", "limit: C chains, own products"])
+def test_the_chains_multiply_what_they_say(name, products):
+    _, back, *_ = run_limit("limit: torch.mm a step", products)
+    states, deltas, dW, dU = run_limit(name, products)
+    before = torch.cat([products.initial, states[:-5]])
+    torch.testing.assert_close(states, products.x @ products.U.mT + before @ products.W.mT)
+    torch.testing.assert_close(deltas, back)
+    torch.testing.assert_close(dW, deltas.mT @ states)
+    torch.testing.assert_close(dU, products.x.mT @ deltas)
+
+
+def test_the_walk_finds_the_gradients_of_a_linear_network(products):
+    run_limit("limit: C walk", products)
+    U, W = (t.clone().requires_grad_() for t in (products.U, products.W))
+    h, states = products.initial, []
+    for x in products.x.split(5):
+        h = x @ U.mT + h @ W.mT
+        states.append(h)
+    torch.cat(states).backward(products.G)
+    torch.testing.assert_close(products.d_weights, torch.cat([W.grad, U.grad], dim=1))
+
+
+def test_the_limit_knows_the_c_interface():
+    """When this fails, `c_walk` in benchmarks/limit.py wants the arguments of the new elman_backward."""
+    assert native.ABI == WALK_ABI
 
 
 def test_flops_count_the_products():

@@ -284,5 +284,20 @@ def test_nan_in_a_matrix_is_explained(make, x):
 
 
 @every_layer
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # the compiler's own
+def test_compiled_layer_is_the_layer(make, x):
+    """torch.compile passes the layer by and compiles what stands around it."""
+    torch._dynamo.reset()
+    layer = build(make)
+    model = torch.compile(lambda x: layer(2 * x)[0] + 1, backend="eager")
+    output = model(x)
+    torch.testing.assert_close(output, layer(2 * x)[0] + 1)
+    output.sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+
+
+@every_layer
 def test_equation_comes_first(make):
     assert "=" in make.__doc__.splitlines()[0]
