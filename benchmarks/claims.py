@@ -1,0 +1,86 @@
+"""Which numbers are compared with which, and what is promised of the ratio."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.contenders import PLAIN
+from benchmarks.peers import GEOTORCH, NAIVE
+from benchmarks.timing import Spread
+
+LIMIT = "limit"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """``above`` / ``below``, at least (or, with ``at_most``, at most) the bound of the size, if there is one."""
+
+    label: str
+    above: str
+    below: str
+    bounds: tuple[float, ...] | float | None = None
+    at_most: bool = False
+    compact: bool = True
+    """whether it stands in the short table too"""
+
+    def bound(self, index: int) -> float | None:
+        return self.bounds[index] if isinstance(self.bounds, tuple) else self.bounds
+
+    def holds(self, ratio: float, bound: float) -> bool:
+        return ratio <= bound if self.at_most else ratio >= bound
+
+
+# The floors are those of the project's first milestone, set on two cores with AVX2; one for each of `SIZES`.
+STEP_CLAIMS = (
+    Claim("nn.RNN / expRNN", "nn.RNN", "ExpRNN", (4.5, 4, 3.3, 1.6, 1.1)),
+    Claim("nn.RNN / nnRNN", "nn.RNN", "NNRNN", (4, 3.5, 3, 1.5, 1.0)),
+    Claim("nn.RNN / scoRNN", "nn.RNN", "ScoRNN", (5, 4.5, 3.8, 1.8, 1.2)),
+    Claim("nn.RNN / ENRNN", "nn.RNN", "ENRNN"),
+    Claim("nn.RNN / ENRNN, normalising", "nn.RNN", "ENRNN (normalising)"),
+    Claim("nn.RNN / RNN(modReLU)", "nn.RNN", PLAIN, compact=False),
+    Claim("nn.RNN / RNN(tanh)", "nn.RNN", "RNN (tanh)"),
+    Claim("nn.GRU / NC-GRU(c)", "nn.GRU", "NCGRU", (5, 3.5, 3, 1.4, 1.1)),
+    Claim("nn.GRU / GRU", "nn.GRU", "GRU"),
+    Claim("nn.LSTM / LSTM", "nn.LSTM", "LSTM"),
+    Claim("loop with torch's orthogonal / expRNN", NAIVE, "ExpRNN"),
+    Claim("loop with geotorch / expRNN", GEOTORCH, "ExpRNN"),
+    Claim("torchrecurrent's AntisymmetricRNN / expRNN", "torchrecurrent AntisymmetricRNN", "ExpRNN"),
+    Claim("torchrecurrent's coRNN / expRNN", "torchrecurrent coRNN", "ExpRNN", compact=False),
+    Claim("torchrecurrent's FastRNN / RNN(tanh)", "torchrecurrent FastRNN", "RNN (tanh)", compact=False),
+    Claim("torchrecurrent's MGU / NC-GRU(c)", "torchrecurrent MGU", "NCGRU", compact=False),
+    Claim("torchrecurrent's PeepholeLSTM / LSTM", "torchrecurrent PeepholeLSTM", "LSTM", compact=False),
+    Claim("RNN(modReLU) / limit", PLAIN, LIMIT, 1.3, at_most=True),
+    Claim("nn.RNN / limit", "nn.RNN", LIMIT, compact=False),
+)
+
+MATRIX_EXP, EIGVALS = "torch.matrix_exp", "torch.linalg.eigvals"
+
+MATRIX_CLAIMS = (
+    Claim("torch.matrix_exp / exponential", MATRIX_EXP, "exponential", 5.0),
+    Claim("torch.matrix_exp / cayley", MATRIX_EXP, "cayley", compact=False),
+    Claim("torch.matrix_exp / neumann", MATRIX_EXP, "neumann", compact=False),
+)
+
+RNN_LIKE = (PLAIN, "RNN (tanh)", "ExpRNN", "ScoRNN", "NNRNN", "ENRNN", "ENRNN (normalising)")
+
+MEMORY_CLAIMS = (
+    *(Claim(f"{name} / nn.RNN", name, "nn.RNN", 1.0, at_most=True, compact=name == "ExpRNN") for name in RNN_LIKE),
+    Claim("GRU / nn.GRU", "GRU", "nn.GRU", 1.0, at_most=True, compact=False),
+    Claim("NC-GRU(c) / nn.GRU", "NCGRU", "nn.GRU", 1.0, at_most=True),
+    Claim("LSTM / nn.LSTM", "LSTM", "nn.LSTM", 1.0, at_most=True),
+    Claim("loop with torch's orthogonal / nn.RNN", NAIVE, "nn.RNN", compact=False),
+)
+
+
+def judged(claim: Claim, ratio: Spread | float, bound: float | None) -> dict[str, Any]:
+    """The ratio with its bound and whether that holds, ready for JSON."""
+    numbers = ratio.as_dict() if isinstance(ratio, Spread) else {"median": ratio}
+    return {
+        "label": claim.label,
+        "above": claim.above,
+        "below": claim.below,
+        "compact": claim.compact,
+        **numbers,
+        "bound": bound,
+        "at_most": claim.at_most,
+        "holds": None if bound is None else claim.holds(numbers["median"], bound),
+    }

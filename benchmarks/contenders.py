@@ -1,0 +1,113 @@
+"""Who takes part in the training steps, as data: a name and a function (input size, hidden size) → layer."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks import peers
+from steadygrad import layers
+from steadygrad.matrices import EigenvalueNormalized
+
+Build = Callable[[int, int], nn.Module]
+Module = TypeVar("Module", bound=nn.Module)
+
+UPDATE = 1e-4  # size of the change before each step, about that of an optimiser
+
+
+class Size(NamedTuple):
+    batch: int
+    time: int
+    hidden: int
+    inputs: int
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self))
+
+
+SIZES = (
+    Size(10, 220, 128, 10),
+    Size(50, 200, 80, 2),
+    Size(20, 1000, 192, 10),
+    Size(100, 784, 256, 1),
+    Size(128, 150, 1024, 50),
+)
+
+
+@dataclass(frozen=True)
+class Rival:
+    build: Build
+    every: int = 1
+    """rounds from one turn to the next: slow ones run less often"""
+
+
+def normalising(module: Module) -> Module:
+    """The same with every eigenvalue normalisation switched on, as it is for good once ρ has exceeded 1 in training."""
+    for part in module.modules():
+        if isinstance(part, EigenvalueNormalized):
+            part.normalised.fill_(True)
+    return module
+
+
+PLAIN = "RNN (modReLU)"
+
+RIVALS: dict[str, Rival] = {
+    "nn.RNN": Rival(nn.RNN),
+    "nn.GRU": Rival(nn.GRU),
+    "nn.LSTM": Rival(nn.LSTM),
+    PLAIN: Rival(partial(layers.RNN, activation="modrelu")),
+    "RNN (tanh)": Rival(layers.RNN),
+    "ExpRNN": Rival(layers.ExpRNN),
+    "ScoRNN": Rival(layers.ScoRNN),
+    "NNRNN": Rival(layers.NNRNN),
+    "ENRNN": Rival(layers.ENRNN),
+    "ENRNN (normalising)": Rival(lambda inputs, hidden: normalising(layers.ENRNN(inputs, hidden))),
+    "GRU": Rival(layers.GRU),
+    "NCGRU": Rival(layers.NCGRU),
+    "LSTM": Rival(layers.LSTM),
+    **{name: Rival(build, every=2) for name, build in peers.PEERS.items()},
+}
+
+
+class Update:
+    """A small change of every parameter, there and back in turns: no step sees the values of the one before.
+
+    It accumulates to nothing, so the last round measures the same matrices as the first.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], generator: torch.Generator) -> None:
+        self.parameters = list(parameters)
+        self.noise = [UPDATE * torch.randn(p.shape, generator=generator) for p in self.parameters]
+        self.sign = 1
+        for p in self.parameters:  # away from the start, which may be special (block-diagonal, zero)
+            p.data += UPDATE * torch.randn(p.shape, generator=generator)
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        for p, noise in zip(self.parameters, self.noise, strict=True):
+            p.grad = None
+            p.add_(noise, alpha=self.sign)
+        self.sign = -self.sign
+
+
+class TrainingStep:
+    """Forward and backward of one layer. The loss is a fixed random projection Σ output ∘ G, so its gradient is G."""
+
+    def __init__(self, layer: nn.Module, size: Size) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.layer = layer
+        self.x = torch.randn(size.time, size.batch, size.inputs, generator=generator)
+        self.G = torch.randn(size.time, size.batch, size.hidden, generator=generator)
+        self.prepare = Update(layer.parameters(), generator)
+
+    def run(self) -> None:
+        output = self.layer(self.x)[0]
+        output.backward(self.G)
+
+
+def training_step(name: str, size: Size) -> TrainingStep:
+    torch.manual_seed(0)
+    return TrainingStep(RIVALS[name].build(size.inputs, size.hidden), size)

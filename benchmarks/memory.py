@@ -1,0 +1,101 @@
+"""Peak memory of one training step, each contender in a fresh process.
+
+`python -m benchmarks.memory NAME BATCH,TIME,HIDDEN,INPUTS THREADS` prints the bytes by which the process grew, at most,
+over what it held once layer, input and gradient were built.
+"""
+
+import ctypes
+import gc
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.claims import MEMORY_CLAIMS, judged
+from benchmarks.contenders import SIZES, Size, training_step
+from benchmarks.peers import MissingError
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = Size(8, 20, 64, 3)
+"""a step that loads libraries and starts threads, which are not counted"""
+
+
+def measure(index: int, names: Sequence[str], threads: int, after_each: Callable[[int], object]) -> dict[str, Any]:
+    size = SIZES[index]
+    grown = {}
+    for done, name in enumerate(filter(available, names)):
+        grown[name] = in_fresh_process(name, size, threads)
+        after_each(done + 1)
+    return {
+        "index": index,
+        "size": size._asdict(),
+        "megabytes": {name: bytes / 2**20 for name, bytes in grown.items()},
+        "ratios": [
+            judged(claim, grown[claim.above] / grown[claim.below], claim.bound(index))
+            for claim in MEMORY_CLAIMS
+            if claim.above in grown and claim.below in grown
+        ],
+    }
+
+
+def available(name: str) -> bool:
+    try:
+        training_step(name, SMALL)
+    except MissingError:
+        return False
+    return True
+
+
+def in_fresh_process(name: str, size: Size, threads: int) -> int:
+    command = [sys.executable, "-m", "benchmarks.memory", name, ",".join(map(str, size)), str(threads)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise RuntimeError(f"the memory of {name} at {size} could not be measured:\n{run.stderr}")
+    return int(run.stdout)
+
+
+def growth(name: str, size: Size) -> int:
+    """Bytes that one training step needs on top of the layer, its input and the gradient of its output."""
+    warm = training_step(name, SMALL)
+    warm.prepare()
+    warm.run()
+    step = training_step(name, size)
+    step.prepare()
+    del warm
+    before = settle()
+    step.run()
+    return max(1, peak() - before)
+
+
+def settle() -> int:
+    """Give back what is free, start the peak anew where the system can, and say where it stands."""
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak falls to what is resident now
+    except (AttributeError, OSError):
+        pass  # elsewhere the peak may stem from the construction, and growth below it stays unseen
+    return peak()
+
+
+def peak() -> int:
+    """The largest resident size so far, in bytes."""
+    try:  # getrusage is second choice: Linux carries its maximum over from the parent process
+        status = Path("/proc/self/status").read_text()
+        return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def main(name: str, size: str, threads: str) -> None:
+    torch.set_num_threads(int(threads))
+    print(growth(name, Size(*map(int, size.split(",")))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
