@@ -3,6 +3,7 @@
 from steadygrad.kernels.activations import ACTIVATIONS, modrelu
 from steadygrad.kernels.backend import describe
 from steadygrad.kernels.elman import elman_unroll, elman_unroll_reference
+from steadygrad.kernels.exponential import exponential_backward, exponential_forward
 from steadygrad.kernels.gru import gru_unroll, gru_unroll_reference
 from steadygrad.kernels.lstm import lstm_unroll, lstm_unroll_reference
 from steadygrad.kernels.products import matmul
@@ -14,6 +15,8 @@ __all__ = [
     "describe",
     "elman_unroll",
     "elman_unroll_reference",
+    "exponential_backward",
+    "exponential_forward",
     "gru_unroll",
     "gru_unroll_reference",
     "lstm_unroll",

@@ -6,6 +6,8 @@ from torch import Tensor
 from steadygrad.kernels import native
 from steadygrad.kernels.backend import choose
 
+SINGLE = 800_000  # multiplications up to which one thread is faster than two
+
 
 def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, out: Tensor | None = None, alpha: float = 1.0) -> Tensor:
     """α A B, into ``out`` if given; or α A B + ``add``, which is overwritten.
@@ -26,7 +28,7 @@ def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, out: Tensor | Non
     C = native.empty(A, M, N) if target is None else target
     if K == 0:
         return C.zero_() if add is None else C
-    parts = torch.get_num_threads() if M * N * K > 8 * native.SMALL else 1
+    parts = torch.get_num_threads() if M * N * K > SINGLE else 1
     factors = (A.data_ptr(), *A.stride(), B.data_ptr(), *B.stride())
     native.run("gemm", A.dtype, M, N, K, float(alpha), *factors, C.data_ptr(), N, int(add is not None), parts)
     return C

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from steadygrad.kernels import matmul
+from steadygrad.kernels import exponential_backward, exponential_forward, matmul
 from steadygrad.matrices import init as initialisers
 from steadygrad.matrices.matrix import Matrix, nearest_orthogonal, skew, skew_free
 
@@ -81,18 +81,15 @@ WORTH_A_LOOK = 192  # size from which a closer look at the norm costs less than 
 
 
 @lru_cache
-def coefficients(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Those of a scheme as tensors: of I (4, 1), and of A, A², A³ (4, 3)."""
-    with torch.inference_mode(False):  # they outlive the call that happens to come first
-        table = torch.tensor(SCHEMES[dtype].coefficients, dtype=dtype, device=device)
-        return table[:, :1], table[:, 1:].contiguous()
+def table(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The coefficients of a scheme as a tensor (4, 4)."""
+    with torch.inference_mode(False):  # it outlives the call that happens to come first
+        return torch.tensor(SCHEMES[dtype].coefficients, dtype=dtype, device=device)
 
 
-def norm_bound(powers: Tensor, enough: float) -> float:
-    """An upper bound of ‖A‖₂ from A and A²: by row sums, or, should they exceed ``enough``, by a closer look."""
-    rows, rows_of_square = powers.abs().sum(1).amax(1).tolist()
-    bound = min(rows, math.sqrt(rows_of_square))
-    A, A2 = powers
+def norm_bound(A: Tensor, A2: Tensor, enough: float) -> float:
+    """An upper bound of ‖A‖₂ for skew A: by row sums, or, should they exceed ``enough``, by a closer look."""
+    bound = min(float(A.abs().sum(0).amax()), math.sqrt(float(A2.abs().sum(0).amax())))
     if bound <= enough or len(A) < WORTH_A_LOOK or not math.isfinite(bound):
         return bound
     # −A² is positive semi-definite with largest eigenvalue ‖A‖₂². A Krylov space of 16 dimensions shows it from below,
@@ -117,51 +114,29 @@ class SkewExp(torch.autograd.Function):
         if A.dtype not in SCHEMES:  # half precision: no range to spare
             A = A.float()
         radius = SCHEMES[A.dtype].radius
-        constants, weights = coefficients(A.dtype, A.device)
-        powers = A.new_empty(3, size, size)  # A, A², A³
-        A, A2, A3 = powers[0].copy_(A), powers[1], powers[2]
-        matmul(A, A, out=A2)
-        bound = norm_bound(powers[:2], radius)
+        A2 = matmul(A, A)
+        bound = norm_bound(A, A2, radius)
         halvings = max(0, math.ceil(math.log2(bound / radius))) if 0 < bound < math.inf else 0
         if halvings:
             A *= 0.5**halvings
             A2 *= 0.25**halvings
-        matmul(A2, A, out=A3)
-        B = matmul(weights, powers.view(3, -1)).view(4, size, size)
-        B.diagonal(dim1=1, dim2=2).add_(constants)
-        B1, B2, B3, B4 = B
-        E = matmul(B4, B4, add=B3)
-        S = B2.add_(E)
-        X = matmul(S, E, add=B1.clone())
+        X, *parts = exponential_forward(A, A2, table(A.dtype, A.device))
         squares = []
         for _ in range(halvings):
             squares.append(X)
             X = matmul(X, X)
-        ctx.save_for_backward(A, B4, E, S, *squares)
+        ctx.save_for_backward(A, *parts, *squares)
         ctx.scale, ctx.dtype = 0.5**halvings, free.dtype
         return X.to(free.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        A, B4, E, S, *squares = ctx.saved_tensors
-        size = len(A)
+        A, S, E, B4, *squares = ctx.saved_tensors
         G = grad.to(A.dtype)
         for X in reversed(squares):
             G = matmul(X.mT, G, add=matmul(G, X.mT))
-        dB = A.new_empty(4, size, size)
-        G, dS, dE, dB4 = dB[0].copy_(G), dB[1], dB[2], dB[3]
-        matmul(G, E.mT, out=dS)
-        matmul(S.mT, G, add=dE.copy_(dS))
-        matmul(dE, B4.mT, out=dB4)
-        matmul(B4.mT, dE, add=dB4)
-        _, weights = coefficients(A.dtype, A.device)
-        dA, dA2, dA3 = matmul(weights.mT, dB.view(4, -1)).view(3, size, size)
-        # A is skew, A² symmetric and A³ skew, so only those parts of their gradients count: with K the skew part of dA³
-        # and Y = A K, the paths through A³ = A² A and A² = A A meet in one product, dA = A (Y − 2M), M = sym(dA² − Yᵀ).
-        Y = matmul(A, (dA3 - dA3.mT).mul_(0.5))
-        dA2 -= Y.mT
-        matmul(A, Y.sub_(dA2).sub_(dA2.mT), add=dA)
+        dA = exponential_backward(G, A, S, E, B4, table(A.dtype, A.device))
         return skew_free(dA - dA.mT).mul_(ctx.scale).to(ctx.dtype), None
 
 

@@ -47,6 +47,16 @@ int EXPORT(gemm)(int64_t rows, int64_t columns, int64_t depth, double alpha, con
     DISPATCH(gemm, REAL_TAG, rows, columns, depth, alpha, a, a_row, a_k, b, b_k, b_column, c, c_row, (int)accumulate,
              (int)slices)
 }
+
+int EXPORT(exponential_forward)(int64_t n, const REAL *table, const REAL *A, const REAL *A2, REAL *X, REAL *S, REAL *E,
+                                REAL *B4, int64_t slices) {
+    DISPATCH(exponential_forward, REAL_TAG, n, table, A, A2, X, S, E, B4, (int)slices)
+}
+
+int EXPORT(exponential_backward)(int64_t n, const REAL *table, const REAL *G, const REAL *A, const REAL *S, const REAL *E,
+                                 const REAL *B4, REAL *dA, int64_t slices) {
+    DISPATCH(exponential_backward, REAL_TAG, n, table, G, A, S, E, B4, dA, (int)slices)
+}
 #undef EXPORT
 #undef WALK
 #undef THE_WALK

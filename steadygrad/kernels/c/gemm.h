@@ -47,7 +47,7 @@ INLINE void NAME(gemm_tile)(const int height, const int wide, int64_t depth, con
     }
 }
 
-static void NAME(gemm_rows)(const NAME(gemm_t) *job, int64_t first, int64_t last, int64_t from, int64_t depth, const REAL *panel,
+static __attribute__((noinline)) void NAME(gemm_rows)(const NAME(gemm_t) *job, int64_t first, int64_t last, int64_t from, int64_t depth, const REAL *panel,
                             int64_t column) {
     int64_t rows = last - first, groups = (rows + TILE_ROWS - 1) / TILE_ROWS, row = first;
     int64_t columns = job->columns - column;

@@ -125,7 +125,7 @@ INLINE void NAME(tile)(const int rows, const int wide, NAME(left_t) a, NAME(left
 }
 
 /* z (rows × columns, `stride` apart) = [a | b] P, added to what is there if `accumulate`. */
-static void NAME(product)(int64_t rows, int64_t columns, NAME(left_t) a, NAME(left_t) b, const REAL *packed, REAL *z,
+static __attribute__((noinline)) void NAME(product)(int64_t rows, int64_t columns, NAME(left_t) a, NAME(left_t) b, const REAL *packed, REAL *z,
                           int64_t stride, int accumulate) {
     int64_t groups = (rows + TILE_ROWS - 1) / TILE_ROWS;
     for (int64_t p = 0; p < NAME(panels)(columns); p++) {

@@ -1,0 +1,56 @@
+"""The products inside exp(A) of a skew-symmetric A, forward and backward, as one call each.
+
+A scheme is a 4 × 4 table: exp(A) ≈ B₁ + (B₂ + E) E,  E = B₃ + B₄²,  Bⱼ = Σₖ table[j, k] Aᵏ, k ≤ 3.
+`steadygrad.matrices.exponential` tells where it comes from.
+"""
+
+import torch
+from torch import Tensor
+
+from steadygrad.kernels import native
+from steadygrad.kernels.backend import choose
+from steadygrad.kernels.products import SINGLE, matmul
+
+
+def exponential_forward(A: Tensor, A2: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """X = exp(A) and, for the backward pass, S = B₂ + E, E and B₄."""
+    if in_c(A):
+        n = len(A)
+        X, S, E, B4 = (native.empty(A, n, n) for _ in range(4))
+        pointers = (t.data_ptr() for t in (table, A, A2, X, S, E, B4))
+        native.run("exponential_forward", A.dtype, n, *pointers, threads(n))
+        return X, S, E, B4
+    A3 = matmul(A2, A)
+    B1, B2, B3, B4 = (A * c1 + A2 * c2 + A3 * c3 for _, c1, c2, c3 in table)
+    for B, constant in zip((B1, B2), table[:2, 0], strict=True):
+        B.diagonal().add_(constant)
+    E = matmul(B4, B4, add=B3)
+    S = B2.add_(E)
+    return matmul(S, E, add=B1), S, E, B4
+
+
+def exponential_backward(G: Tensor, A: Tensor, S: Tensor, E: Tensor, B4: Tensor, table: Tensor) -> Tensor:
+    """From the gradient of X that of A, of which the skew part counts."""
+    if in_c(A):
+        n = len(A)
+        G, dA = G.contiguous(), native.empty(A, n, n)
+        pointers = (t.data_ptr() for t in (table, G, A, S, E, B4, dA))
+        native.run("exponential_backward", A.dtype, n, *pointers, threads(n))
+        return dA
+    dS = matmul(G, E.mT)
+    dE = matmul(S.mT, G, add=dS.clone())
+    dB4 = matmul(B4.mT, dE, add=matmul(dE, B4.mT))
+    dA, dA2, dA3 = (sum(c * d for c, d in zip(column, (G, dS, dE, dB4), strict=True)) for column in table.mT[1:])
+    # A is skew, A² symmetric and A³ skew, so only those parts of their gradients count: with K the skew part of dA³
+    # and Y = A K, the paths through A³ = A² A and A² = A A meet in one product, dA = A (Y − 2M), M = sym(dA² − Yᵀ).
+    Y = matmul(A, (dA3 - dA3.mT).mul_(0.5))
+    dA2 = dA2 - Y.mT
+    return matmul(A, Y.sub_(dA2).sub_(dA2.mT), add=dA)
+
+
+def in_c(A: Tensor) -> bool:
+    return not torch.compiler.is_compiling() and choose(A) == "c"
+
+
+def threads(n: int) -> int:
+    return torch.get_num_threads() if n**3 > SINGLE else 1
