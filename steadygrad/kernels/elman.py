@@ -125,9 +125,9 @@ def backward_c(
         d_initial,
         parts,
     )
-    d_W, d_U = (d_weights[0] if parts == 1 else d_weights.sum(0)).split([N, I], dim=1)
+    d_W, d_U = native.total(d_weights).split([N, I], dim=1)
     d_x = None if deltas is None else matmul(deltas, U)
-    return d_x, d_U, d_W, None if d_bias is None else d_bias.sum(0), d_initial
+    return d_x, d_U, d_W, None if d_bias is None else native.total(d_bias), d_initial
 
 
 def forward_python(
@@ -164,4 +164,4 @@ def backward_python(
         deltas[here] = deactivate(activation, states[here], deltas[here] + carried)
         torch.mm(deltas[here], W, out=carried)
     d_bias = bias_gradient(activation, states, deltas) if need_bias else None
-    return deltas @ U if need_x else None, deltas.mT @ x, steps.outer(deltas, states, initial), d_bias, d_initial
+    return deltas @ U if need_x else None, deltas.mT @ x, deltas.mT @ steps.previous(states, initial), d_bias, d_initial

@@ -65,7 +65,7 @@ def gru_unroll_reference(
 
 
 class GRU(torch.autograd.Function):
-    """The same with a backward pass written by hand: one walk for the deltas, then one product a weight."""
+    """The same with a backward pass written by hand."""
 
     @staticmethod
     def forward(
@@ -93,26 +93,17 @@ class GRU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, W, U, initial, states, gates = ctx.saved_tensors
-        need_x, need_W, need_U, need_bias, need_modulus, *_ = ctx.needs_input_grad
-        N = U.shape[1]
+        need_x, _, _, need_bias, need_modulus, *_ = ctx.needs_input_grad
         walk = {"c": backward_c, "python": backward_python}[ctx.backend]
-        deltas, d_initial = walk(gradient.contiguous(), states, gates, U, initial, ctx.activation, ctx.steps)
-        d_U = None
-        if need_U:
-            gated = ctx.steps.outer(deltas[:, : 2 * N], states, initial)
-            reset = ctx.steps.previous(states, initial).mul_(gates[:, :N])
-            d_U = torch.cat([gated, matmul(deltas[:, 2 * N :].mT, reset)])
-        return (
-            matmul(deltas, W) if need_x else None,
-            matmul(x.mT, deltas).mT if need_W else None,
-            d_U,
-            deltas.sum(0) if need_bias else None,
-            bias_gradient("modrelu", gates[:, 2 * N :], deltas[:, 2 * N :]) if need_modulus else None,
-            d_initial,
-            None,
-            None,
-            None,
+        d_x, d_W, d_U, d_bias, d_modulus, d_initial = walk(
+            gradient.contiguous(), x, W, U, initial, states, gates, ctx.activation, ctx.steps, need_x
         )
+        d_bias, d_modulus = d_bias if need_bias else None, d_modulus if need_modulus else None
+        return d_x, d_W, d_U, d_bias, d_modulus, d_initial, None, None, None
+
+
+Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor | None, Tensor]
+"""of x, W, U, the bias, modReLU's bias, the initial states"""
 
 
 def forward_c(
@@ -134,14 +125,29 @@ def forward_c(
 
 
 def backward_c(
-    gradient: Tensor, states: Tensor, gates: Tensor, U: Tensor, initial: Tensor, activation: str, steps: Steps
-) -> tuple[Tensor, Tensor]:
-    N = U.shape[1]
-    deltas, d_initial = native.empty(gates, *gates.shape), torch.zeros_like(initial)
-    parts = native.slices(steps, 3 * N * N)
-    code = ACTIVATIONS.index(activation)
-    native.call("gru_backward", steps, N, code, gradient, states, gates, U, initial, deltas, d_initial, parts)
-    return deltas, d_initial
+    gradient: Tensor,
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    initial: Tensor,
+    states: Tensor,
+    gates: Tensor,
+    activation: str,
+    steps: Steps,
+    need_x: bool,
+) -> Gradients:
+    """One walk for everything but x, while the deltas are in cache; they are kept only where x asks for them."""
+    N, I = U.shape[1], W.shape[1]
+    parts = native.slices(steps, 6 * N * (N + I))
+    deltas = native.empty(gates, *gates.shape) if need_x else None
+    d_weights, d_bias = U.new_zeros(parts, 3 * N, N + I), U.new_zeros(parts, 4 * N)
+    d_initial = torch.zeros_like(initial)
+    given = (gradient, x, states, gates, U, initial)
+    results = (deltas, d_weights, d_bias, d_initial)
+    native.call("gru_backward", steps, N, I, ACTIVATIONS.index(activation), *given, *results, parts)
+    d_U, d_W = native.total(d_weights).split([N, I], dim=1)
+    d_gates, d_modulus = native.total(d_bias).split([3 * N, N])
+    return None if deltas is None else matmul(deltas, W), d_W, d_U, d_gates, d_modulus, d_initial
 
 
 def forward_python(
@@ -172,8 +178,17 @@ def forward_python(
 
 
 def backward_python(
-    gradient: Tensor, states: Tensor, gates: Tensor, U: Tensor, initial: Tensor, activation: str, steps: Steps
-) -> tuple[Tensor, Tensor]:
+    gradient: Tensor,
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    initial: Tensor,
+    states: Tensor,
+    gates: Tensor,
+    activation: str,
+    steps: Steps,
+    need_x: bool,
+) -> Gradients:
     N = U.shape[1]
     deltas = torch.empty_like(gates)
     d_initial = torch.zeros_like(initial)  # carries the gradient of the state from step to step
@@ -189,4 +204,7 @@ def backward_python(
         d_reset = delta[:, 2 * N :] @ U[2 * N :]  # of r∘h
         delta[:, :N] = d_reset * h * r * (1 - r)
         carried.copy_(torch.addmm(d * (1 - u) + d_reset * r, delta[:, : 2 * N], U[: 2 * N]))
-    return deltas, d_initial
+    candidate = deltas[:, 2 * N :]
+    d_U = torch.cat([deltas[:, : 2 * N].mT @ previous, candidate.mT @ (previous * gates[:, :N])])
+    d_modulus = bias_gradient("modrelu", gates[:, 2 * N :], candidate)
+    return deltas @ W if need_x else None, deltas.mT @ x, d_U, deltas.sum(0), d_modulus, d_initial

@@ -51,7 +51,7 @@ def lstm_unroll_reference(
 
 
 class LSTM(torch.autograd.Function):
-    """The same with a backward pass written by hand: one walk for the deltas, then one product a weight."""
+    """The same with a backward pass written by hand."""
 
     @staticmethod
     def forward(
@@ -79,21 +79,18 @@ class LSTM(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         x, W, U, initial, initial_cells, states, cells, gates = ctx.saved_tensors
-        need_x, need_W, need_U, need_bias, *_ = ctx.needs_input_grad
+        need_x, _, _, need_bias, *_ = ctx.needs_input_grad
         gradient = torch.zeros_like(states) if gradient is None else gradient.contiguous()
         cell_gradient = None if cell_gradient is None else cell_gradient.contiguous()
         walk = {"c": backward_c, "python": backward_python}[ctx.backend]
-        deltas, d_initial, d_initial_cells = walk(gradient, cell_gradient, cells, gates, U, initial_cells, ctx.steps)
-        return (
-            matmul(deltas, W) if need_x else None,
-            matmul(x.mT, deltas).mT if need_W else None,
-            ctx.steps.outer(deltas, states, initial) if need_U else None,
-            deltas.sum(0) if need_bias else None,
-            d_initial,
-            d_initial_cells,
-            None,
-            None,
+        d_x, d_W, d_U, d_bias, d_initial, d_initial_cells = walk(
+            gradient, cell_gradient, x, W, U, initial, initial_cells, states, cells, gates, ctx.steps, need_x
         )
+        return d_x, d_W, d_U, d_bias if need_bias else None, d_initial, d_initial_cells, None, None
+
+
+Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor]
+"""of x, W, U, the bias, the initial states, the initial cells"""
 
 
 def forward_c(
@@ -109,31 +106,29 @@ def forward_c(
 def backward_c(
     gradient: Tensor,
     cell_gradient: Tensor | None,
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    initial: Tensor,
+    initial_cells: Tensor,
+    states: Tensor,
     cells: Tensor,
     gates: Tensor,
-    U: Tensor,
-    initial_cells: Tensor,
     steps: Steps,
-) -> tuple[Tensor, Tensor, Tensor]:
-    N = U.shape[1]
-    deltas, d_initial, d_initial_cells = native.empty(gates, *gates.shape), *U.new_zeros(2, steps.batch, N)
-    parts = native.slices(steps, 4 * N * N)
-    native.call(
-        "lstm_backward",
-        steps,
-        N,
-        gradient,
-        cell_gradient,
-        cells,
-        gates,
-        U,
-        initial_cells,
-        deltas,
-        d_initial,
-        d_initial_cells,
-        parts,
-    )
-    return deltas, d_initial, d_initial_cells
+    need_x: bool,
+) -> Gradients:
+    """One walk for everything but x, while the deltas are in cache; they are kept only where x asks for them."""
+    N, I = U.shape[1], W.shape[1]
+    parts = native.slices(steps, 8 * N * (N + I))
+    deltas = native.empty(gates, *gates.shape) if need_x else None
+    d_weights, d_bias = U.new_zeros(parts, 4 * N, N + I), U.new_zeros(parts, 4 * N)
+    d_initial, d_initial_cells = torch.zeros_like(initial), torch.zeros_like(initial_cells)
+    given = (gradient, cell_gradient, x, states, cells, gates, U, initial, initial_cells)
+    results = (deltas, d_weights, d_bias, d_initial, d_initial_cells)
+    native.call("lstm_backward", steps, N, I, *given, *results, parts)
+    d_U, d_W = native.total(d_weights).split([N, I], dim=1)
+    d_x = None if deltas is None else matmul(deltas, W)
+    return d_x, d_W, d_U, native.total(d_bias), d_initial, d_initial_cells
 
 
 def forward_python(
@@ -160,12 +155,17 @@ def forward_python(
 def backward_python(
     gradient: Tensor,
     cell_gradient: Tensor | None,
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    initial: Tensor,
+    initial_cells: Tensor,
+    states: Tensor,
     cells: Tensor,
     gates: Tensor,
-    U: Tensor,
-    initial_cells: Tensor,
     steps: Steps,
-) -> tuple[Tensor, Tensor, Tensor]:
+    need_x: bool,
+) -> Gradients:
     deltas = torch.empty_like(gates)
     d_initial, d_initial_cells = torch.zeros_like(initial_cells), torch.zeros_like(initial_cells)
     previous = steps.previous(cells, initial_cells)
@@ -184,4 +184,5 @@ def backward_python(
         d_o.copy_(dh * tanh * o * (1 - o))
         d_initial_cells[:size] = dc * f
         torch.mm(deltas[here], U, out=d_initial[:size])
-    return deltas, d_initial, d_initial_cells
+    d_U = deltas.mT @ steps.previous(states, initial)
+    return deltas @ W if need_x else None, deltas.mT @ x, d_U, deltas.sum(0), d_initial, d_initial_cells

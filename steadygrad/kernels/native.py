@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from steadygrad.kernels.steps import Steps
 
 
-ABI = 2
+ABI = 3
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
 LARGE = 1 << 22  # bytes from which large pages are asked for
@@ -67,6 +67,11 @@ def empty(like: Tensor, *shape: int) -> Tensor:
     if bytes > LARGE and not isinstance(loaded, str):
         loaded.steadygrad_advise(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_int64(bytes))
     return tensor
+
+
+def total(parts: Tensor) -> Tensor:
+    """The sum of what each thread found."""
+    return parts[0] if len(parts) == 1 else parts.sum(0)
 
 
 def call(name: str, steps: Steps, *arguments: int | Tensor | None) -> None:

@@ -6,8 +6,6 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from steadygrad.kernels.products import matmul
-
 
 @dataclass(frozen=True)
 class Steps:
@@ -80,20 +78,6 @@ class Steps:
             return torch.cat([states, initial]).index_select(0, self._previous_rows.to(states.device))
         parts = [states[self.batch :], initial] if self.reverse else [initial, states[: -self.batch]]
         return torch.cat(parts)
-
-    def outer(self, deltas: Tensor, states: Tensor, initial: Tensor) -> Tensor:
-        """Σ over rows of delta ⊗ previous state, i.e. the gradient of the recurrent matrix."""
-        if not self.uniform:
-            return matmul(deltas.mT, self.previous(states, initial))
-        B = self.batch
-        first = deltas[-B:] if self.reverse else deltas[:B]
-        total = matmul(first.mT, initial)
-        if len(self.sizes) > 1:  # two views of one tensor, so nothing is copied
-            if self.reverse:
-                matmul(deltas[:-B].mT, states[B:], add=total)
-            else:
-                matmul(deltas[B:].mT, states[:-B], add=total)
-        return total
 
     def last(self, states: Tensor) -> Tensor:
         """Each sequence's final state, in the order of the batch: (batch, hidden)."""

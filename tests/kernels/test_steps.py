@@ -22,9 +22,6 @@ def test_previous_and_last_rows(lengths, reverse):
         assert (j, before) == (i, -1 if t == start else t + 1 if reverse else t - 1)
     ends = [[i, 0.0 if reverse else n - 1.0] for i, n in enumerate(lengths)]
     assert steps.last(packed.data).tolist() == ends
-    deltas = torch.randn(len(packed.data), 3, dtype=torch.float64)
-    expected = deltas.mT @ steps.previous(packed.data, initial)
-    torch.testing.assert_close(steps.outer(deltas, packed.data, initial), expected)
 
 
 def test_padded_is_packed_with_equal_lengths():

@@ -53,7 +53,7 @@ static void NAME(elman_backward_slice)(void *argument, int slice) {
     int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
     REAL *d_bias = job->d_bias ? job->d_bias + slice * N : NULL;
     NAME(outer_t) outer;
-    if (!NAME(outer_open)(&outer, N, I, at_least(1, last - first), job->d_weights + slice * N * (N + I))) {
+    if (!NAME(outer_open)(&outer, N, N, I, last - first, 0, job->d_weights + slice * N * (N + I))) {
         atomic_store(&job->failed, 1);
         NAME(outer_close)(&outer);
         return;
@@ -66,7 +66,7 @@ static void NAME(elman_backward_slice)(void *argument, int slice) {
             int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
             const REAL *before = span.previous < 0 ? job->initial + span.from * N
                                                    : job->states + (job->walk.offsets[span.previous] + span.from) * N;
-            REAL *deltas = NAME(outer_take)(&outer, rows, before, job->x + here * I);
+            REAL *deltas = outer.deltas + NAME(outer_take)(&outer, rows, before, job->x + here * I) * N;
             REAL *carried = job->d_initial + span.from * N;
             for (int64_t r = 0; r < rows; r++) EACH_VECTOR(j, left, N) {
                 vec y = NAME(load_part)(job->states + (here + r) * N + j, left);

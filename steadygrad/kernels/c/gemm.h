@@ -76,67 +76,81 @@ static __attribute__((noinline)) void NAME(gemm_rows)(const NAME(gemm_t) *job, i
 }
 
 /* The weight gradient of a walk, Σ δ ⊗ [h_before | x], gathered while δ and h are still in cache: the walk leaves its deltas
- * in `deltas`, and whenever these are full they are multiplied with the states and inputs they belong to. */
+ * in `deltas`, and whenever these are full they are multiplied with the states and inputs they belong to. The last rows of
+ * a GRU's δ, those of the candidate, go with r∘h instead of h; the walk leaves it in `resets`. */
 typedef struct {
     int64_t rows;
     const REAL *states, *inputs;
 } NAME(chunk_t);
 
 typedef struct {
-    int64_t hidden, inputs, room, filled, chunks;
-    REAL *deltas, *panel, *total; /* total: hidden × (hidden + inputs) */
+    int64_t width, hidden, inputs, room, filled, chunks; /* width: of a δ, so 1, 3 or 4 times hidden */
+    REAL *deltas, *resets, *panel, *total;               /* total: width × (hidden + inputs) */
     NAME(chunk_t) *chunk;
 } NAME(outer_t);
 
-enum { NAME(ROOM) = NAME(DEPTH) };
+static REAL *NAME(numbers)(int64_t count) { return aligned_alloc(64, ((size_t)count * sizeof(REAL) + 63) / 64 * 64); }
 
-static int NAME(outer_open)(NAME(outer_t) *outer, int64_t hidden, int64_t inputs, int64_t most_rows, REAL *total) {
-    int64_t room = at_least(NAME(ROOM), most_rows);
-    *outer = (NAME(outer_t)){.hidden = hidden, .inputs = inputs, .room = room, .total = total};
-    outer->deltas = aligned_alloc(64, ((size_t)(room * hidden) * sizeof(REAL) + 64) / 64 * 64);
-    outer->panel = aligned_alloc(64, (size_t)(room * PANEL) * sizeof(REAL));
+static int NAME(outer_open)(NAME(outer_t) *outer, int64_t width, int64_t hidden, int64_t inputs, int64_t most_rows, int resets,
+                            REAL *total) {
+    int64_t room = at_least(NAME(DEPTH), most_rows);
+    *outer = (NAME(outer_t)){.width = width, .hidden = hidden, .inputs = inputs, .room = room, .total = total};
+    outer->deltas = NAME(numbers)(room * width);
+    outer->resets = resets ? NAME(numbers)(room * hidden) : NULL;
+    outer->panel = NAME(numbers)(room * PANEL);
     outer->chunk = malloc((size_t)room * sizeof(NAME(chunk_t)));
-    return outer->deltas && outer->panel && outer->chunk;
+    return outer->deltas && outer->panel && outer->chunk && (outer->resets || !resets);
 }
 
 static void NAME(outer_close)(NAME(outer_t) *outer) {
     free(outer->deltas);
+    free(outer->resets);
     free(outer->panel);
     free(outer->chunk);
 }
 
-static void NAME(outer_flush)(NAME(outer_t) *outer) {
+/* total rows first … last − 1 += δᵀ [states | inputs], the states at `resets` if given, else where the chunks say */
+static void NAME(outer_add)(NAME(outer_t) *outer, int64_t first, int64_t last, const REAL *resets) {
     int64_t N = outer->hidden, I = outer->inputs, columns = N + I;
-    NAME(gemm_t) job = {.rows = N, .columns = columns, .depth = outer->filled, .alpha = 1, .a = outer->deltas, .a_row = 1,
-                        .a_k = N, .c = outer->total, .c_row = columns, .accumulate = 1};
-    for (int64_t column = 0; column < columns && outer->filled; column += PANEL) {
-        int64_t width = at_most(PANEL, columns - column), of_states = at_most(width, at_least(0, N - column));
+    NAME(gemm_t) job = {.rows = outer->width, .columns = columns, .depth = outer->filled, .alpha = 1, .a = outer->deltas,
+                        .a_row = 1, .a_k = outer->width, .c = outer->total, .c_row = columns, .accumulate = 1};
+    for (int64_t column = 0; column < columns; column += PANEL) {
+        int64_t width = at_most(PANEL, columns - column), of_states = at_most(width, at_least(0, N - column)), done = 0;
         REAL *to = outer->panel;
         if (width < PANEL) memset(to, 0, (size_t)(outer->filled * PANEL) * sizeof(REAL));
         for (int64_t c = 0; c < outer->chunks; c++) {
             NAME(chunk_t) chunk = outer->chunk[c];
+            const REAL *states = resets ? resets + done * N : chunk.states;
+            done += chunk.rows;
             if (of_states == PANEL) {
-                NAME(pack_panel)(to, chunk.rows, PANEL, chunk.states + column, N, 1);
+                NAME(pack_panel)(to, chunk.rows, PANEL, states + column, N, 1);
                 to += chunk.rows * PANEL;
                 continue;
             }
             for (int64_t k = 0; k < chunk.rows; k++, to += PANEL) {
-                for (int64_t j = 0; j < of_states; j++) to[j] = chunk.states[k * N + column + j];
+                for (int64_t j = 0; j < of_states; j++) to[j] = states[k * N + column + j];
                 for (int64_t j = of_states; j < width; j++) to[j] = chunk.inputs[k * I + column + j - N];
             }
         }
-        NAME(gemm_rows)(&job, 0, N, 0, outer->filled, outer->panel, column);
+        NAME(gemm_rows)(&job, first, last, 0, outer->filled, outer->panel, column);
     }
+}
+
+static void NAME(outer_flush)(NAME(outer_t) *outer) {
+    int64_t plain = outer->resets ? outer->width - outer->hidden : outer->width;
+    if (outer->filled) NAME(outer_add)(outer, 0, plain, NULL);
+    if (outer->filled && outer->resets) NAME(outer_add)(outer, plain, outer->width, outer->resets);
     outer->filled = outer->chunks = 0;
 }
 
-/* Room for the deltas of `rows` rows whose previous states and inputs lie at `states` and `inputs`. */
-static REAL *NAME(outer_take)(NAME(outer_t) *outer, int64_t rows, const REAL *states, const REAL *inputs) {
+/* Room for the deltas of `rows` rows whose previous states and inputs lie at `states` and `inputs`; that for their r∘h
+ * is at the same place in `resets`. Returns the place. */
+static int64_t NAME(outer_take)(NAME(outer_t) *outer, int64_t rows, const REAL *states, const REAL *inputs) {
     if (outer->filled + rows > outer->room) NAME(outer_flush)(outer);
-    REAL *deltas = outer->deltas + outer->filled * outer->hidden;
+    int64_t place = outer->filled;
     outer->chunk[outer->chunks++] = (NAME(chunk_t)){rows, states, inputs};
     outer->filled += rows;
-    return deltas;
+    return place;
 }
 
 static void NAME(gemm_slice)(void *argument, int slice) {

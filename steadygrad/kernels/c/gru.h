@@ -8,7 +8,7 @@ typedef struct {
     const int64_t *bounds;
     const REAL *x, *bias, *modulus, *initial, *gradient;
     const REAL *packed[3];
-    REAL *states, *gates, *deltas, *d_initial;
+    REAL *states, *gates, *deltas, *d_weights, *d_bias, *d_initial;
     atomic_int failed;
 } NAME(gru_t);
 
@@ -81,18 +81,18 @@ static int NAME(gru_forward)(walk_t walk, int64_t hidden, int64_t inputs, int ac
     return failed || atomic_load(&job.failed);
 }
 
+/* Time backwards. d_initial carries the gradient of the state from step to step; it ends as that of h_0. */
 static void NAME(gru_backward_slice)(void *argument, int slice) {
     NAME(gru_t) *job = argument;
-    int64_t N = job->hidden, first = job->bounds[slice], last = job->bounds[slice + 1];
-    if (first >= last) return;
-    REAL *scratch = malloc((size_t)((last - first) * N) * sizeof(REAL));
-    if (!scratch) {
-        atomic_store(&job->failed, 1);
-        return;
-    }
+    int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
+    REAL *d_bias = job->d_bias + slice * 4 * N; /* reset, update, candidate, and modReLU's */
+    REAL *scratch = NAME(numbers)((last - first) * N + 1);
+    NAME(outer_t) outer;
+    int open = NAME(outer_open)(&outer, 3 * N, N, I, last - first, 1, job->d_weights + slice * 3 * N * (N + I));
+    if (!open || !scratch) atomic_store(&job->failed, 1);
     NAME(left_t) none = {0, NULL, 0};
     span_t spans[2];
-    for (int64_t s = job->walk.steps - 1; s >= 0; s--) {
+    for (int64_t s = job->walk.steps - 1; s >= 0 && open && scratch; s--) {
         int count = spans_of(&job->walk, s, first, last, spans);
         for (int i = 0; i < count; i++) {
             span_t span = spans[i];
@@ -100,8 +100,8 @@ static void NAME(gru_backward_slice)(void *argument, int slice) {
             const REAL *before = span.previous < 0 ? job->initial + span.from * N
                                                    : job->states + (job->walk.offsets[span.previous] + span.from) * N;
             const REAL *gates = job->gates + here * 3 * N, *gradient = job->gradient + here * N;
-            REAL *deltas = job->deltas + here * 3 * N;
-            /* d_initial carries the gradient of the state from step to step; it starts at zero and ends as h_0's */
+            int64_t place = NAME(outer_take)(&outer, rows, before, job->x + here * I);
+            REAL *deltas = outer.deltas + place * 3 * N, *resets = outer.resets + place * N;
             REAL *carried = job->d_initial + span.from * N;
             for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
                 const REAL *gate = gates + row * 3 * N + j;
@@ -109,34 +109,49 @@ static void NAME(gru_backward_slice)(void *argument, int slice) {
                 vec u = NAME(load_part)(gate + N, left), c = NAME(load_part)(gate + 2 * N, left);
                 vec d = NAME(load_part)(gradient + row * N + j, left) + NAME(load_part)(carry, left);
                 vec old = NAME(load_part)(before + row * N + j, left);
-                NAME(store_part)(delta + N, d * (c - old) * u * (1 - u), left);
-                NAME(store_part)(delta + 2 * N, NAME(deactivate)(job->activation, c, d * u), left);
+                vec d_u = d * (c - old) * u * (1 - u), d_c = NAME(deactivate)(job->activation, c, d * u);
+                NAME(store_part)(delta + N, d_u, left);
+                NAME(store_part)(delta + 2 * N, d_c, left);
                 NAME(store_part)(carry, d * (1 - u), left);
+                NAME(store_part)(d_bias + N + j, NAME(load_part)(d_bias + N + j, left) + d_u, left);
+                NAME(store_part)(d_bias + 2 * N + j, NAME(load_part)(d_bias + 2 * N + j, left) + d_c, left);
+                vec modulus = NAME(load_part)(d_bias + 3 * N + j, left) + NAME(bias_part)(MODRELU, c, d_c);
+                NAME(store_part)(d_bias + 3 * N + j, modulus, left);
             }
             NAME(product)(rows, N, none, (NAME(left_t)){N, deltas + 2 * N, 3 * N}, job->packed[1], scratch, N, 0);
             for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
                 REAL *carry = carried + row * N + j;
                 vec d = NAME(load_part)(scratch + row * N + j, left); /* of r∘h */
                 vec r = NAME(load_part)(gates + row * 3 * N + j, left), old = NAME(load_part)(before + row * N + j, left);
-                NAME(store_part)(deltas + row * 3 * N + j, d * old * r * (1 - r), left);
+                vec d_r = d * old * r * (1 - r);
+                NAME(store_part)(deltas + row * 3 * N + j, d_r, left);
+                NAME(store_part)(resets + row * N + j, r * old, left);
                 NAME(store_part)(carry, NAME(load_part)(carry, left) + d * r, left);
+                NAME(store_part)(d_bias + j, NAME(load_part)(d_bias + j, left) + d_r, left);
             }
+            if (job->deltas) memcpy(job->deltas + here * 3 * N, deltas, (size_t)(rows * 3 * N) * sizeof(REAL));
             NAME(product)(rows, N, none, (NAME(left_t)){2 * N, deltas, 3 * N}, job->packed[0], carried, N, 1);
         }
     }
+    if (open) NAME(outer_flush)(&outer);
+    NAME(outer_close)(&outer);
     free(scratch);
 }
 
-static int NAME(gru_backward)(walk_t walk, int64_t hidden, int activation, const REAL *gradient, const REAL *states,
-                              const REAL *gates, const REAL *U, const REAL *initial, REAL *deltas, REAL *d_initial, int slices) {
+/* All results come as zeros. d_weights (3 hidden × (hidden + inputs): of U, then of W) and d_bias (4 hidden: of the three
+ * gates, then modReLU's) are there once for each slice, and the caller adds them up. `deltas` may be null. */
+static int NAME(gru_backward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *gradient, const REAL *x,
+                              const REAL *states, const REAL *gates, const REAL *U, const REAL *initial, REAL *deltas,
+                              REAL *d_weights, REAL *d_bias, REAL *d_initial, int slices) {
     int64_t bounds[slices + 1];
     balance(&walk, slices, bounds);
     NAME(source_t) nothing = NAME(plain)(NULL, 0, 0);
     REAL *both = NAME(pack)(hidden, nothing, NAME(plain)(U, 2 * hidden, hidden));
     REAL *candidate = NAME(pack)(hidden, nothing, NAME(plain)(U + 2 * hidden * hidden, hidden, hidden));
-    NAME(gru_t) job = {.walk = walk, .hidden = hidden, .activation = activation, .bounds = bounds, .gradient = gradient,
-                       .initial = initial, .states = (REAL *)states, .gates = (REAL *)gates, .packed = {both, candidate, NULL},
-                       .deltas = deltas, .d_initial = d_initial};
+    NAME(gru_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .activation = activation, .bounds = bounds,
+                       .gradient = gradient, .x = x, .initial = initial, .states = (REAL *)states, .gates = (REAL *)gates,
+                       .packed = {both, candidate, NULL}, .deltas = deltas, .d_weights = d_weights, .d_bias = d_bias,
+                       .d_initial = d_initial};
     if (both && candidate) run_slices(NAME(gru_backward_slice), &job, slices);
     free(both);
     free(candidate);

@@ -6,7 +6,8 @@ typedef struct {
     int64_t hidden, inputs;
     const int64_t *bounds;
     const REAL *x, *bias, *initial, *initial_cells, *packed, *gradient, *cell_gradient;
-    REAL *states, *cells, *gates, *deltas, *d_initial, *d_initial_cells;
+    REAL *states, *cells, *gates, *deltas, *d_weights, *d_bias, *d_initial, *d_initial_cells;
+    atomic_int failed;
 } NAME(lstm_t);
 
 static void NAME(lstm_forward_slice)(void *argument, int slice) {
@@ -56,22 +57,27 @@ static int NAME(lstm_forward)(walk_t walk, int64_t hidden, int64_t inputs, const
     return 0;
 }
 
+/* Time backwards. d_initial and d_initial_cells carry the gradients from step to step and end as those of h_0 and c_0. */
 static void NAME(lstm_backward_slice)(void *argument, int slice) {
     NAME(lstm_t) *job = argument;
-    int64_t N = job->hidden;
+    int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
+    REAL *d_bias = job->d_bias + slice * 4 * N;
     NAME(left_t) none = {0, NULL, 0};
+    NAME(outer_t) outer;
+    int open = NAME(outer_open)(&outer, 4 * N, N, I, last - first, 0, job->d_weights + slice * 4 * N * (N + I));
+    if (!open) atomic_store(&job->failed, 1);
     span_t spans[2];
-    for (int64_t s = job->walk.steps - 1; s >= 0; s--) {
-        int count = spans_of(&job->walk, s, job->bounds[slice], job->bounds[slice + 1], spans);
+    for (int64_t s = job->walk.steps - 1; s >= 0 && open; s--) {
+        int count = spans_of(&job->walk, s, first, last, spans);
         for (int i = 0; i < count; i++) {
             span_t span = spans[i];
             int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
             int64_t past = span.previous < 0 ? span.from : job->walk.offsets[span.previous] + span.from;
+            const REAL *h = (span.previous < 0 ? job->initial : job->states) + past * N;
             const REAL *c = (span.previous < 0 ? job->initial_cells : job->cells) + past * N;
-            REAL *deltas = job->deltas + here * 4 * N;
+            REAL *deltas = outer.deltas + NAME(outer_take)(&outer, rows, h, job->x + here * I) * 4 * N;
             for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
                 const REAL *gate = job->gates + (here + row) * 4 * N + j;
-                REAL *delta = deltas + row * 4 * N + j;
                 int64_t state = (here + row) * N + j, carry = (span.from + row) * N + j;
                 vec in = NAME(load_part)(gate, left), forget = NAME(load_part)(gate + N, left);
                 vec g = NAME(load_part)(gate + 2 * N, left), out = NAME(load_part)(gate + 3 * N, left);
@@ -79,29 +85,38 @@ static void NAME(lstm_backward_slice)(void *argument, int slice) {
                 vec dh = NAME(load_part)(job->gradient + state, left) + NAME(load_part)(job->d_initial + carry, left);
                 vec dc = NAME(load_part)(job->d_initial_cells + carry, left) + dh * out * (1 - t * t);
                 if (job->cell_gradient) dc += NAME(load_part)(job->cell_gradient + state, left);
-                NAME(store_part)(delta, dc * g * in * (1 - in), left);
-                NAME(store_part)(delta + N, dc * NAME(load_part)(c + row * N + j, left) * forget * (1 - forget), left);
-                NAME(store_part)(delta + 2 * N, dc * in * (1 - g * g), left);
-                NAME(store_part)(delta + 3 * N, dh * t * out * (1 - out), left);
+                vec d[4] = {dc * g * in * (1 - in), dc * NAME(load_part)(c + row * N + j, left) * forget * (1 - forget),
+                            dc * in * (1 - g * g), dh * t * out * (1 - out)};
+                for (int k = 0; k < 4; k++) {
+                    NAME(store_part)(deltas + row * 4 * N + k * N + j, d[k], left);
+                    NAME(store_part)(d_bias + k * N + j, NAME(load_part)(d_bias + k * N + j, left) + d[k], left);
+                }
                 NAME(store_part)(job->d_initial_cells + carry, dc * forget, left);
             }
+            if (job->deltas) memcpy(job->deltas + here * 4 * N, deltas, (size_t)(rows * 4 * N) * sizeof(REAL));
             NAME(product)(rows, N, none, (NAME(left_t)){4 * N, deltas, 4 * N}, job->packed, job->d_initial + span.from * N, N, 0);
         }
     }
+    if (open) NAME(outer_flush)(&outer);
+    NAME(outer_close)(&outer);
 }
 
-/* d_initial and d_initial_cells come as zeros: they carry the gradients from step to step and end as those of h_0, c_0. */
-static int NAME(lstm_backward)(walk_t walk, int64_t hidden, const REAL *gradient, const REAL *cell_gradient, const REAL *cells,
-                               const REAL *gates, const REAL *U, const REAL *initial_cells, REAL *deltas, REAL *d_initial,
-                               REAL *d_initial_cells, int slices) {
+/* All results come as zeros. d_weights (4 hidden × (hidden + inputs): of U, then of W) and d_bias (4 hidden) are there once
+ * for each slice, and the caller adds them up. `deltas` may be null. */
+static int NAME(lstm_backward)(walk_t walk, int64_t hidden, int64_t inputs, const REAL *gradient, const REAL *cell_gradient,
+                               const REAL *x, const REAL *states, const REAL *cells, const REAL *gates, const REAL *U,
+                               const REAL *initial, const REAL *initial_cells, REAL *deltas, REAL *d_weights, REAL *d_bias,
+                               REAL *d_initial, REAL *d_initial_cells, int slices) {
     int64_t bounds[slices + 1];
     balance(&walk, slices, bounds);
     REAL *packed = NAME(pack)(hidden, NAME(plain)(NULL, 0, 0), NAME(plain)(U, 4 * hidden, hidden));
     if (!packed) return 1;
-    NAME(lstm_t) job = {.walk = walk, .hidden = hidden, .bounds = bounds, .gradient = gradient, .cell_gradient = cell_gradient,
-                        .cells = (REAL *)cells, .gates = (REAL *)gates, .packed = packed, .initial_cells = initial_cells,
-                        .deltas = deltas, .d_initial = d_initial, .d_initial_cells = d_initial_cells};
+    NAME(lstm_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .bounds = bounds, .gradient = gradient,
+                        .cell_gradient = cell_gradient, .x = x, .states = (REAL *)states, .cells = (REAL *)cells,
+                        .gates = (REAL *)gates, .packed = packed, .initial = initial, .initial_cells = initial_cells,
+                        .deltas = deltas, .d_weights = d_weights, .d_bias = d_bias, .d_initial = d_initial,
+                        .d_initial_cells = d_initial_cells};
     run_slices(NAME(lstm_backward_slice), &job, slices);
     free(packed);
-    return 0;
+    return atomic_load(&job.failed);
 }

@@ -38,8 +38,7 @@ static void *work_thread(void *argument) {
 }
 
 typedef void (*parallel_t)(void (*)(void *), void *, unsigned, unsigned);
-static atomic_int forked, alone; /* alone: how many calls more to do without the pool */
-enum { SOLO_CALLS = 32 };
+static atomic_int forked, alone, disappointments; /* alone: how many calls more to do without the pool */
 
 static void mark_fork(void) { atomic_store(&forked, 1); }
 
@@ -56,7 +55,12 @@ static void run_slices(slice_t run, void *job, int slices) {
         double start = now();
         parallel(work, &team, (unsigned)slices, 0);
         double wait = now() - atomic_load(&team.finished), call = now() - start;
-        if (wait > 0.5e-3 && wait > 0.5 * call) atomic_store(&alone, SOLO_CALLS);
+        if (wait > 0.5e-3 && wait > 0.5 * call) { /* once may be chance; the pause grows with every time in a row */
+            int times = atomic_fetch_add(&disappointments, 1);
+            atomic_store(&alone, times ? 1 << at_most(times, 6) : 0);
+        } else {
+            atomic_store(&disappointments, 0);
+        }
         return;
     }
     enum { MOST = 256 };
