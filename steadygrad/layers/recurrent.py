@@ -169,9 +169,17 @@ class RecurrentLayer(nn.Module):
             raise ValueError(f"{self._name} expects packed data of {rank} dimensions; got {shape}")
         if input.shape[-1] != self.input_size:
             raise ValueError(f"{self._name} expects {self.input_size} features per step; got {shape}")
-        dtype = next(self.parameters()).dtype
+        dtype = self._cell_dtype()
         if input.dtype != dtype:
             raise ValueError(f"{self._name} expects input of type {dtype}, as its parameters are; got {input.dtype}")
+
+    def _cell_dtype(self) -> torch.dtype:
+        for parameter in self.cells[
+            0
+        ]._parameters.values():  # a search through all modules takes longer than a short walk
+            if parameter is not None:
+                return parameter.dtype
+        return next(self.parameters()).dtype
 
     def _initial(self, h_0: State | None, batch: int | None, like: Tensor) -> tuple[Tensor, ...]:
         """The initial states as (cells, batch, size) each; ``batch`` is None for an unbatched sequence."""

@@ -35,37 +35,42 @@ class Matrix(nn.Module):
             return len(self())
 
     def forward(self) -> Tensor:
+        free = self._free()
         if torch.compiler.is_compiling():
-            return self._evaluate()
-        self._check_finite()
+            return self._evaluate(free)
+        self._check_finite(free)
         if self.training or torch.is_grad_enabled():
             self._remembered = None
-            return self._evaluate()
+            return self._evaluate(free)
         if self._remembered is None or not self._still_holds(*self._remembered):
             # a tensor born in inference mode could never take part in training again
             with torch.inference_mode(False), torch.no_grad():
-                W = self._evaluate()
+                W = self._evaluate(free)
                 self._remembered = W, W._version, [t.detach().clone() for t in self._causes()]
         return self._remembered[0]
 
-    def _evaluate(self) -> Tensor:
+    def _free(self) -> tuple[Tensor, ...]:
+        """The free tensors, without the detour by name that a ParameterList takes for each."""
+        return tuple(f for f in self.free._parameters.values() if f is not None)
+
+    def _evaluate(self, free: tuple[Tensor, ...]) -> Tensor:
         """map(*free), in single precision at least: autocast and half precision would break the constraint."""
-        dtype = self.free[0].dtype
-        if dtype.itemsize > 2 and not torch.is_autocast_enabled(self.free[0].device.type):
-            return self.map(*self.free)
-        with torch.autocast(self.free[0].device.type, enabled=False):
-            return self.map(*(f if dtype.itemsize > 2 else f.float() for f in self.free)).to(dtype)
+        dtype, device = free[0].dtype, free[0].device.type
+        if dtype.itemsize > 2 and not torch.is_autocast_enabled(device):
+            return self.map(*free)
+        with torch.autocast(device, enabled=False):
+            return self.map(*(f if dtype.itemsize > 2 else f.float() for f in free)).to(dtype)
 
     def _causes(self) -> list[Tensor]:
-        return [*self.free, *self.map.buffers()]
+        return [*self._free(), *self.map.buffers()]
 
     def _still_holds(self, W: Tensor, version: int, causes: list[Tensor]) -> bool:
         # Values are compared, not version counters, because an edit through `.data` leaves no other trace.
         now = self._causes()
         return W._version == version and len(now) == len(causes) and all(map(same, now, causes))
 
-    def _check_finite(self) -> None:
-        for i, f in enumerate(self.free):
+    def _check_finite(self, free: tuple[Tensor, ...]) -> None:
+        for i, f in enumerate(free):
             # one NaN or infinity spoils the sum, which is cheaper to look at than every entry
             if not math.isfinite(f.detach().sum().item()) and (wrong := f.numel() - int(f.isfinite().sum())):
                 raise ValueError(
