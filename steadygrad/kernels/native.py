@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ABI = 3
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
-LARGE = 1 << 22  # bytes from which large pages are asked for
+LARGE = 1 << 21  # bytes of a large page
 SMALL = 100_000  # multiplications of a walk below which a second thread costs more than it brings
 
 

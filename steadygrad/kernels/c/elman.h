@@ -42,7 +42,7 @@ static int NAME(elman_forward)(walk_t walk, int64_t hidden, int64_t inputs, int 
     NAME(elman_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .activation = activation, .bounds = bounds,
                          .x = x, .bias = bias, .initial = initial, .packed = packed, .states = states};
     run_slices(NAME(elman_forward_slice), &job, slices);
-    free(packed);
+    give_back(packed);
     return 0;
 }
 
@@ -99,6 +99,6 @@ static int NAME(elman_backward)(walk_t walk, int64_t hidden, int64_t inputs, int
                          .packed = packed, .gradient = gradient, .x = x, .initial = initial, .states = (REAL *)states,
                          .deltas = deltas, .d_weights = d_weights, .d_bias = d_bias, .d_initial = d_initial};
     run_slices(NAME(elman_backward_slice), &job, slices);
-    free(packed);
+    give_back(packed);
     return atomic_load(&job.failed);
 }

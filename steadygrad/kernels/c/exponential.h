@@ -38,7 +38,7 @@ static void NAME(exponential_add)(void *argument, int slice) { /* S = B₂ + E *
 /* X, S, E and B₄ are results: they stand in for B₁, B₂ and B₃ on the way. */
 static int NAME(exponential_forward)(int64_t n, const REAL *table, const REAL *A, const REAL *A2, REAL *X, REAL *S, REAL *E,
                                      REAL *B4, int slices) {
-    REAL *A3 = malloc((size_t)(n * n) * sizeof(REAL));
+    REAL *A3 = borrow((size_t)(n * n) * sizeof(REAL));
     if (!A3) return 1;
     NAME(exponential_t) job = {.n = n, .slices = slices, .table = table, .A = A, .A2 = A2, .A3 = A3, .B = {X, S, E, B4}};
     int failed = 0;
@@ -47,7 +47,7 @@ static int NAME(exponential_forward)(int64_t n, const REAL *table, const REAL *A
     NAME(exponential_gemm)(&job, B4, 0, B4, 0, E, 1, &failed);
     run_slices(NAME(exponential_add), &job, slices);
     NAME(exponential_gemm)(&job, S, 0, E, 0, X, 1, &failed);
-    free(A3);
+    give_back(A3);
     return failed;
 }
 
@@ -90,7 +90,7 @@ static int NAME(exponential_backward)(int64_t n, const REAL *table, const REAL *
                                       const REAL *B4, REAL *dA, int slices) {
     REAL *scratch[4];
     int failed = 0;
-    for (int k = 0; k < 4; k++) failed |= !(scratch[k] = malloc((size_t)(n * n) * sizeof(REAL)));
+    for (int k = 0; k < 4; k++) failed |= !(scratch[k] = borrow((size_t)(n * n) * sizeof(REAL)));
     if (!failed) {
         REAL *dS = scratch[0], *dE = scratch[1], *dB4 = scratch[2], *Y = scratch[3];
         NAME(exponential_t) job = {.n = n, .slices = slices, .table = table, .G = G, .A3 = Y, .B = {dA, dS, dE, dB4}};
@@ -105,7 +105,7 @@ static int NAME(exponential_backward)(int64_t n, const REAL *table, const REAL *
         run_slices(NAME(exponential_meet), &job, slices);
         NAME(exponential_gemm)(&job, A, 0, dE, 0, dA, 1, &failed);
     }
-    for (int k = 0; k < 4; k++) free(scratch[k]);
+    for (int k = 0; k < 4; k++) give_back(scratch[k]);
     return failed;
 }
 #undef MY_ROWS

@@ -89,7 +89,7 @@ typedef struct {
     NAME(chunk_t) *chunk;
 } NAME(outer_t);
 
-static REAL *NAME(numbers)(int64_t count) { return aligned_alloc(64, ((size_t)count * sizeof(REAL) + 63) / 64 * 64); }
+static REAL *NAME(numbers)(int64_t count) { return borrow((size_t)count * sizeof(REAL)); }
 
 static int NAME(outer_open)(NAME(outer_t) *outer, int64_t width, int64_t hidden, int64_t inputs, int64_t most_rows, int resets,
                             REAL *total) {
@@ -98,15 +98,15 @@ static int NAME(outer_open)(NAME(outer_t) *outer, int64_t width, int64_t hidden,
     outer->deltas = NAME(numbers)(room * width);
     outer->resets = resets ? NAME(numbers)(room * hidden) : NULL;
     outer->panel = NAME(numbers)(room * PANEL);
-    outer->chunk = malloc((size_t)room * sizeof(NAME(chunk_t)));
+    outer->chunk = borrow((size_t)room * sizeof(NAME(chunk_t)));
     return outer->deltas && outer->panel && outer->chunk && (outer->resets || !resets);
 }
 
 static void NAME(outer_close)(NAME(outer_t) *outer) {
-    free(outer->deltas);
-    free(outer->resets);
-    free(outer->panel);
-    free(outer->chunk);
+    give_back(outer->deltas);
+    give_back(outer->resets);
+    give_back(outer->panel);
+    give_back(outer->chunk);
 }
 
 /* total rows first … last − 1 += δᵀ [states | inputs], the states at `resets` if given, else where the chunks say */
@@ -162,7 +162,7 @@ static void NAME(gemm_slice)(void *argument, int slice) {
         int64_t panels = NAME(panels)(job->columns);
         begin = panels * slice / job->slices * PANEL, end = at_most(end, panels * (slice + 1) / job->slices * PANEL);
     }
-    REAL *panel = aligned_alloc(64, NAME(DEPTH) * PANEL * sizeof(REAL));
+    REAL *panel = borrow(NAME(DEPTH) * PANEL * sizeof(REAL));
     if (!panel) {
         atomic_store(&job->failed, 1);
         return;
@@ -176,7 +176,7 @@ static void NAME(gemm_slice)(void *argument, int slice) {
             NAME(gemm_rows)(job, first, last, from, depth, panel, column);
         }
     }
-    free(panel);
+    give_back(panel);
 }
 
 static int NAME(gemm)(int64_t rows, int64_t columns, int64_t depth, double alpha, const REAL *a, int64_t a_row, int64_t a_k,

@@ -16,7 +16,7 @@ static void NAME(gru_forward_slice)(void *argument, int slice) {
     NAME(gru_t) *job = argument;
     int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
     if (first >= last) return;
-    REAL *scratch = malloc((size_t)((last - first) * N) * sizeof(REAL));
+    REAL *scratch = borrow((size_t)((last - first) * N) * sizeof(REAL));
     if (!scratch) {
         atomic_store(&job->failed, 1);
         return;
@@ -60,7 +60,7 @@ static void NAME(gru_forward_slice)(void *argument, int slice) {
             }
         }
     }
-    free(scratch);
+    give_back(scratch);
 }
 
 static int NAME(gru_forward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *x, const REAL *W,
@@ -77,7 +77,7 @@ static int NAME(gru_forward)(walk_t walk, int64_t hidden, int64_t inputs, int ac
         failed |= !job.packed[g];
     }
     if (!failed) run_slices(NAME(gru_forward_slice), &job, slices);
-    for (int g = 0; g < 3; g++) free((void *)job.packed[g]);
+    for (int g = 0; g < 3; g++) give_back((void *)job.packed[g]);
     return failed || atomic_load(&job.failed);
 }
 
@@ -135,7 +135,7 @@ static void NAME(gru_backward_slice)(void *argument, int slice) {
     }
     if (open) NAME(outer_flush)(&outer);
     NAME(outer_close)(&outer);
-    free(scratch);
+    give_back(scratch);
 }
 
 /* All results come as zeros. d_weights (3 hidden × (hidden + inputs): of U, then of W) and d_bias (4 hidden: of the three
@@ -153,7 +153,7 @@ static int NAME(gru_backward)(walk_t walk, int64_t hidden, int64_t inputs, int a
                        .packed = {both, candidate, NULL}, .deltas = deltas, .d_weights = d_weights, .d_bias = d_bias,
                        .d_initial = d_initial};
     if (both && candidate) run_slices(NAME(gru_backward_slice), &job, slices);
-    free(both);
-    free(candidate);
+    give_back(both);
+    give_back(candidate);
     return !both || !candidate || atomic_load(&job.failed);
 }

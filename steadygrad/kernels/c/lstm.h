@@ -53,7 +53,7 @@ static int NAME(lstm_forward)(walk_t walk, int64_t hidden, int64_t inputs, const
                         .initial = initial, .initial_cells = initial_cells, .packed = packed, .states = states,
                         .cells = cells, .gates = gates};
     run_slices(NAME(lstm_forward_slice), &job, slices);
-    free(packed);
+    give_back(packed);
     return 0;
 }
 
@@ -117,6 +117,6 @@ static int NAME(lstm_backward)(walk_t walk, int64_t hidden, int64_t inputs, cons
                         .deltas = deltas, .d_weights = d_weights, .d_bias = d_bias, .d_initial = d_initial,
                         .d_initial_cells = d_initial_cells};
     run_slices(NAME(lstm_backward_slice), &job, slices);
-    free(packed);
+    give_back(packed);
     return atomic_load(&job.failed);
 }

@@ -44,10 +44,11 @@ static void NAME(pack_panel)(REAL *panel, int64_t depth, int64_t width, const RE
     }
 }
 
+/* Borrowed: give it back. */
 static REAL *NAME(pack)(int64_t columns, NAME(source_t) first, NAME(source_t) second) {
     int64_t depth = first.depth + second.depth, panels = NAME(panels)(columns);
     size_t bytes = (size_t)(panels * depth * PANEL) * sizeof(REAL);
-    REAL *packed = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    REAL *packed = borrow(bytes);
     if (!packed) return NULL;
     for (int64_t p = 0; p < panels; p++) {
         int64_t width = at_most(PANEL, columns - p * PANEL);

@@ -50,7 +50,9 @@ static void run_slices(slice_t run, void *job, int slices) {
         work(&team);
         return;
     }
-    parallel_t parallel = (parallel_t)dlsym(RTLD_DEFAULT, "GOMP_parallel");
+    static _Atomic(parallel_t) found; /* torch is loaded before this library, so it is there at once or not at all */
+    parallel_t parallel = atomic_load(&found);
+    if (!parallel) atomic_store(&found, parallel = (parallel_t)dlsym(RTLD_DEFAULT, "GOMP_parallel"));
     if (parallel && !atomic_load(&forked)) {
         double start = now();
         parallel(work, &team, (unsigned)slices, 0);
