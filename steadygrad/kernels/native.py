@@ -1,19 +1,15 @@
 """The compiled kernels (c/steadygrad.c), loaded as a plain shared library."""
 
-from __future__ import annotations
-
 import ctypes
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from steadygrad.kernels.steps import Steps
-
+from steadygrad.kernels.steps import Steps
 
 ABI = 3
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
