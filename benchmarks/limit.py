@@ -47,7 +47,8 @@ class Products:
         self.initial, self.carried = torch.randn(B, N), torch.zeros(B, N)
         # on large pages, as the kernels allocate them
         self.projected, self.states, self.deltas = (native.empty(self.x, T * B, N).zero_() for _ in range(3))
-        self.dW, self.dU, self.d_weights = torch.zeros(N, N), torch.zeros(I, N), torch.zeros(N, N + I)
+        self.dW, self.dU = torch.zeros(N, N), torch.zeros(I, N)
+        self.d_weights = torch.zeros(torch.get_num_threads(), N, N + I)  # of W and U, room for each thread; sums first
 
     def project(self) -> None:
         torch.mm(self.x, self.U.mT, out=self.projected)
@@ -151,15 +152,13 @@ def c_walk(products: Products) -> Loop:
         raise MissingError(f"it calls version {WALK_ABI} of the C interface, and this is version {native.ABI}")
     B, T, N, I = products.size
     p, steps, parts = products, Steps.padded(T, B), min(torch.get_num_threads(), B)
-    d_weights = torch.zeros(parts, N, N + I)
 
     def run() -> None:
         native.call("elman_forward", steps, N, I, IDENTITY, p.x, p.U, None, p.W, p.initial, p.states, parts)
         p.carried.zero_()
-        d_weights.zero_()
+        p.d_weights.zero_()
         given = p.G, p.x, p.states, p.W, p.initial
-        native.call("elman_backward", steps, N, I, IDENTITY, *given, None, d_weights, None, p.carried, parts)
-        torch.sum(d_weights, 0, out=p.d_weights)
+        native.call("elman_backward", steps, N, I, IDENTITY, *given, None, p.d_weights, None, p.carried, parts)
 
     return run
 

@@ -125,9 +125,9 @@ def backward_c(
         d_initial,
         parts,
     )
-    d_W, d_U = native.total(d_weights).split([N, I], dim=1)
+    d_W, d_U = d_weights[0].split([N, I], dim=1)
     d_x = None if deltas is None else matmul(deltas, U)
-    return d_x, d_U, d_W, None if d_bias is None else native.total(d_bias), d_initial
+    return d_x, d_U, d_W, None if d_bias is None else d_bias[0], d_initial
 
 
 def forward_python(

@@ -145,8 +145,8 @@ def backward_c(
     given = (gradient, x, states, gates, U, initial)
     results = (deltas, d_weights, d_bias, d_initial)
     native.call("gru_backward", steps, N, I, ACTIVATIONS.index(activation), *given, *results, parts)
-    d_U, d_W = native.total(d_weights).split([N, I], dim=1)
-    d_gates, d_modulus = native.total(d_bias).split([3 * N, N])
+    d_U, d_W = d_weights[0].split([N, I], dim=1)
+    d_gates, d_modulus = d_bias[0].split([3 * N, N])
     return None if deltas is None else matmul(deltas, W), d_W, d_U, d_gates, d_modulus, d_initial
 
 

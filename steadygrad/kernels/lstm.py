@@ -126,9 +126,9 @@ def backward_c(
     given = (gradient, cell_gradient, x, states, cells, gates, U, initial, initial_cells)
     results = (deltas, d_weights, d_bias, d_initial, d_initial_cells)
     native.call("lstm_backward", steps, N, I, *given, *results, parts)
-    d_U, d_W = native.total(d_weights).split([N, I], dim=1)
+    d_U, d_W = d_weights[0].split([N, I], dim=1)
     d_x = None if deltas is None else matmul(deltas, W)
-    return d_x, d_W, d_U, native.total(d_bias), d_initial, d_initial_cells
+    return d_x, d_W, d_U, d_bias[0], d_initial, d_initial_cells
 
 
 def forward_python(

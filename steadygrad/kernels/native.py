@@ -65,11 +65,6 @@ def empty(like: Tensor, *shape: int) -> Tensor:
     return tensor
 
 
-def total(parts: Tensor) -> Tensor:
-    """The sum of what each thread found."""
-    return parts[0] if len(parts) == 1 else parts.sum(0)
-
-
 def call(name: str, steps: Steps, *arguments: int | Tensor | None) -> None:
     """Run the walk ``steadygrad_<name>`` on contiguous tensors of one type; None is a null pointer."""
     dtype = next(a.dtype for a in arguments if isinstance(a, Tensor))

@@ -86,8 +86,8 @@ static void NAME(elman_backward_slice)(void *argument, int slice) {
     NAME(outer_close)(&outer);
 }
 
-/* All results come as zeros. d_weights (hidden × (hidden + inputs): of W, then of U) and d_bias are there once for each
- * slice, and the caller adds them up. `deltas`, the gradients before the activation, may be null. */
+/* All results come as zeros. d_weights (hidden × (hidden + inputs): of W, then of U) and d_bias have room for
+ * each slice; the sums come first. `deltas`, the gradients before the activation, may be null. */
 static int NAME(elman_backward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *gradient,
                                 const REAL *x, const REAL *states, const REAL *W, const REAL *initial, REAL *deltas,
                                 REAL *d_weights, REAL *d_bias, REAL *d_initial, int slices) {
@@ -99,6 +99,8 @@ static int NAME(elman_backward)(walk_t walk, int64_t hidden, int64_t inputs, int
                          .packed = packed, .gradient = gradient, .x = x, .initial = initial, .states = (REAL *)states,
                          .deltas = deltas, .d_weights = d_weights, .d_bias = d_bias, .d_initial = d_initial};
     run_slices(NAME(elman_backward_slice), &job, slices);
+    NAME(add_up)(d_weights, hidden * (hidden + inputs), slices);
+    NAME(add_up)(d_bias, hidden, slices);
     give_back(packed);
     return atomic_load(&job.failed);
 }

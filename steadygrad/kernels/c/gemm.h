@@ -136,6 +136,12 @@ static void NAME(outer_add)(NAME(outer_t) *outer, int64_t first, int64_t last, c
     }
 }
 
+/* What the slices found, `count` numbers each, into the place of the first. */
+static void NAME(add_up)(REAL *parts, int64_t count, int slices) {
+    for (int slice = 1; parts && slice < slices; slice++)
+        for (int64_t k = 0; k < count; k++) parts[k] += parts[slice * count + k];
+}
+
 static void NAME(outer_flush)(NAME(outer_t) *outer) {
     int64_t plain = outer->resets ? outer->width - outer->hidden : outer->width;
     if (outer->filled) NAME(outer_add)(outer, 0, plain, NULL);

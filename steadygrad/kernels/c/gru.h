@@ -139,7 +139,7 @@ static void NAME(gru_backward_slice)(void *argument, int slice) {
 }
 
 /* All results come as zeros. d_weights (3 hidden × (hidden + inputs): of U, then of W) and d_bias (4 hidden: of the three
- * gates, then modReLU's) are there once for each slice, and the caller adds them up. `deltas` may be null. */
+ * gates, then modReLU's) have room for each slice; the sums come first. `deltas` may be null. */
 static int NAME(gru_backward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *gradient, const REAL *x,
                               const REAL *states, const REAL *gates, const REAL *U, const REAL *initial, REAL *deltas,
                               REAL *d_weights, REAL *d_bias, REAL *d_initial, int slices) {
@@ -153,6 +153,8 @@ static int NAME(gru_backward)(walk_t walk, int64_t hidden, int64_t inputs, int a
                        .packed = {both, candidate, NULL}, .deltas = deltas, .d_weights = d_weights, .d_bias = d_bias,
                        .d_initial = d_initial};
     if (both && candidate) run_slices(NAME(gru_backward_slice), &job, slices);
+    NAME(add_up)(d_weights, 3 * hidden * (hidden + inputs), slices);
+    NAME(add_up)(d_bias, 4 * hidden, slices);
     give_back(both);
     give_back(candidate);
     return !both || !candidate || atomic_load(&job.failed);

@@ -101,8 +101,8 @@ static void NAME(lstm_backward_slice)(void *argument, int slice) {
     NAME(outer_close)(&outer);
 }
 
-/* All results come as zeros. d_weights (4 hidden × (hidden + inputs): of U, then of W) and d_bias (4 hidden) are there once
- * for each slice, and the caller adds them up. `deltas` may be null. */
+/* All results come as zeros. d_weights (4 hidden × (hidden + inputs): of U, then of W) and d_bias (4 hidden) have room for
+ * each slice; the sums come first. `deltas` may be null. */
 static int NAME(lstm_backward)(walk_t walk, int64_t hidden, int64_t inputs, const REAL *gradient, const REAL *cell_gradient,
                                const REAL *x, const REAL *states, const REAL *cells, const REAL *gates, const REAL *U,
                                const REAL *initial, const REAL *initial_cells, REAL *deltas, REAL *d_weights, REAL *d_bias,
@@ -117,6 +117,8 @@ static int NAME(lstm_backward)(walk_t walk, int64_t hidden, int64_t inputs, cons
                         .deltas = deltas, .d_weights = d_weights, .d_bias = d_bias, .d_initial = d_initial,
                         .d_initial_cells = d_initial_cells};
     run_slices(NAME(lstm_backward_slice), &job, slices);
+    NAME(add_up)(d_weights, 4 * hidden * (hidden + inputs), slices);
+    NAME(add_up)(d_bias, 4 * hidden, slices);
     give_back(packed);
     return atomic_load(&job.failed);
 }
