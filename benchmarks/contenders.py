@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from benchmarks import peers
 from steadygrad import layers
+from steadygrad.kernels import Steps, elman_unroll
 from steadygrad.matrices import EigenvalueNormalized
 
 Build = Callable[[int, int], nn.Module]
@@ -52,12 +53,29 @@ def normalising(module: Module) -> Module:
     return module
 
 
+class Kernel(nn.Module):
+    """The kernel with its gradients and a free matrix, and nothing of a layer round it: no checks, no final state."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        cell = layers.RNN(inputs, hidden, activation="modrelu").cells[0]
+        self.U, self.W, self.b = cell.U, nn.Parameter(cell.W().detach().clone()), cell.b
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        time, batch, _ = x.shape
+        initial = x.new_zeros(batch, len(self.W))
+        states = elman_unroll(x.flatten(0, 1), self.U, self.W, self.b, initial, "modrelu", Steps.padded(time, batch))
+        return (states.view(time, batch, -1),)
+
+
 PLAIN = "RNN (modReLU)"
+KERNEL = "kernel (modReLU)"
 
 RIVALS: dict[str, Rival] = {
     "nn.RNN": Rival(nn.RNN),
     "nn.GRU": Rival(nn.GRU),
     "nn.LSTM": Rival(nn.LSTM),
+    KERNEL: Rival(Kernel),
     PLAIN: Rival(partial(layers.RNN, activation="modrelu")),
     "RNN (tanh)": Rival(layers.RNN),
     "ExpRNN": Rival(layers.ExpRNN),

@@ -22,7 +22,7 @@ Loop = Callable[[], None]
 
 IDENTITY = ACTIVATIONS.index("identity")
 
-WALK_ABI = 3
+WALK_ABI = 4
 """the version of the C interface whose arguments `c_walk` knows"""
 
 PROBE = 1024
@@ -47,8 +47,7 @@ class Products:
         self.initial, self.carried = torch.randn(B, N), torch.zeros(B, N)
         # on large pages, as the kernels allocate them
         self.projected, self.states, self.deltas = (native.empty(self.x, T * B, N).zero_() for _ in range(3))
-        self.dW, self.dU = torch.zeros(N, N), torch.zeros(I, N)
-        self.d_weights = torch.zeros(torch.get_num_threads(), N, N + I)  # of W and U, room for each thread; sums first
+        self.dW, self.dU, self.dU_walk = torch.zeros(N, N), torch.zeros(I, N), torch.zeros(N, I)
 
     def project(self) -> None:
         torch.mm(self.x, self.U.mT, out=self.projected)
@@ -156,9 +155,8 @@ def c_walk(products: Products) -> Loop:
     def run() -> None:
         native.call("elman_forward", steps, N, I, IDENTITY, p.x, p.U, None, p.W, p.initial, p.states, parts)
         p.carried.zero_()
-        p.d_weights.zero_()
         given = p.G, p.x, p.states, p.W, p.initial
-        native.call("elman_backward", steps, N, I, IDENTITY, *given, None, p.d_weights, None, p.carried, parts)
+        native.call("elman_backward", steps, N, I, IDENTITY, *given, None, p.dW, p.dU_walk, None, p.carried, parts)
 
     return run
 

@@ -105,29 +105,13 @@ def backward_c(
     N, I = U.shape
     parts = native.slices(steps, 2 * N * (N + I))
     deltas = native.empty(states, *states.shape) if need_x else None
-    d_weights = W.new_zeros(parts, N, N + I)
-    d_bias = W.new_zeros(parts, N) if need_bias else None
-    d_initial = torch.zeros_like(initial)
-    native.call(
-        "elman_backward",
-        steps,
-        N,
-        I,
-        ACTIVATIONS.index(activation),
-        gradient.contiguous(),
-        x,
-        states,
-        W,
-        initial,
-        deltas,
-        d_weights,
-        d_bias,
-        d_initial,
-        parts,
-    )
-    d_W, d_U = d_weights[0].split([N, I], dim=1)
+    d_W, d_U, d_initial = torch.empty_like(W), torch.empty_like(U), torch.zeros_like(initial)
+    d_bias = W.new_empty(N) if need_bias else None
+    given = (gradient.contiguous(), x, states, W, initial)
+    results = (deltas, d_W, d_U, d_bias, d_initial)
+    native.call("elman_backward", steps, N, I, ACTIVATIONS.index(activation), *given, *results, parts)
     d_x = None if deltas is None else matmul(deltas, U)
-    return d_x, d_U, d_W, None if d_bias is None else d_bias[0], d_initial
+    return d_x, d_U, d_W, d_bias, d_initial
 
 
 def forward_python(

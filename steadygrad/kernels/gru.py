@@ -140,13 +140,12 @@ def backward_c(
     N, I = U.shape[1], W.shape[1]
     parts = native.slices(steps, 6 * N * (N + I))
     deltas = native.empty(gates, *gates.shape) if need_x else None
-    d_weights, d_bias = U.new_zeros(parts, 3 * N, N + I), U.new_zeros(parts, 4 * N)
+    d_U, d_W, d_bias = torch.empty_like(U), torch.empty_like(W), U.new_empty(4 * N)
     d_initial = torch.zeros_like(initial)
     given = (gradient, x, states, gates, U, initial)
-    results = (deltas, d_weights, d_bias, d_initial)
+    results = (deltas, d_U, d_W, d_bias, d_initial)
     native.call("gru_backward", steps, N, I, ACTIVATIONS.index(activation), *given, *results, parts)
-    d_U, d_W = d_weights[0].split([N, I], dim=1)
-    d_gates, d_modulus = d_bias[0].split([3 * N, N])
+    d_gates, d_modulus = d_bias.split([3 * N, N])
     return None if deltas is None else matmul(deltas, W), d_W, d_U, d_gates, d_modulus, d_initial
 
 

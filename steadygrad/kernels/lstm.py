@@ -121,14 +121,13 @@ def backward_c(
     N, I = U.shape[1], W.shape[1]
     parts = native.slices(steps, 8 * N * (N + I))
     deltas = native.empty(gates, *gates.shape) if need_x else None
-    d_weights, d_bias = U.new_zeros(parts, 4 * N, N + I), U.new_zeros(parts, 4 * N)
+    d_U, d_W, d_bias = torch.empty_like(U), torch.empty_like(W), U.new_empty(4 * N)
     d_initial, d_initial_cells = torch.zeros_like(initial), torch.zeros_like(initial_cells)
     given = (gradient, cell_gradient, x, states, cells, gates, U, initial, initial_cells)
-    results = (deltas, d_weights, d_bias, d_initial, d_initial_cells)
+    results = (deltas, d_U, d_W, d_bias, d_initial, d_initial_cells)
     native.call("lstm_backward", steps, N, I, *given, *results, parts)
-    d_U, d_W = d_weights[0].split([N, I], dim=1)
     d_x = None if deltas is None else matmul(deltas, W)
-    return d_x, d_W, d_U, d_bias[0], d_initial, d_initial_cells
+    return d_x, d_W, d_U, d_bias, d_initial, d_initial_cells
 
 
 def forward_python(

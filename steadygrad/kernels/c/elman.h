@@ -5,9 +5,44 @@ typedef struct {
     int activation;
     const int64_t *bounds;
     const REAL *x, *bias, *initial, *packed, *gradient;
-    REAL *states, *deltas, *d_weights, *d_bias, *d_initial;
+    REAL *states, *deltas, *d_initial;
+    NAME(sums_t) sums;
     atomic_int failed;
 } NAME(elman_t);
+
+/* φ on rows of h in place. `activation` is a constant after inlining, here and below: the loop has no switch inside. */
+INLINE void NAME(elman_activate)(const int activation, int64_t rows, int64_t N, const REAL *bias, REAL *h) {
+    for (int64_t r = 0; r < rows; r++, h += N) EACH_VECTOR(j, left, N) {
+        vec z = NAME(load_part)(h + j, left), b = {0};
+        if (bias) b = NAME(load_part)(bias + j, left);
+        if (activation != MODRELU) z += b;
+        NAME(store_part)(h + j, NAME(activate)(activation, z, b), left);
+    }
+}
+
+/* delta = φ'(h) ∘ (gradient + carried) on rows, and what the bias gets of it. */
+INLINE void NAME(elman_deactivate)(const int activation, int64_t rows, int64_t N, const REAL *h, const REAL *gradient,
+                                   const REAL *carried, REAL *delta, REAL *d_bias) {
+    EACH_VECTOR(j, left, N) {
+        vec sum = {0};
+        for (int64_t k = j; k < j + rows * N; k += N) {
+            vec y = NAME(load_part)(h + k, left);
+            vec d = NAME(load_part)(gradient + k, left) + NAME(load_part)(carried + k, left);
+            d = NAME(deactivate)(activation, y, d);
+            NAME(store_part)(delta + k, d, left);
+            sum += NAME(bias_part)(activation, y, d);
+        }
+        if (d_bias) NAME(store_part)(d_bias + j, NAME(load_part)(d_bias + j, left) + sum, left);
+    }
+}
+
+#define FOR_ACTIVATION(activation, call, ...)             \
+    switch (activation) {                                 \
+        case MODRELU: NAME(call)(MODRELU, __VA_ARGS__); break; \
+        case TANH: NAME(call)(TANH, __VA_ARGS__); break;  \
+        case RELU: NAME(call)(RELU, __VA_ARGS__); break;  \
+        default: NAME(call)(IDENTITY, __VA_ARGS__);       \
+    }
 
 static void NAME(elman_forward_slice)(void *argument, int slice) {
     NAME(elman_t) *job = argument;
@@ -23,12 +58,7 @@ static void NAME(elman_forward_slice)(void *argument, int slice) {
             REAL *h = job->states + here * N;
             NAME(product)(rows, N, (NAME(left_t)){I, job->x + here * I, I}, (NAME(left_t)){N, before, N}, job->packed, h, N, 0);
             if (job->activation == IDENTITY && !job->bias) continue;
-            for (int64_t r = 0; r < rows; r++, h += N) EACH_VECTOR(j, left, N) {
-                vec z = NAME(load_part)(h + j, left), b = {0};
-                if (job->bias) b = NAME(load_part)(job->bias + j, left);
-                if (job->activation != MODRELU) z += b;
-                NAME(store_part)(h + j, NAME(activate)(job->activation, z, b), left);
-            }
+            FOR_ACTIVATION(job->activation, elman_activate, rows, N, job->bias, h)
         }
     }
 }
@@ -51,9 +81,9 @@ static int NAME(elman_forward)(walk_t walk, int64_t hidden, int64_t inputs, int 
 static void NAME(elman_backward_slice)(void *argument, int slice) {
     NAME(elman_t) *job = argument;
     int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
-    REAL *d_bias = job->d_bias ? job->d_bias + slice * N : NULL;
+    REAL *d_bias = job->sums.biases ? NAME(sums_bias)(&job->sums, slice) : NULL;
     NAME(outer_t) outer;
-    if (!NAME(outer_open)(&outer, N, N, I, last - first, 0, job->d_weights + slice * N * (N + I))) {
+    if (!NAME(outer_open)(&outer, &job->sums, slice, last - first, 0)) {
         atomic_store(&job->failed, 1);
         NAME(outer_close)(&outer);
         return;
@@ -68,16 +98,8 @@ static void NAME(elman_backward_slice)(void *argument, int slice) {
                                                    : job->states + (job->walk.offsets[span.previous] + span.from) * N;
             REAL *deltas = outer.deltas + NAME(outer_take)(&outer, rows, before, job->x + here * I) * N;
             REAL *carried = job->d_initial + span.from * N;
-            for (int64_t r = 0; r < rows; r++) EACH_VECTOR(j, left, N) {
-                vec y = NAME(load_part)(job->states + (here + r) * N + j, left);
-                vec d = NAME(load_part)(job->gradient + (here + r) * N + j, left) + NAME(load_part)(carried + r * N + j, left);
-                d = NAME(deactivate)(job->activation, y, d);
-                NAME(store_part)(deltas + r * N + j, d, left);
-                if (d_bias) {
-                    vec sum = NAME(load_part)(d_bias + j, left) + NAME(bias_part)(job->activation, y, d);
-                    NAME(store_part)(d_bias + j, sum, left);
-                }
-            }
+            FOR_ACTIVATION(job->activation, elman_deactivate, rows, N, job->states + here * N, job->gradient + here * N,
+                           carried, deltas, d_bias)
             if (job->deltas) memcpy(job->deltas + here * N, deltas, (size_t)(rows * N) * sizeof(REAL));
             NAME(product)(rows, N, (NAME(left_t)){0, NULL, 0}, (NAME(left_t)){N, deltas, N}, job->packed, carried, N, 0);
         }
@@ -86,21 +108,21 @@ static void NAME(elman_backward_slice)(void *argument, int slice) {
     NAME(outer_close)(&outer);
 }
 
-/* All results come as zeros. d_weights (hidden × (hidden + inputs): of W, then of U) and d_bias have room for
- * each slice; the sums come first. `deltas`, the gradients before the activation, may be null. */
+/* d_initial comes as zeros. `deltas`, the gradients before the activation, and d_bias may be null. */
 static int NAME(elman_backward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *gradient,
                                 const REAL *x, const REAL *states, const REAL *W, const REAL *initial, REAL *deltas,
-                                REAL *d_weights, REAL *d_bias, REAL *d_initial, int slices) {
+                                REAL *d_W, REAL *d_U, REAL *d_bias, REAL *d_initial, int slices) {
     int64_t bounds[slices + 1];
     balance(&walk, slices, bounds);
+    NAME(sums_t) sums = {hidden, hidden, inputs, d_bias ? hidden : 0, slices, NULL};
     REAL *packed = NAME(pack)(hidden, NAME(plain)(NULL, 0, 0), NAME(plain)(W, hidden, hidden));
-    if (!packed) return 1;
+    int ready = NAME(sums_open)(&sums) && packed;
     NAME(elman_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .activation = activation, .bounds = bounds,
                          .packed = packed, .gradient = gradient, .x = x, .initial = initial, .states = (REAL *)states,
-                         .deltas = deltas, .d_weights = d_weights, .d_bias = d_bias, .d_initial = d_initial};
-    run_slices(NAME(elman_backward_slice), &job, slices);
-    NAME(add_up)(d_weights, hidden * (hidden + inputs), slices);
-    NAME(add_up)(d_bias, hidden, slices);
+                         .deltas = deltas, .sums = sums, .d_initial = d_initial};
+    if (ready) run_slices(NAME(elman_backward_slice), &job, slices);
     give_back(packed);
-    return atomic_load(&job.failed);
+    NAME(sums_close)(&sums, d_W, d_U, d_bias);
+    return !ready || atomic_load(&job.failed);
 }
+#undef FOR_ACTIVATION

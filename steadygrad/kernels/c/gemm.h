@@ -75,6 +75,55 @@ static __attribute__((noinline)) void NAME(gemm_rows)(const NAME(gemm_t) *job, i
     }
 }
 
+/* What the slices of a walk find for the weights and biases: `width` × (hidden + inputs) numbers and `biases` more for each. */
+typedef struct {
+    int64_t width, hidden, inputs, biases;
+    int slices;
+    REAL *found;
+} NAME(sums_t);
+
+static REAL *NAME(numbers)(int64_t count) { return borrow((size_t)count * sizeof(REAL)); }
+
+INLINE int64_t NAME(sums_weights)(const NAME(sums_t) *sums) { return sums->width * (sums->hidden + sums->inputs); }
+INLINE int64_t NAME(sums_size)(const NAME(sums_t) *sums) { return NAME(sums_weights)(sums) + sums->biases; }
+
+static int NAME(sums_open)(NAME(sums_t) *sums) {
+    sums->found = NAME(numbers)(NAME(sums_size)(sums) * sums->slices);
+    return sums->found != NULL;
+}
+
+/* The slice's own weight gradient, zero at first, and the bias gradient behind it. */
+static REAL *NAME(sums_weight)(const NAME(sums_t) *sums, int slice) {
+    return sums->found + slice * NAME(sums_size)(sums);
+}
+static REAL *NAME(sums_bias)(const NAME(sums_t) *sums, int slice) {
+    return NAME(sums_weight)(sums, slice) + NAME(sums_weights)(sums);
+}
+static void NAME(sums_clear)(const NAME(sums_t) *sums, int slice) {
+    memset(NAME(sums_weight)(sums, slice), 0, (size_t)NAME(sums_size)(sums) * sizeof(REAL));
+}
+
+INLINE void NAME(add_up)(REAL *to, const REAL *from, int64_t apart, int slices, int64_t count) {
+    for (int64_t k = 0; k < count; k++) {
+        REAL sum = from[k];
+        for (int slice = 1; slice < slices; slice++) sum += from[slice * apart + k];
+        to[k] = sum;
+    }
+}
+
+/* Adds them up: d_hidden (width × hidden), d_input (width × inputs), d_bias (biases; may be null). */
+static void NAME(sums_close)(NAME(sums_t) *sums, REAL *d_hidden, REAL *d_input, REAL *d_bias) {
+    int64_t N = sums->hidden, I = sums->inputs, apart = NAME(sums_size)(sums);
+    const REAL *row = sums->found;
+    if (!row) return;
+    for (int64_t r = 0; r < sums->width; r++, row += N + I) {
+        NAME(add_up)(d_hidden + r * N, row, apart, sums->slices, N);
+        NAME(add_up)(d_input + r * I, row + N, apart, sums->slices, I);
+    }
+    if (d_bias) NAME(add_up)(d_bias, row, apart, sums->slices, sums->biases);
+    give_back(sums->found);
+}
+
 /* The weight gradient of a walk, Σ δ ⊗ [h_before | x], gathered while δ and h are still in cache: the walk leaves its deltas
  * in `deltas`, and whenever these are full they are multiplied with the states and inputs they belong to. The last rows of
  * a GRU's δ, those of the candidate, go with r∘h instead of h; the walk leaves it in `resets`. */
@@ -89,12 +138,11 @@ typedef struct {
     NAME(chunk_t) *chunk;
 } NAME(outer_t);
 
-static REAL *NAME(numbers)(int64_t count) { return borrow((size_t)count * sizeof(REAL)); }
-
-static int NAME(outer_open)(NAME(outer_t) *outer, int64_t width, int64_t hidden, int64_t inputs, int64_t most_rows, int resets,
-                            REAL *total) {
-    int64_t room = at_least(NAME(DEPTH), most_rows);
-    *outer = (NAME(outer_t)){.width = width, .hidden = hidden, .inputs = inputs, .room = room, .total = total};
+static int NAME(outer_open)(NAME(outer_t) *outer, const NAME(sums_t) *sums, int slice, int64_t most_rows, int resets) {
+    int64_t room = at_least(NAME(DEPTH), most_rows), width = sums->width, hidden = sums->hidden;
+    NAME(sums_clear)(sums, slice);
+    *outer = (NAME(outer_t)){.width = width, .hidden = hidden, .inputs = sums->inputs, .room = room,
+                             .total = NAME(sums_weight)(sums, slice)};
     outer->deltas = NAME(numbers)(room * width);
     outer->resets = resets ? NAME(numbers)(room * hidden) : NULL;
     outer->panel = NAME(numbers)(room * PANEL);
@@ -134,12 +182,6 @@ static void NAME(outer_add)(NAME(outer_t) *outer, int64_t first, int64_t last, c
         }
         NAME(gemm_rows)(&job, first, last, 0, outer->filled, outer->panel, column);
     }
-}
-
-/* What the slices found, `count` numbers each, into the place of the first. */
-static void NAME(add_up)(REAL *parts, int64_t count, int slices) {
-    for (int slice = 1; parts && slice < slices; slice++)
-        for (int64_t k = 0; k < count; k++) parts[k] += parts[slice * count + k];
 }
 
 static void NAME(outer_flush)(NAME(outer_t) *outer) {

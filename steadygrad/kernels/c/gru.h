@@ -8,7 +8,8 @@ typedef struct {
     const int64_t *bounds;
     const REAL *x, *bias, *modulus, *initial, *gradient;
     const REAL *packed[3];
-    REAL *states, *gates, *deltas, *d_weights, *d_bias, *d_initial;
+    REAL *states, *gates, *deltas, *d_initial;
+    NAME(sums_t) sums;
     atomic_int failed;
 } NAME(gru_t);
 
@@ -85,10 +86,10 @@ static int NAME(gru_forward)(walk_t walk, int64_t hidden, int64_t inputs, int ac
 static void NAME(gru_backward_slice)(void *argument, int slice) {
     NAME(gru_t) *job = argument;
     int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
-    REAL *d_bias = job->d_bias + slice * 4 * N; /* reset, update, candidate, and modReLU's */
+    REAL *d_bias = NAME(sums_bias)(&job->sums, slice); /* reset, update, candidate, and modReLU's */
     REAL *scratch = NAME(numbers)((last - first) * N + 1);
     NAME(outer_t) outer;
-    int open = NAME(outer_open)(&outer, 3 * N, N, I, last - first, 1, job->d_weights + slice * 3 * N * (N + I));
+    int open = NAME(outer_open)(&outer, &job->sums, slice, last - first, 1);
     if (!open || !scratch) atomic_store(&job->failed, 1);
     NAME(left_t) none = {0, NULL, 0};
     span_t spans[2];
@@ -138,24 +139,23 @@ static void NAME(gru_backward_slice)(void *argument, int slice) {
     give_back(scratch);
 }
 
-/* All results come as zeros. d_weights (3 hidden × (hidden + inputs): of U, then of W) and d_bias (4 hidden: of the three
- * gates, then modReLU's) have room for each slice; the sums come first. `deltas` may be null. */
+/* d_initial comes as zeros. d_bias (4 hidden) is that of the three gates, then modReLU's. `deltas` may be null. */
 static int NAME(gru_backward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *gradient, const REAL *x,
                               const REAL *states, const REAL *gates, const REAL *U, const REAL *initial, REAL *deltas,
-                              REAL *d_weights, REAL *d_bias, REAL *d_initial, int slices) {
+                              REAL *d_U, REAL *d_W, REAL *d_bias, REAL *d_initial, int slices) {
     int64_t bounds[slices + 1];
     balance(&walk, slices, bounds);
+    NAME(sums_t) sums = {3 * hidden, hidden, inputs, 4 * hidden, slices, NULL};
     NAME(source_t) nothing = NAME(plain)(NULL, 0, 0);
     REAL *both = NAME(pack)(hidden, nothing, NAME(plain)(U, 2 * hidden, hidden));
     REAL *candidate = NAME(pack)(hidden, nothing, NAME(plain)(U + 2 * hidden * hidden, hidden, hidden));
+    int ready = NAME(sums_open)(&sums) && both && candidate;
     NAME(gru_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .activation = activation, .bounds = bounds,
                        .gradient = gradient, .x = x, .initial = initial, .states = (REAL *)states, .gates = (REAL *)gates,
-                       .packed = {both, candidate, NULL}, .deltas = deltas, .d_weights = d_weights, .d_bias = d_bias,
-                       .d_initial = d_initial};
-    if (both && candidate) run_slices(NAME(gru_backward_slice), &job, slices);
-    NAME(add_up)(d_weights, 3 * hidden * (hidden + inputs), slices);
-    NAME(add_up)(d_bias, 4 * hidden, slices);
+                       .packed = {both, candidate, NULL}, .deltas = deltas, .sums = sums, .d_initial = d_initial};
+    if (ready) run_slices(NAME(gru_backward_slice), &job, slices);
     give_back(both);
     give_back(candidate);
-    return !both || !candidate || atomic_load(&job.failed);
+    NAME(sums_close)(&sums, d_U, d_W, d_bias);
+    return !ready || atomic_load(&job.failed);
 }

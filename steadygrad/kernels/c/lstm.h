@@ -6,7 +6,8 @@ typedef struct {
     int64_t hidden, inputs;
     const int64_t *bounds;
     const REAL *x, *bias, *initial, *initial_cells, *packed, *gradient, *cell_gradient;
-    REAL *states, *cells, *gates, *deltas, *d_weights, *d_bias, *d_initial, *d_initial_cells;
+    REAL *states, *cells, *gates, *deltas, *d_initial, *d_initial_cells;
+    NAME(sums_t) sums;
     atomic_int failed;
 } NAME(lstm_t);
 
@@ -61,10 +62,10 @@ static int NAME(lstm_forward)(walk_t walk, int64_t hidden, int64_t inputs, const
 static void NAME(lstm_backward_slice)(void *argument, int slice) {
     NAME(lstm_t) *job = argument;
     int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
-    REAL *d_bias = job->d_bias + slice * 4 * N;
+    REAL *d_bias = NAME(sums_bias)(&job->sums, slice);
     NAME(left_t) none = {0, NULL, 0};
     NAME(outer_t) outer;
-    int open = NAME(outer_open)(&outer, 4 * N, N, I, last - first, 0, job->d_weights + slice * 4 * N * (N + I));
+    int open = NAME(outer_open)(&outer, &job->sums, slice, last - first, 0);
     if (!open) atomic_store(&job->failed, 1);
     span_t spans[2];
     for (int64_t s = job->walk.steps - 1; s >= 0 && open; s--) {
@@ -101,24 +102,22 @@ static void NAME(lstm_backward_slice)(void *argument, int slice) {
     NAME(outer_close)(&outer);
 }
 
-/* All results come as zeros. d_weights (4 hidden × (hidden + inputs): of U, then of W) and d_bias (4 hidden) have room for
- * each slice; the sums come first. `deltas` may be null. */
+/* d_initial and d_initial_cells come as zeros. `deltas` may be null. */
 static int NAME(lstm_backward)(walk_t walk, int64_t hidden, int64_t inputs, const REAL *gradient, const REAL *cell_gradient,
                                const REAL *x, const REAL *states, const REAL *cells, const REAL *gates, const REAL *U,
-                               const REAL *initial, const REAL *initial_cells, REAL *deltas, REAL *d_weights, REAL *d_bias,
-                               REAL *d_initial, REAL *d_initial_cells, int slices) {
+                               const REAL *initial, const REAL *initial_cells, REAL *deltas, REAL *d_U, REAL *d_W,
+                               REAL *d_bias, REAL *d_initial, REAL *d_initial_cells, int slices) {
     int64_t bounds[slices + 1];
     balance(&walk, slices, bounds);
+    NAME(sums_t) sums = {4 * hidden, hidden, inputs, 4 * hidden, slices, NULL};
     REAL *packed = NAME(pack)(hidden, NAME(plain)(NULL, 0, 0), NAME(plain)(U, 4 * hidden, hidden));
-    if (!packed) return 1;
+    int ready = NAME(sums_open)(&sums) && packed;
     NAME(lstm_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .bounds = bounds, .gradient = gradient,
                         .cell_gradient = cell_gradient, .x = x, .states = (REAL *)states, .cells = (REAL *)cells,
                         .gates = (REAL *)gates, .packed = packed, .initial = initial, .initial_cells = initial_cells,
-                        .deltas = deltas, .d_weights = d_weights, .d_bias = d_bias, .d_initial = d_initial,
-                        .d_initial_cells = d_initial_cells};
-    run_slices(NAME(lstm_backward_slice), &job, slices);
-    NAME(add_up)(d_weights, 4 * hidden * (hidden + inputs), slices);
-    NAME(add_up)(d_bias, 4 * hidden, slices);
+                        .deltas = deltas, .sums = sums, .d_initial = d_initial, .d_initial_cells = d_initial_cells};
+    if (ready) run_slices(NAME(lstm_backward_slice), &job, slices);
     give_back(packed);
-    return atomic_load(&job.failed);
+    NAME(sums_close)(&sums, d_U, d_W, d_bias);
+    return !ready || atomic_load(&job.failed);
 }
