@@ -43,5 +43,6 @@ class NNRNN(RNN):
         self.spectrum_pull = spectrum_pull
 
     def penalty(self) -> Tensor | float:
-        gammas = [m.free[2] for m in self.modules() if isinstance(m, Matrix)]  # free: basis, θ, γ, T
+        matrices = [m for m in self.modules() if isinstance(m, Matrix)]
+        gammas = [f for m in matrices for f, kind in zip(m.free, m.kinds, strict=True) if kind == "modulus"]
         return self.spectrum_pull * sum((gamma - 1).square().sum() for gamma in gammas)

@@ -11,7 +11,7 @@ from steadygrad.matrices.eigenvalue import EigenvalueNormalized, eigenvalue_norm
 from steadygrad.matrices.exponential import Exponential, exponential
 from steadygrad.matrices.free import Free, free
 from steadygrad.matrices.longshort import LongShort, long_short
-from steadygrad.matrices.matrix import Matrix, check_size, nearest_orthogonal, skew, skew_free
+from steadygrad.matrices.matrix import Matrix, NonFiniteError, check_size, nearest_orthogonal, skew, skew_free
 from steadygrad.matrices.measures import departure_from_normality, orthogonality_error, spectral_radius
 from steadygrad.matrices.neumann import NeumannCayley, neumann_cayley
 from steadygrad.matrices.schur import RealSchur, real_schur
@@ -24,6 +24,7 @@ __all__ = [
     "LongShort",
     "Matrix",
     "NeumannCayley",
+    "NonFiniteError",
     "RealSchur",
     "ScaledCayley",
     "build",

@@ -40,6 +40,8 @@ class ScaledCayley(nn.Module):
 
     D: Tensor
 
+    kinds = ("skew",)
+
     def __init__(self, size: int, reflections: int = 0) -> None:
         super().__init__()
         self.size = check_size(type(self).__name__, size)

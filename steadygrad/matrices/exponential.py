@@ -152,6 +152,8 @@ class Exponential(nn.Module):
     seen: Tensor
     updates: Tensor
 
+    kinds = ("skew",)
+
     def __init__(self, size: int, rebase_every: int | None = None) -> None:
         super().__init__()
         if size < 1:

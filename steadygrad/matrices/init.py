@@ -66,6 +66,11 @@ def xavier(size: int, generator: Generator | None = None) -> Tensor:
     return nn.init.xavier_uniform_(torch.empty(check_size("xavier", size), size), generator=generator)
 
 
+def glorot(size: int, generator: Generator | None = None) -> Tensor:
+    """W ~ N(0, 1/n), Glorot & Bengio (2010) in its normal form."""
+    return nn.init.xavier_normal_(torch.empty(check_size("glorot", size), size), generator=generator)
+
+
 def uniform_numbers(count: int, low: float, high: float, generator: Generator | None) -> Tensor:
     return torch.empty(count).uniform_(low, high, generator=generator)
 
@@ -87,6 +92,7 @@ FULL: dict[str, Initialiser] = {
     "disc": disc,
     "uniform": uniform,
     "xavier": xavier,
+    "glorot": glorot,
 }
 
 

@@ -65,6 +65,11 @@ class LongShort(nn.Module):
         maps = {"A": self.long, "T": self.short}
         return tuple(maps[name].right_inverse(blocks[name]) if name in maps else blocks[name] for name in self._names())
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        kinds = {"A": getattr(self.long, "kinds", ("matrix",))[0], "T": "matrix", "C": "coupling"}
+        return tuple(kinds[name] for name in self._names())
+
     def _names(self) -> list[str]:
         present = {"A": self.long, "T": self.short, "C": self.coupling}
         return [name for name, part in present.items() if part]

@@ -9,6 +9,10 @@ import torch
 from torch import Tensor, nn
 
 
+class NonFiniteError(ValueError):
+    """A parameter holds NaN or infinity: whatever trained it has diverged."""
+
+
 class Matrix(nn.Module):
     """W = map(*free): optimise the free tensors, call the module for the matrix.
 
@@ -33,6 +37,16 @@ class Matrix(nn.Module):
             return size
         with torch.no_grad():
             return len(self())
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What each free tensor is, as the map says: skew, angle, modulus, transient, coupling or plainly matrix."""
+        return getattr(self.map, "kinds", None) or ("matrix",) * len(self.free)
+
+    def readings(self) -> dict[str, float]:
+        """Numbers worth watching while the matrix is trained, if its map has any."""
+        read: Callable[[], dict[str, float]] | None = getattr(self.map, "readings", None)
+        return {} if read is None else read()
 
     def forward(self) -> Tensor:
         free = self._free()
@@ -73,7 +87,7 @@ class Matrix(nn.Module):
         for i, f in enumerate(free):
             # one NaN or infinity spoils the sum, which is cheaper to look at than every entry
             if not math.isfinite(f.detach().sum().item()) and (wrong := f.numel() - int(f.isfinite().sum())):
-                raise ValueError(
+                raise NonFiniteError(
                     f"{type(self.map).__name__} expects finite parameters; got {wrong} NaN or infinite values "
                     f"in free tensor {i} of shape {tuple(f.shape)}"
                 )

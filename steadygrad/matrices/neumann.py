@@ -67,6 +67,9 @@ class NeumannCayley(ScaledCayley):
         inverse, delta = self._step
         return float(torch.linalg.matrix_norm(inverse @ skew(delta, self.size), 2))
 
+    def readings(self) -> dict[str, float]:
+        return {"neumann_norm": self.neumann_norm}
+
     def forward(self, free: Tensor) -> Tensor:
         with torch.inference_mode(False), torch.no_grad():  # Ã outlives an evaluation in inference mode
             J = skew(-free, self.size)

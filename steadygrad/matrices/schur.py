@@ -70,6 +70,8 @@ class RealSchur(nn.Module):
     1 × 1 block γ, so there are ⌊n/2⌋ angles and ⌈n/2⌉ moduli.
     """
 
+    kinds = ("skew", "angle", "modulus", "transient")
+
     def __init__(self, size: int, in_block: bool = False) -> None:
         super().__init__()
         self.size, self.in_block = check_size("RealSchur", size), in_block

@@ -1,0 +1,1 @@
+"""The command `steadygrad`: one file a verb, each calls one library function."""

@@ -1,0 +1,25 @@
+"""Measure speed and memory against peers, side by side. Needs a source checkout.
+
+steadygrad bench
+steadygrad bench --json speed.json --only steps --sizes 0,1
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import steadygrad
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Everything after `bench` goes to benchmarks/speed.py, which knows more: benchmarks/speed.py --help"
+    parser.add_argument("--json", metavar="FILE", help="write every number to FILE too")
+
+
+def run(options: argparse.Namespace) -> int:
+    script = Path(steadygrad.__file__).parent.parent / "benchmarks" / "speed.py"
+    if not script.exists():
+        raise ValueError("bench expects a source checkout: the benchmarks are not part of the installed package")
+    own = ["--json", options.json] if options.json else []
+    return subprocess.run([sys.executable, str(script), *own, *options.rest]).returncode

@@ -1,0 +1,80 @@
+"""What the verbs share: dotted settings, output, and the way a command fails."""
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+TABLES = ("layer", "task", "train")
+
+
+def fail(message: str, code: int = 2) -> int:
+    """One line on stderr."""
+    print("steadygrad: " + " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def console() -> Console:
+    """Coloured on a terminal, plain when piped; never cuts a line that a program will read."""
+    plain = Console()
+    return plain if plain.is_terminal else Console(width=200, no_color=True, highlight=False)
+
+
+def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES) -> dict[str, dict[str, Any]]:
+    """``--layer.hidden_size 64 --task.delay=100`` as {"layer": {"hidden_size": 64}, "task": {"delay": 100}}."""
+    found: dict[str, dict[str, Any]] = {}
+    words = list(rest)
+    while words:
+        word = words.pop(0)
+        key, equals, value = word.partition("=")
+        table, dot, name = key.removeprefix("--").partition(".")
+        if not key.startswith("--") or not dot or table not in tables or not name:
+            known = ", ".join(f"--{table}.KEY" for table in tables)
+            raise ValueError(f"unknown argument {word!r}; settings are {known}, and --help lists the rest")
+        if not equals:
+            if not words:
+                raise ValueError(f"{key} expects a value")
+            value = words.pop(0)
+        found.setdefault(table, {})[name] = parse(value)
+    return found
+
+
+def parse(text: str) -> Any:
+    """A value as TOML spells it: 64, 1e-3, true, [1, 2], { name = "schur" }; whatever is none of these is a word."""
+    if text == "none":
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return float(text)  # 1e-3 is TOML, but .5 is not
+    except ValueError:
+        return text
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right_from: int = 1) -> Table:
+    result = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for number, name in enumerate(header):
+        result.add_column(name, justify="right" if number >= right_from else "left", overflow="fold")
+    for row in rows:
+        result.add_row(*row)
+    return result
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=int, metavar="N", help="as many as torch takes by default; 1 is bit-exact")
+
+
+def set_threads(options: argparse.Namespace) -> None:
+    if options.threads is None:
+        return
+    if options.threads < 1:
+        raise ValueError(f"--threads expects at least 1; got {options.threads}")
+    import torch
+
+    torch.set_num_threads(options.threads)

@@ -1,0 +1,65 @@
+"""Test a trained run, also on other settings of its task: the transfer test.
+
+steadygrad evaluate runs/demo/demo/copy/nnrnn/seed-0
+steadygrad evaluate RUN --task.delay 500                      longer than it was trained for
+steadygrad evaluate RUN --task.delay 100,200,400 --examples 500
+"""
+
+import argparse
+import json
+from dataclasses import replace
+from typing import Any
+
+from steadygrad.cli.common import add_threads, console, dotted, set_threads, table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_directory", metavar="RUN", help="a run's directory")
+    parser.add_argument("--examples", type=int, default=1000, help="sequences to test on (default 1000)")
+    parser.add_argument("--weights", choices=("best", "last"), default="best")
+    parser.add_argument("--json", action="store_true", help="one JSON object a setting")
+    add_threads(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    given = dotted(options.rest, ("task",)).get("task", {})
+    from steadygrad.training import RunDirectory, evaluate_run
+
+    set_threads(options)
+    if options.examples < 1:
+        raise ValueError(f"--examples expects at least 1; got {options.examples}")
+    directory = RunDirectory(options.run_directory)
+    settings = directory.settings()
+    found = []
+    for changes in variants(given):
+        other = replace(settings, task=settings.task | changes)
+        numbers = evaluate_run(directory, other, weights=options.weights, examples=options.examples)
+        guess = other.build_task().guessing_loss
+        found.append({"task": other.resolved()["task"], **numbers, "guessing_loss": guess})
+    if options.json:
+        for row in found:
+            print(json.dumps(row))
+        return 0
+    metrics = [key for key in found[0] if key != "task"]
+    changed = list(given)
+    rows = [[*(str(row["task"][key]) for key in changed), *(f"{row[key]:.4g}" for key in metrics)] for row in found]
+    what = (
+        f"{settings.layer['name']} on {settings.task['name']}, {options.examples} sequences, {options.weights} weights"
+    )
+    console().print(table(what, [*changed, *metrics], rows, 0))
+    return 0
+
+
+def variants(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """``delay: "100,200"`` becomes two settings; several lists must be of one length."""
+    from steadygrad.cli.common import parse
+
+    lists = {key: [parse(part) for part in value.split(",")] for key, value in given.items() if is_list(value)}
+    lengths = {len(values) for values in lists.values()}
+    if len(lengths) > 1:
+        raise ValueError(f"lists of settings expect one length; got {', '.join(map(str, sorted(lengths)))}")
+    return [given | {key: values[i] for key, values in lists.items()} for i in range(lengths.pop() if lengths else 1)]
+
+
+def is_list(value: object) -> bool:
+    return isinstance(value, str) and "," in value

@@ -1,0 +1,49 @@
+"""The command line: finds the verb, turns bad input into one line and exit code 2."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import steadygrad
+from steadygrad.cli.common import fail
+
+VERBS = ("show", "train", "evaluate", "reproduce", "report", "bench")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 done, 1 a run diverged or failed, 2 bad input, 130 stopped by Ctrl-C."""
+    parser = argparse.ArgumentParser(
+        prog="steadygrad",
+        description="Recurrent networks whose gradients neither vanish nor explode.",
+        epilog="steadygrad VERB --help says more. First steps: steadygrad show, steadygrad train nnrnn copy",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"steadygrad {steadygrad.__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb in VERBS:
+        module = import_module(f"steadygrad.cli.{verb}")
+        summary = (module.__doc__ or "").splitlines()[0]
+        own = verbs.add_parser(
+            verb,
+            help=summary,
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        module.add_arguments(own)
+        own.set_defaults(run=module.run, parser=own)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options, rest = parser.parse_known_args(given)
+    options.rest = rest
+    try:
+        return options.run(options) or 0
+    except KeyboardInterrupt:
+        return fail("stopped", 130)
+    except ValueError as error:
+        return fail(str(error))
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        return fail(f"{error.filename or 'a file'}: {error.strerror or error}")

@@ -1,0 +1,57 @@
+"""Train a layer on a task.
+
+    steadygrad train nnrnn copy                                   the nearest paper's settings
+    steadygrad train lstm adding --task.length 400 --train.lr 1e-3
+    steadygrad train ncgru denoise --layer.hidden_size 64 --seed 1 --out runs/mine
+    steadygrad train nnrnn copy --out runs/mine --resume          go on after a stop
+
+Settings are --layer.KEY, --task.KEY and --train.KEY; `steadygrad show LAYER`, `show TASK` and `show train` list them.
+Ctrl-C stops between two updates and saves.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from steadygrad.cli.common import add_threads, console, dotted, fail, set_threads
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("layer", metavar="LAYER")
+    parser.add_argument("task", metavar="TASK")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", metavar="DIR", help="the run's directory (default: runs/LAYER-TASK-SEED)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in DIR")
+    parser.add_argument("--device", default="cpu", help="where to train, as torch names it (default cpu)")
+    parser.add_argument("--tensorboard", action="store_true", help="also write tensorboard/ into the run's directory")
+    add_threads(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    given = dotted(options.rest)
+    from steadygrad.experiments import nearest
+    from steadygrad.training import Settings, ShowProgress, TensorBoard, train
+
+    set_threads(options)
+    near = nearest(options.layer, options.task)
+    tables = {key: near.tables[key] | given.get(key, {}) for key in ("layer", "task", "train")}
+    settings = Settings.from_tables({**tables, "seed": options.seed}, "train")
+    out = options.out or f"runs/{options.layer}-{options.task}-{options.seed}"
+    where = console()
+    where.print(f"settings: {near.source}" + (", with yours" if given else ""), highlight=False)
+    watches = [ShowProgress(f"{options.layer} {options.task}"), *([TensorBoard()] if options.tensorboard else [])]
+    result = train(settings, out, resume=options.resume, watches=watches, device=options.device)
+    where.print(summary(result, out), highlight=False)
+    if result["status"] == "diverged":
+        return fail(f"diverged {result['why']}", 1)
+    return 130 if result["status"] == "interrupted" else 0
+
+
+def summary(result: dict[str, Any], out: str | Path) -> str:
+    score, best = result["score"], result["best"] or {}
+    words = [f"{result['status']} after {result['steps']} updates, {result['wall_seconds']:.0f} s"]
+    if best:
+        value = f"{score} {best[score]:.4g}, " if score != "loss" else ""
+        words.append(f"best: {value}loss {best['loss']:.3g} (guessing {result['guessing_loss']:.3g})")
+    words.append(f"{result['parameters']:,} parameters")
+    return "; ".join(words) + f"\nin {out}"

@@ -1,0 +1,51 @@
+"""Settings for a layer and a task that no one has given any for: those of the nearest row of a paper."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from steadygrad.experiments.recipe import Recipe, every
+from steadygrad.layers import LAYERS
+from steadygrad.tasks import TASKS
+from steadygrad.training.settings import named
+
+OF_THE_LAYER = ("optimizer", "lr", "lr_constrained", "smoothing", "decay_transients", "clip")
+"""training settings that go with a layer; the others go with the task"""
+
+
+@dataclass(frozen=True)
+class Nearest:
+    tables: dict[str, Any]
+    """layer, task and train, as `Settings.from_tables` takes them"""
+    source: str
+    """where they come from, in words"""
+
+
+def nearest(layer: str, task: str) -> Nearest:
+    """The row for this pair if a paper has one; else the task's settings of one row with the layer's of another."""
+    named("layer", {"name": layer}, LAYERS)
+    named("task", {"name": task}, TASKS)
+    rows = [recipe for recipe in every() if recipe.missing is None]
+    for_task = [row for row in rows if row.task["name"] == task]
+    for_layer = [row for row in rows if row.layer["name"] == layer]
+    for row in for_task:
+        if row in for_layer:
+            settings = tables(row)
+            return Nearest(settings, f"{row.name}, at desk scale")
+    if not for_task:
+        return Nearest(
+            {"layer": {"name": layer, "hidden_size": 128}, "task": {"name": task}, "train": {}}, "the defaults"
+        )
+    base = tables(for_task[0])
+    if not for_layer:
+        own = {"name": layer, "hidden_size": 128}
+        return Nearest(base | {"layer": own}, f"{for_task[0].name} with a {layer} of 128 units, at desk scale")
+    other = tables(for_layer[0])
+    train = {key: value for key, value in base["train"].items() if key not in OF_THE_LAYER}
+    train |= {key: value for key, value in other["train"].items() if key in OF_THE_LAYER}
+    source = f"the task as in {for_task[0].name}, the layer as in {for_layer[0].name}, at desk scale"
+    return Nearest({"layer": other["layer"], "task": base["task"], "train": train}, source)
+
+
+def tables(recipe: Recipe) -> dict[str, Any]:
+    changes = recipe.scales.get("desk", {})
+    return {key: getattr(recipe, key) | changes.get(key, {}) for key in ("layer", "task", "train")}

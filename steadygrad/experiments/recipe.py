@@ -1,0 +1,170 @@
+"""One row of a paper's table, as data: which layer, which task, how trained, what was printed."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from steadygrad.layers import LAYERS
+from steadygrad.tasks import TASKS
+from steadygrad.training import Settings
+from steadygrad.training.settings import check_type, refuse_unknown
+
+PAPERS = Path(__file__).parent / "papers"
+SCALES = ("smoke", "desk", "paper")
+
+HEADER = {"title", "authors", "venue", "year", "url", "code", "bibtex"}
+SHARED = {"layer", "task", "train", "seeds", "metric", "attained", "parameters", "published", "note", "desk", "smoke"}
+"""what a row may say, and a table for all its rows"""
+OF_TABLE = {"caption"}
+
+Table = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Paper:
+    name: str
+    header: dict[str, Any]
+    recipes: tuple["Recipe", ...]
+
+    @property
+    def title(self) -> str:
+        return str(self.header["title"])
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """``published`` are numbers by metric, as printed; ``metric`` is the one that the table compares.
+
+    ``scales`` holds what differs from the paper's setting on a desk, and for a smoke test.
+    """
+
+    paper: str
+    table: str
+    row: str
+    layer: dict[str, Any]
+    task: dict[str, Any]
+    train: dict[str, Any]
+    seeds: tuple[int, ...] = (0,)
+    metric: str = "loss"
+    attained: str = "min"
+    """whether the smallest or the largest value of an evaluation counts"""
+    parameters: str | None = None
+    published: dict[str, float] = field(default_factory=dict)
+    caption: str = ""
+    note: str = ""
+    scales: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.paper}/{self.table}/{self.row}"
+
+    @property
+    def missing(self) -> str | None:
+        """What the row needs and the library does not have."""
+        for kind, name, known in (("layer", self.layer["name"], LAYERS), ("task", self.task["name"], TASKS)):
+            if name not in known:
+                return f"{kind} {name}"
+        return None
+
+    def reduced(self, scale: str) -> str:
+        """What ``scale`` changes, in words; empty if nothing."""
+        changes = self.scales.get(scale, {})
+        words = [f"{k} {v}" for table in ("layer", "task", "train") for k, v in changes.get(table, {}).items()]
+        return ", ".join(words)
+
+    def settings(self, scale: str = "paper", seed: int | None = None) -> Settings:
+        if scale not in SCALES:
+            raise ValueError(f"{self.name} expects a scale out of {', '.join(SCALES)}; got {scale!r}")
+        changes = self.scales.get(scale, {})
+        tables = {
+            "layer": self.layer | changes.get("layer", {}),
+            "task": self.task | changes.get("task", {}),
+            "train": self.train | changes.get("train", {}),
+            "seed": self.seeds[0] if seed is None else seed,
+        }
+        return Settings.from_tables(tables, self.name)
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in PAPERS.glob("*.toml"))
+
+
+@cache
+def load(paper: str) -> Paper:
+    if paper not in names():
+        raise ValueError(f"no paper {paper!r}; known: {', '.join(names())}")
+    return read(paper, (PAPERS / f"{paper}.toml").read_text("utf-8"))
+
+
+def read(paper: str, text: str) -> Paper:
+    """A paper's tables. A row inherits its table's settings and may override them key by key."""
+    document = tomllib.loads(text)
+    header = document.pop("paper", {})
+    refuse_unknown(f"{paper}.toml [paper]", header, sorted(HEADER))
+    recipes = []
+    for table, content in document.items():
+        shared = {key: value for key, value in content.items() if key in SHARED | OF_TABLE}
+        rows = {key: value for key, value in content.items() if key not in shared}
+        if not rows:
+            raise ValueError(f"{paper}.toml [{table}]: no rows")
+        for row, own in rows.items():
+            who = f"{paper}.toml [{table}.{row}]"
+            if not isinstance(own, dict):
+                raise ValueError(
+                    f"{paper}.toml [{table}]: unknown key {row!r}; known: {', '.join(sorted(SHARED | OF_TABLE))}"
+                )
+            refuse_unknown(who, own, sorted(SHARED))
+            recipes.append(assemble(who, paper, table, row, shared, own))
+    return Paper(paper, header, tuple(recipes))
+
+
+def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Table) -> Recipe:
+    merged = merge(shared, own)
+    scales = {scale: merged.pop(scale, {}) for scale in ("desk", "smoke")}
+    for scale, changes in scales.items():
+        refuse_unknown(f"{who} {scale}", changes, ["layer", "task", "train"])
+    for key in ("layer", "task"):
+        if "name" not in merged.get(key, {}):
+            raise ValueError(f"{who} expects a {key} with a name")
+    for metric, value in merged.get("published", {}).items():
+        check_type(f"{who} published", metric, value, float)
+    if merged.get("attained", "min") not in ("min", "max"):
+        raise ValueError(f"{who} expects attained to be min or max; got {merged['attained']!r}")
+    merged["seeds"] = tuple(merged.get("seeds", (0,)))
+    merged.setdefault("train", {})
+    return Recipe(paper, table, row, scales=scales, **merged)
+
+
+def merge(shared: Table, own: Table) -> dict[str, Any]:
+    """Tables in tables are merged too."""
+    both = dict(shared)
+    for key, value in own.items():
+        both[key] = merge(both[key], value) if isinstance(value, dict) and isinstance(both.get(key), dict) else value
+    return both
+
+
+def select(pattern: str) -> list[Recipe]:
+    """The rows that PAPER, PAPER/TABLE or PAPER/TABLE/ROW names; TABLE and ROW may have * and ?."""
+    paper, *rest = pattern.split("/")
+    if len(rest) > 2:
+        raise ValueError(f"expected PAPER[/TABLE[/ROW]]; got {pattern!r}")
+    table, row = [*rest, "*", "*"][:2]
+    recipes = load(paper).recipes
+    tables = list(dict.fromkeys(recipe.table for recipe in recipes if fnmatchcase(recipe.table, table)))
+    if not tables:
+        known = ", ".join(dict.fromkeys(recipe.table for recipe in recipes))
+        raise ValueError(f"no table {table!r} in {paper}; known: {known}")
+    found = [recipe for recipe in recipes if recipe.table in tables and fnmatchcase(recipe.row, row)]
+    if not found:
+        known = ", ".join(recipe.row for recipe in recipes if recipe.table in tables)
+        raise ValueError(f"no row {row!r} in {paper}/{table}; known: {known}")
+    return found
+
+
+def every() -> Iterator[Recipe]:
+    for name in names():
+        yield from load(name).recipes

@@ -1,0 +1,35 @@
+"""A recurrent layer and a linear readout: what a task trains."""
+
+from torch import Tensor, nn
+
+from steadygrad.layers import RecurrentLayer
+from steadygrad.layers.recurrent import State
+
+
+class SequenceModel(nn.Module):
+    """y_t = C h_t + c for every step, or with ``last_only`` for the last alone; h from the layer.
+
+    x (batch, time, input_size) → y (batch, time, output_size) or (batch, output_size).
+    """
+
+    def __init__(self, layer: RecurrentLayer, output_size: int, last_only: bool = False) -> None:
+        super().__init__()
+        if layer.batch_first:
+            raise ValueError("SequenceModel expects a layer with time first; got batch_first=True")
+        self.layer, self.last_only = layer, last_only
+        self.readout = nn.Linear(layer.output_size, output_size)
+        nn.init.xavier_normal_(self.readout.weight)  # nnRNN's code
+        nn.init.zeros_(self.readout.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.walk(x)[0]
+
+    def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """The same from a given state on, with the state it ends in."""
+        hidden, state = self.layer(x.transpose(0, 1), state)  # the kernels walk time first
+        if self.last_only:
+            return self.readout(hidden[-1]), state
+        return self.readout(hidden).transpose(0, 1), state
+
+    def penalty(self) -> Tensor | float:
+        return self.layer.penalty()

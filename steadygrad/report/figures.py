@@ -1,0 +1,67 @@
+"""Results as pictures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")  # files only; no window is ever opened
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from steadygrad.report.runs import Run, labels
+
+# Okabe & Ito's colours, which everybody can tell apart
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+STYLE: Any = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "font.size": 10,
+    "figure.dpi": 120,
+    "savefig.dpi": 160,
+    "legend.frameon": False,
+}
+
+
+def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
+    """Loss on a logarithmic scale, and beside it the task's score, against updates; validation data."""
+    score = runs[0].result["score"]
+    with plt.rc_context(STYLE):
+        metrics = ["loss"] if score in ("loss", "mse") else ["loss", score]
+        figure, axes = plt.subplots(
+            1, len(metrics), figsize=(5.2 * len(metrics), 3.6), squeeze=False, layout="constrained"
+        )
+        groups: dict[str, str] = {}
+        for axis, metric in zip(axes[0], metrics, strict=True):
+            for run, label in zip(runs, labels(runs), strict=True):
+                name = label.split(" seed ")[0]
+                colour = groups.setdefault(name, COLOURS[len(groups) % len(COLOURS)])
+                steps, values = run.curve(metric)
+                first = name not in axis.get_legend_handles_labels()[1]
+                axis.plot(steps, values, color=colour, label=name if first else None, linewidth=1.6, alpha=0.9)
+            finish(axis, metric, runs)
+        if title:
+            figure.suptitle(title)
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(target)
+        plt.close(figure)
+    return target
+
+
+def finish(axis: Axes, metric: str, runs: Sequence[Run]) -> None:
+    axis.set_xlabel("updates")
+    axis.set_ylabel({"loss": "validation loss", "accuracy": "recall accuracy"}.get(metric, metric))
+    if metric == "loss":
+        axis.set_yscale("log")
+        guesses = {run.result["guessing_loss"] for run in runs}
+        for guess in guesses:
+            axis.axhline(
+                guess, color="0.45", linestyle="--", linewidth=1, label="guessing" if len(guesses) == 1 else None
+            )
+        axis.legend()
+    else:
+        axis.set_ylim(-0.03, 1.03)

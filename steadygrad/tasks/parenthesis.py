@@ -1,0 +1,96 @@
+"""Parenthesis task: how many brackets of each type are open (Foerster et al., 2017; Jing et al., 2019)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from steadygrad.tasks.task import Task, accuracy, one_hot
+
+
+@dataclass(frozen=True)
+class Parenthesis(Task):
+    """After every token say for each of ``types`` bracket types how many are open, at most ``cap``.
+
+        input      ( [ x ( ) ] ] )       x one of ``noise`` tokens; all tokens equally likely
+        target  (  1 1 1 2 1 1 1 0       a bracket closed that was never opened changes nothing
+                [  0 1 1 1 1 0 0 0
+
+    Targets are one-hot, (cap + 1) numbers a type, and the loss is the mean squared error to them, as NC-GRU's authors
+    have it.
+    """
+
+    length: int = 100
+    types: int = 3
+    noise: int = 1
+    cap: int = 5
+
+    score: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self.check(length=1, types=1, noise=0, cap=1)
+
+    @property
+    def input_size(self) -> int:
+        return 2 * self.types + self.noise
+
+    @property
+    def output_size(self) -> int:
+        return self.types * (self.cap + 1)
+
+    @property
+    def steps(self) -> int:
+        return self.length
+
+    def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        tokens = torch.randint(self.input_size, (batch, self.length), generator=generator)
+        bracket = np.arange(self.types)
+        drawn = tokens.numpy().T[..., None]  # time first
+        moves = (drawn == bracket).astype(np.int16) - (drawn == bracket + self.types)
+        counts = torch.from_numpy(clipped_walk(moves, self.cap).astype(np.int64)).transpose(0, 1)
+        return one_hot(tokens, self.input_size), one_hot(counts, self.cap + 1).flatten(2)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(outputs, targets)
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Of all counts, how many are right."""
+        shape = self.types, self.cap + 1
+        return {"accuracy": accuracy(outputs.unflatten(-1, shape), targets.unflatten(-1, shape).argmax(-1))}
+
+    @property
+    def guessing_loss(self) -> float:
+        """Always the mean of the targets: the variance of each, p (1 − p), where p is how often a count occurs."""
+        count, move = np.eye(self.cap + 1)[0], 1 / self.input_size
+        up, down = np.roll(np.eye(self.cap + 1), 1, axis=0), np.roll(np.eye(self.cap + 1), -1, axis=0)
+        up[0, -1], up[-1, -1] = 0, 1  # at the cap it stays
+        down[-1, 0], down[0, 0] = 0, 1
+        step = move * (up + down) + (1 - 2 * move) * np.eye(self.cap + 1)
+        seen = np.zeros(self.cap + 1)
+        for _ in range(self.length):
+            count = step @ count
+            seen += count
+        p = seen / self.length
+        return float((p * (1 - p)).mean())
+
+
+def clipped_walk(moves: np.ndarray, cap: int) -> np.ndarray:
+    """x_t = min(max(x_{t−1} + moves_t, 0), cap) along the first axis from x = 0, in log₂ T rounds instead of T steps.
+
+    A stretch of the walk maps x to min(max(x + shift, low), high), and two such maps in a row are one again.
+    """
+    shift = moves.astype(np.int16)
+    low, high = np.zeros_like(shift), np.full_like(shift, cap)
+    reach = 1
+    while reach < len(shift):
+        before, here = slice(None, -reach), slice(reach, None)
+        low_new = np.minimum(np.maximum(low[before] + shift[here], low[here]), high[here])
+        high_new = np.minimum(np.maximum(high[before] + shift[here], low[here]), high[here])
+        shift_new = shift[before] + shift[here]
+        low[here], high[here], shift[here] = low_new, high_new, shift_new
+        reach *= 2
+    return np.minimum(np.maximum(shift, low), high)

@@ -1,0 +1,28 @@
+"""The loop, optimizers, and run directories."""
+
+from steadygrad.training.data import Batches, stream
+from steadygrad.training.directory import RunDirectory, RunError
+from steadygrad.training.evaluate import evaluate, evaluate_run, parameter_count
+from steadygrad.training.loop import Trainer, Watch, train
+from steadygrad.training.optimizers import TensorFlowRMSprop, make_optimizer
+from steadygrad.training.progress import ShowProgress, TensorBoard
+from steadygrad.training.settings import Settings, Train
+
+__all__ = [
+    "Batches",
+    "RunDirectory",
+    "RunError",
+    "Settings",
+    "ShowProgress",
+    "TensorBoard",
+    "TensorFlowRMSprop",
+    "Train",
+    "Trainer",
+    "Watch",
+    "evaluate",
+    "evaluate_run",
+    "make_optimizer",
+    "parameter_count",
+    "stream",
+    "train",
+]

@@ -1,0 +1,55 @@
+"""The batch of an update as a function of its number: a run that goes on after a stop needs no memory of its data."""
+
+import hashlib
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from steadygrad.tasks import Task
+from steadygrad.training.settings import Train
+
+
+def stream(seed: int, *names: str | int) -> Generator:
+    """Random numbers of their own for every purpose and number."""
+    digest = hashlib.blake2b(repr((seed, *names)).encode(), digest_size=8).digest()
+    return Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+class Batch(NamedTuple):
+    inputs: Tensor
+    targets: Tensor
+    goes_on: bool
+    """whether the state of the batch before is carried into this one"""
+
+
+class Batches:
+    """Training data: ``batches(step)`` for update 0, 1, …"""
+
+    def __init__(self, task: Task, train: Train, seed: int) -> None:
+        self.task, self.train, self.seed = task, train, seed
+        self.windows = 1 if train.window is None else -(-task.steps // train.window)
+        if train.window is not None and task.last_only:
+            who = type(task).__name__
+            raise ValueError(f"truncated back-propagation expects targets at every step; {who} has one at the end")
+        self.sequences = lru_cache(maxsize=1)(self._sequences)
+        self.order = lru_cache(maxsize=1)(self._order)
+
+    def __call__(self, step: int) -> Batch:
+        number, window = divmod(step, self.windows)
+        inputs, targets = self.sequences(number)
+        if self.train.window is not None:
+            here = slice(window * self.train.window, (window + 1) * self.train.window)
+            inputs, targets = inputs[:, here], targets[:, here]
+        return Batch(inputs, targets, goes_on=window > 0)
+
+    def _sequences(self, number: int) -> tuple[Tensor, Tensor]:
+        if self.train.examples is not None:
+            epoch, place = divmod(number, max(1, self.train.examples // self.train.batch))
+            number = self.order(epoch)[place]
+        return self.task.sample(self.train.batch, stream(self.seed, "train", number))
+
+    def _order(self, epoch: int) -> list[int]:
+        count = max(1, (self.train.examples or 0) // self.train.batch)
+        return torch.randperm(count, generator=stream(self.seed, "order", epoch)).tolist()

@@ -1,0 +1,218 @@
+"""A run's directory: settings, metrics, result, weights, and what it takes to go on. Written whole or not at all."""
+
+import hashlib
+import json
+import math
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from steadygrad.training import toml
+from steadygrad.training.settings import Settings
+
+SETTINGS, METRICS, RESULT, LOCK = "settings.toml", "metrics.jsonl", "result.json", ".lock"
+BEST, LAST, CHECKPOINT = "model.safetensors", "last.safetensors", "checkpoint.safetensors"
+
+
+class RunError(ValueError):
+    """A run directory that cannot be used as asked."""
+
+
+class Checkpoint(NamedTuple):
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+    """the rest, as JSON"""
+
+
+class RunDirectory:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    def exists(self) -> bool:
+        return self.file(SETTINGS).exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else trains in here meanwhile. The system lets go of the lock when a process dies, however it dies."""
+        try:
+            import fcntl
+        except ImportError:  # not on this system: the honour system
+            yield
+            return
+        with self.file(LOCK).open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"{self} is in use: another process trains in it") from None
+            yield
+
+    def begin(self, settings: Settings, resume: bool) -> None:
+        """Take the directory for this run, or refuse it with the reason."""
+        wanted = settings.resolved()
+        if not self.path.exists() or not any(entry.name != LOCK for entry in self.path.iterdir()):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.write(SETTINGS, toml.dumps(wanted))
+            return
+        if not self.exists():
+            raise RunError(f"{self} expects to be a run's directory or empty; it has files but no {SETTINGS}")
+        if not resume:
+            raise RunError(f"{self} holds a run already: go on with --resume, or choose another --out")
+        found = self.settings().resolved()
+        if other := differences(found, wanted):
+            raise RunError(f"{self} belongs to other settings: {'; '.join(other)}")
+        self.write(SETTINGS, toml.dumps(wanted))  # the number of updates may have grown
+
+    def settings(self) -> Settings:
+        path = self.file(SETTINGS)
+        try:
+            return Settings.from_tables(tomllib.loads(path.read_text("utf-8")), str(path))
+        except FileNotFoundError:
+            raise RunError(f"{self} is no run's directory: it has no {SETTINGS}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise RunError(f"{path} is not readable: {error}") from None
+
+    def result(self) -> dict[str, Any] | None:
+        path = self.file(RESULT)
+        if not path.exists():
+            return None
+        try:
+            return json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise RunError(f"{path} is not readable: {error}") from None
+
+    def write(self, name: str, content: str | bytes) -> None:
+        write_whole(self.file(name), content.encode() if isinstance(content, str) else content)
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        self.write(RESULT, json.dumps(finite(result), indent=2) + "\n")
+
+    def drop(self, name: str) -> None:
+        self.file(name).unlink(missing_ok=True)
+
+    # metrics: a row each log step
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        try:
+            with self.file(METRICS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(finite(row)) + "\n")
+        except OSError as error:
+            raise RunError(f"{self.file(METRICS)} could not be written: {error.strerror or error}") from error
+
+    def rows(self) -> list[dict[str, Any]]:
+        path = self.file(METRICS)
+        return list(read_rows(path.read_text("utf-8").splitlines())) if path.exists() else []
+
+    def keep_rows(self, count: int) -> None:
+        """Forget what was logged after the checkpoint: it will be logged again."""
+        rows = self.rows()
+        if len(rows) < count:
+            raise RunError(f"{self.file(METRICS)} expects at least {count} rows; got {len(rows)}: it was altered")
+        self.write(METRICS, "".join(json.dumps(row) + "\n" for row in rows[:count]))
+
+    # weights and checkpoints
+
+    def save_weights(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        self.write(name, save({key: value.detach().contiguous() for key, value in tensors.items()}))
+
+    def load_weights(self, name: str) -> dict[str, Tensor]:
+        return read_tensors(self.file(name))[0]
+
+    def save_checkpoint(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        whole = {key: value.detach().contiguous() for key, value in tensors.items()}
+        text = json.dumps(state)
+        self.write(CHECKPOINT, save(whole, {"state": text, "digest": digest(whole, text)}))
+
+    def checkpoint(self) -> Checkpoint | None:
+        path = self.file(CHECKPOINT)
+        if not path.exists():
+            return None
+        tensors, metadata = read_tensors(path)
+        text = metadata.get("state", "")
+        if metadata.get("digest") != digest(tensors, text):
+            raise RunError(f"{path} was altered: its digest does not match. Remove it to start again")
+        return Checkpoint(tensors, json.loads(text))
+
+
+def finite(value: Any) -> Any:
+    """The same with None for NaN and infinity, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """In words; more updates than before are no difference."""
+    flat_found, flat_wanted = flat(found), flat(wanted)
+    return [
+        f"{key} {flat_found.get(key, 'not given')!r}, asked {flat_wanted.get(key, 'not given')!r}"
+        for key in sorted(flat_found.keys() | flat_wanted.keys())
+        if key != "train.steps" and flat_found.get(key) != flat_wanted.get(key)
+    ]
+
+
+def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in tables.items():
+        result |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, Mapping) else {key: value}
+    return result
+
+
+def read_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Up to the first line that was not written to its end."""
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            return
+        if not isinstance(row, dict):
+            return
+        yield row
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise RunError(f"{path} does not exist") from None
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path} is truncated or altered: {error}") from None
+
+
+def digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    sum = hashlib.blake2b(text.encode(), digest_size=16)
+    for key in sorted(tensors):
+        tensor = tensors[key].detach().cpu().contiguous()
+        sum.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        sum.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return sum.hexdigest()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Under another name first: whoever looks sees the old content or the new, also after a crash or on a full disk."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"{path} could not be written: {error.strerror or error}") from error

@@ -1,0 +1,352 @@
+"""The training loop: updates, evaluations, checkpoints, and an end that is always written down."""
+
+import math
+import os
+import platform
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import steadygrad
+from steadygrad.layers.recurrent import State
+from steadygrad.matrices import Matrix, NonFiniteError
+from steadygrad.training.data import Batches, stream
+from steadygrad.training.directory import BEST, CHECKPOINT, LAST, METRICS, RESULT, Checkpoint, RunDirectory, RunError
+from steadygrad.training.evaluate import evaluate, parameter_count
+from steadygrad.training.optimizers import Schedule, make_optimizer
+from steadygrad.training.settings import Settings
+
+CHECKPOINT_SECONDS = 20.0
+
+
+class Watch:
+    """Somebody who follows a run. Every method may be left out."""
+
+    def begin(self, trainer: "Trainer") -> None: ...
+
+    def update(self, trainer: "Trainer", loss: float) -> None: ...
+
+    def row(self, trainer: "Trainer", row: dict[str, Any]) -> None: ...
+
+    def end(self, trainer: "Trainer", result: dict[str, Any]) -> None: ...
+
+
+class DivergedError(Exception):
+    """Training has left the numbers in which learning is possible."""
+
+
+def train(
+    settings: Settings,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    watches: Sequence[Watch] = (),
+    device: str | torch.device = "cpu",
+) -> dict[str, Any]:
+    """Train to the end, or as far as it goes, in the directory ``out``; returns what ``result.json`` says.
+
+    With ``resume`` a run that was stopped goes on from its last checkpoint, exactly as if it had not been stopped.
+    """
+    directory = RunDirectory(out)
+    trainer = Trainer(settings, directory, watches, device)  # first, so that a wrong setting leaves no directory behind
+    directory.path.mkdir(parents=True, exist_ok=True)
+    with directory.locked():
+        directory.begin(settings, resume)
+        result = directory.result()
+        return result if result and is_over(result, settings) else trainer.run()
+
+
+def is_over(result: dict[str, Any], settings: Settings) -> bool:
+    """Whether there is nothing left to do. What diverged would only diverge again."""
+    if result["status"] == "done":
+        return result["train"]["steps"] >= settings.train.steps
+    return result["status"] == "diverged"
+
+
+class Trainer:
+    """One run while it lasts."""
+
+    def __init__(
+        self, settings: Settings, directory: RunDirectory, watches: Sequence[Watch], device: str | torch.device
+    ) -> None:
+        self.settings, self.directory, self.watches = settings, directory, watches
+        self.device = torch.device(device)
+        self.options = settings.train
+        self.task = settings.build_task()
+        torch.manual_seed(stream(settings.seed, "model").initial_seed())
+        self.model = settings.build_model(self.task).to(self.device)
+        self.optimizer = make_optimizer(self.model, self.options)
+        self.schedule = Schedule(self.optimizer, self.options)
+        self.batches = Batches(self.task, self.options, settings.seed)
+        self.parameters = parameter_count(self.model)
+        self.step = 0
+        self.rows = 0
+        self.state: State | None = None  # carried from window to window
+        self.best: dict[str, Any] | None = None
+        self.best_weights: dict[str, Tensor] = self.weights()
+        self.final: dict[str, Any] | None = None
+        self.seconds_before = 0.0
+        self.started = self.saved = time.perf_counter()
+        self.last_loss: float | None = None
+        self.max_loss = self.options.max_loss or 1e3 * self.task.guessing_loss
+
+    @property
+    def seconds(self) -> float:
+        """Spent on this run, those before a stop included."""
+        return self.seconds_before + time.perf_counter() - self.started
+
+    def weights(self) -> dict[str, Tensor]:
+        return {key: value.detach().clone() for key, value in self.model.state_dict().items()}
+
+    def run(self) -> dict[str, Any]:
+        if checkpoint := self.directory.checkpoint():
+            self.restore(checkpoint)
+        else:
+            self.directory.drop(METRICS)
+        self.directory.drop(RESULT)
+        for watch in self.watches:
+            watch.begin(self)
+        status, why = "done", None
+        with graceful_stop() as stop:
+            try:
+                while self.step < self.options.steps and not self.solved():
+                    if stop.is_set():
+                        status = "interrupted"
+                        break
+                    self.update()
+                    if time.perf_counter() - self.saved > CHECKPOINT_SECONDS:
+                        self.save()
+            except DivergedError as error:
+                status, why = "diverged", str(error)
+            if status != "diverged":  # what diverged would only diverge again: its last good checkpoint stays
+                self.save()
+            else:
+                self.directory.save_weights(BEST, self.best_weights)
+            result = self.result(status, why)
+            self.directory.write_result(result)
+        for watch in self.watches:
+            watch.end(self, result)
+        return result
+
+    def update(self) -> None:
+        """One batch, or one window of it: loss, gradients, step."""
+        logs = (self.step + 1) % self.options.log_every == 0
+        loss, metrics = self.forward_and_backward(logs)
+        norm = self.gradient_norm(logs)
+        self.optimizer.step()
+        self.step += 1
+        self.last_loss = loss
+        self.schedule.after_update(self.step)
+        for watch in self.watches:
+            watch.update(self, loss)
+        if logs:
+            self.log({"step": self.step, "split": "train", "loss": loss, **metrics, "gradient_norm": norm})
+        if self.step % self.options.evaluate_every == 0 or self.step == self.options.steps:
+            self.evaluate()
+
+    def forward_and_backward(self, logs: bool) -> tuple[float, dict[str, float]]:
+        inputs, targets, goes_on = self.batches(self.step)
+        inputs, targets = inputs.to(self.device), targets.to(self.device)
+        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            outputs, state = self.model.walk(inputs, self.state if goes_on else None)
+        except NonFiniteError as error:
+            raise DivergedError(self.story(f"a parameter is no longer finite ({error})")) from error
+        if self.options.window is not None:
+            self.state = detached(state)
+        loss = self.task.loss(outputs, targets)
+        value = loss.item()
+        if not value <= self.max_loss:  # also catches NaN
+            words = "is not a number" if math.isnan(value) else f"is {value:.3g}, above {self.max_loss:.3g}"
+            raise DivergedError(self.story(f"the loss {words}"))
+        (loss + self.model.penalty()).backward()
+        return value, self.metrics(outputs, targets) if logs else {}
+
+    @torch.no_grad()
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Of the training batch; a window of it may not have what they measure."""
+        return self.task.metrics(outputs, targets) if self.options.window is None else {}
+
+    def gradient_norm(self, wanted: bool) -> float | None:
+        if self.options.clip is not None:
+            return torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip).item()
+        if not wanted:
+            return None
+        return torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]).item()
+
+    def story(self, what: str) -> str:
+        advice = "try a smaller train.lr" + ("" if self.options.clip else " or train.clip 1.0")
+        before = "" if self.last_loss is None else f"; the loss before was {self.last_loss:.3g}"
+        return f"at update {self.step + 1} {what}{before}; {advice}"
+
+    def evaluate(self) -> None:
+        options = self.options
+        found = evaluate(
+            self.model, self.task, options.evaluate_examples, seed=self.settings.seed, batch=options.evaluate_batch
+        )
+        row = {"step": self.step, "split": "valid", **found, **readings(self.model)}
+        improved = self.best is None or found["loss"] < self.best["loss"]
+        if improved:
+            self.best = {"step": self.step, **found}
+            self.best_weights = self.weights()
+        self.final = {"step": self.step, **found}
+        self.schedule.after_evaluation(improved)
+        self.log(row)
+
+    def solved(self) -> bool:
+        goal, score = self.options.stop_at, (self.final or {}).get(self.task.score)
+        if goal is None or score is None:
+            return False
+        return score >= goal if self.task.higher_is_better else score <= goal
+
+    def log(self, row: dict[str, Any]) -> None:
+        row = row | {"seconds": round(self.seconds, 3)}
+        self.directory.log(row)
+        self.rows += 1
+        for watch in self.watches:
+            watch.row(self, row)
+
+    # stopping and going on
+
+    def save(self) -> None:
+        tensors = {f"model.{key}": value for key, value in self.model.state_dict().items()}
+        tensors |= {f"best.{key}": value for key, value in self.best_weights.items()}
+        numbers: dict[str, Any] = {}
+        for index, state in self.optimizer.state_dict()["state"].items():
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    tensors[f"optimizer.{index}.{key}"] = value
+                else:
+                    numbers[f"{index}.{key}"] = value
+        tensors["random"] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            tensors["random_cuda"] = torch.cuda.get_rng_state(self.device)
+        for index, value in enumerate(as_tuple(self.state)):
+            tensors[f"state.{index}"] = value
+        state = {
+            "step": self.step,
+            "rows": self.rows,
+            "best": self.best,
+            "final": self.final,
+            "seconds": self.seconds,
+            "cuts": self.schedule.cuts,
+            "last_loss": self.last_loss,
+            "optimizer": numbers,
+        }
+        self.directory.save_checkpoint(tensors, state)
+        self.directory.save_weights(BEST, self.best_weights)
+        self.directory.save_weights(LAST, self.model.state_dict())
+        self.saved = time.perf_counter()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        tensors, state = checkpoint
+        try:
+            self.model.load_state_dict(part(tensors, "model."))
+            self.best_weights = part(tensors, "best.")
+            saved: dict[int, dict[str, Any]] = {}
+            for key, value in [*part(tensors, "optimizer.").items(), *state["optimizer"].items()]:
+                index, name = key.split(".", 1)
+                saved.setdefault(int(index), {})[name] = value
+            self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": saved})
+            self.schedule.cut(state["cuts"])
+            torch.set_rng_state(tensors["random"])
+            if self.device.type == "cuda":
+                torch.cuda.set_rng_state(tensors["random_cuda"], self.device)
+            carried = tuple(value.to(self.device) for value in part(tensors, "state.").values())
+            self.state = (carried[0] if len(carried) == 1 else carried) if carried else None
+            self.step, self.rows, self.seconds_before = state["step"], state["rows"], state["seconds"]
+            self.best, self.final, self.last_loss = state["best"], state["final"], state["last_loss"]
+        except (KeyError, ValueError, RuntimeError) as error:
+            path = self.directory.file(CHECKPOINT)
+            raise RunError(f"{path} does not fit these settings: {str(error).splitlines()[0]}") from error
+        self.directory.keep_rows(self.rows)
+
+    def result(self, status: str, why: str | None) -> dict[str, Any]:
+        tables = self.settings.resolved()
+        return {
+            "layer": tables["layer"],
+            "task": tables["task"],
+            "train": tables["train"],
+            "parameters": self.parameters,
+            "seed": self.settings.seed,
+            "steps": self.step,
+            "best": self.best,
+            "final": self.final,
+            "score": self.task.score,
+            "higher_is_better": self.task.higher_is_better,
+            "guessing_loss": self.task.guessing_loss,
+            "wall_seconds": round(self.seconds, 2),
+            "threads": torch.get_num_threads(),
+            "versions": {
+                "steadygrad": steadygrad.__version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "commit": commit(),
+            "status": status,
+            **({} if why is None else {"why": why}),
+        }
+
+
+def readings(model: nn.Module) -> dict[str, float]:
+    """What the model's matrices have to say, the largest of each."""
+    found: dict[str, float] = {}
+    for module in model.modules():
+        if isinstance(module, Matrix):
+            found |= {key: max(value, found.get(key, value)) for key, value in module.readings().items()}
+    return found
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def as_tuple(state: State | None) -> tuple[Tensor, ...]:
+    if state is None:
+        return ()
+    return state if isinstance(state, tuple) else (state,)
+
+
+def detached(state: State) -> State:
+    return tuple(part.detach() for part in state) if isinstance(state, tuple) else state.detach()
+
+
+def commit() -> str | None:
+    """The version of the source tree, if it is one under git; with + if it has changes."""
+    folder = Path(steadygrad.__file__).parent
+    try:
+        asked = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+@contextmanager
+def graceful_stop() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM set the event, so that a run ends between two updates; a second one ends it at once."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+
+    def ask(number: int, frame: object) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,109 @@
+"""Shows a run as it goes: a live line on a terminal, now and then a plain one elsewhere."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from steadygrad.training.loop import Trainer, Watch
+
+QUIET_SECONDS = 10.0  # at most so long without a line where there is no live one
+
+
+class ShowProgress(Watch):
+    """Loss, score, updates a second and time left. ``label`` tells one run of several from the others."""
+
+    def __init__(self, label: str = "", console: Console | None = None) -> None:
+        self.label = label
+        self.console = console or Console(stderr=True)
+        self.live: Progress | None = None
+        self.bar: TaskID | None = None
+        self.found: dict[str, Any] = {}
+        self.loss: float | None = None
+        self.spoken = self.begun = time.perf_counter()
+        self.first = 0
+
+    def begin(self, trainer: Trainer) -> None:
+        self.begun = self.spoken = time.perf_counter()
+        self.first, self.found = trainer.step, trainer.final or {}
+        if self.first:
+            self.console.print(f"{self.prefix}going on from update {self.first}", highlight=False)
+        if self.console.is_terminal:
+            columns = TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[words]}")
+            self.live = Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True)
+            self.bar = self.live.add_task(
+                self.label or "training", total=trainer.options.steps, completed=trainer.step, words=""
+            )
+            self.live.start()
+
+    def update(self, trainer: Trainer, loss: float) -> None:
+        self.loss = loss
+        now = time.perf_counter()
+        if self.live is not None and self.bar is not None:
+            if now - self.spoken > 0.1:
+                self.spoken = now
+                self.live.update(self.bar, completed=trainer.step, words=self.words(trainer))
+        elif now - self.spoken > QUIET_SECONDS:
+            self.spoken = now
+            left = (trainer.options.steps - trainer.step) / max(self.rate(trainer), 1e-9)
+            self.console.print(
+                f"{self.prefix}{trainer.step}/{trainer.options.steps}  {self.words(trainer)}  {duration(left)} left",
+                highlight=False,
+            )
+
+    def row(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        if row["split"] == "valid":
+            self.found = row
+
+    def end(self, trainer: Trainer, result: dict[str, Any]) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.label}: " if self.label else ""
+
+    def rate(self, trainer: Trainer) -> float:
+        return (trainer.step - self.first) / max(time.perf_counter() - self.begun, 1e-9)
+
+    def words(self, trainer: Trainer) -> str:
+        score = trainer.task.score
+        parts = [] if self.loss is None else [f"loss {self.loss:.3g}"]
+        if score in self.found and score != "loss":
+            parts.append(f"{score} {self.found[score]:.4g}")
+        return "  ".join([*parts, f"{self.rate(trainer):.0f} updates/s"])
+
+
+class TensorBoard(Watch):
+    """Writes every row to ``tensorboard/`` in the run's directory. Needs the package tensorboard."""
+
+    def __init__(self) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ValueError("tensorboard is not installed: pip install steadygrad[tensorboard]") from error
+        self.make = SummaryWriter
+        self.writer: Any = None
+
+    def begin(self, trainer: Trainer) -> None:
+        self.writer = self.make(str(trainer.directory.file("tensorboard")), purge_step=trainer.step)
+
+    def row(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        for key, value in row.items():
+            if key not in ("step", "split") and value is not None:
+                self.writer.add_scalar(f"{row['split']}/{key}", value, row["step"])
+
+    def end(self, trainer: Trainer, result: dict[str, Any]) -> None:
+        self.writer.close()
+
+
+def duration(seconds: float) -> str:
+    """1 h 5 min, 3 min 20 s, 12 s, 4.1 s"""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes == 0:
+        return f"{rest} s"
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{hours} h {minutes_left} min" if hours else f"{minutes} min {rest} s"

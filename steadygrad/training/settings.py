@@ -1,0 +1,201 @@
+"""Everything a run depends on, as data: layer, task, how it is trained, and the seed. Unknown keys are refused."""
+
+import inspect
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from torch import nn
+
+from steadygrad.layers import LAYERS, RecurrentLayer
+from steadygrad.layers.recurrent import Common
+from steadygrad.models import SequenceModel
+from steadygrad.tasks import TASKS, Task
+
+OPTIMIZERS = ("adam", "rmsprop", "rmsprop-tf", "sgd")
+SCHEDULES = ("constant", "step", "plateau")
+NOT_FOR_LAYERS = {"self", "input_size", "batch_first", "device", "dtype", "common", "input_init", "bias_init"}
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class Train:
+    """How a model is trained."""
+
+    steps: int = 2000
+    """updates"""
+    batch: int = 50
+    optimizer: str = "adam"
+    """adam, rmsprop, rmsprop-tf (TensorFlow 1's: the mean square starts at one, ε stands under the root) or sgd"""
+    lr: float = 1e-3
+    lr_constrained: float | None = None
+    """learning rate of the skew-symmetric parameters of orthogonal matrices; without it the same as ``lr``"""
+    smoothing: float | None = None
+    """α of RMSprop, β₂ of Adam; without it the optimizer's own"""
+    decay_transients: float = 0.0
+    """L2 weight on nnRNN's T, coupled: it goes through the optimizer as part of the gradient"""
+    weight_decay: float = 0.0
+    """the same on everything else"""
+    clip: float | None = None
+    """largest norm of the gradient"""
+    schedule: str = "constant"
+    """step: ``lr_factor`` every ``lr_every`` updates; plateau: whenever the validation loss has not improved"""
+    lr_factor: float = 0.5
+    lr_every: int = 1000
+    examples: int | None = None
+    """size of a fixed training set, whose batches come in a new order every epoch; without it all data are fresh"""
+    window: int | None = None
+    """truncated back-propagation: an update every so many time steps, the state carried on without its gradient"""
+    evaluate_every: int = 100
+    evaluate_examples: int = 1000
+    evaluate_batch: int = 100
+    log_every: int = 20
+    max_loss: float | None = None
+    """a training loss above it counts as diverged; without it a thousand times the loss of guessing"""
+    stop_at: float | None = None
+    """end as soon as the task's score has got there in an evaluation"""
+
+    def __post_init__(self) -> None:
+        at_least(
+            self, "Train", 1, "steps", "batch", "evaluate_every", "evaluate_examples", "evaluate_batch", "log_every"
+        )
+        at_least(self, "Train", 1, "lr_every", "examples", "window")
+        positive(self, "Train", "lr", "lr_constrained", "clip", "max_loss", "lr_factor")
+        for name in ("weight_decay", "decay_transients"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"Train expects {name} to be at least 0; got {getattr(self, name)!r}")
+        if self.smoothing is not None and not 0 < self.smoothing < 1:
+            raise ValueError(f"Train expects smoothing above 0 and below 1; got {self.smoothing!r}")
+        one_of("Train", "optimizer", self.optimizer, OPTIMIZERS)
+        one_of("Train", "schedule", self.schedule, SCHEDULES)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``layer`` and ``task`` are tables {"name": …, options}."""
+
+    layer: dict[str, Any]
+    task: dict[str, Any]
+    train: Train
+    seed: int = 0
+
+    def build_task(self) -> Task:
+        name = named("task", self.task, TASKS)
+        return build(TASKS[name], {k: v for k, v in self.task.items() if k != "name"}, f"task {name}")
+
+    def build_model(self, task: Task) -> SequenceModel:
+        """Built from the global random numbers: seed them first."""
+        return SequenceModel(self.build_layer(task.input_size), task.output_size, last_only=task.last_only)
+
+    def build_layer(self, input_size: int) -> RecurrentLayer:
+        name = named("layer", self.layer, LAYERS)
+        options = {k: v for k, v in self.layer.items() if k != "name"}
+        known = layer_options(LAYERS[name])
+        refuse_unknown(f"layer {name}", options, known)
+        if "hidden_size" not in options:
+            raise ValueError(f"layer {name} expects hidden_size; got {', '.join(options) or 'nothing'}")
+        for key, value in options.items():
+            known[key] = check_type(f"layer {name}", key, value, known[key].annotation)
+        try:
+            layer: Any = LAYERS[name]
+            return layer(input_size, **{key: known[key] for key in options})
+        except TypeError as error:
+            raise ValueError(f"layer {name}: {error}") from error
+
+    def resolved(self) -> dict[str, Any]:
+        """With every default written out; what is None is left out, as TOML has no word for it."""
+        layer = LAYERS[named("layer", self.layer, LAYERS)]
+        defaults = {
+            key: p.default for key, p in layer_options(layer).items() if p.default is not inspect.Parameter.empty
+        }
+        tables = {
+            "layer": {"name": self.layer["name"], **defaults, **self.layer},
+            "task": {"name": self.task["name"], **asdict(self.build_task())},
+            "train": asdict(self.train),
+        }
+        known = {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
+        return {"seed": self.seed, **known}
+
+    @classmethod
+    def from_tables(cls, tables: Mapping[str, Any], who: str = "settings") -> "Settings":
+        """The inverse of `resolved`; also checks the types of everything."""
+        refuse_unknown(who, tables, [field.name for field in fields(cls)])
+        for name in ("layer", "task", "train"):
+            if not isinstance(tables.get(name, {}), dict):
+                raise ValueError(f"{who} expects {name} to be a table; got {tables[name]!r}")
+        seed = check_type(who, "seed", tables.get("seed", 0), int)
+        train = build(Train, tables.get("train", {}), f"{who}, train")
+        settings = cls(dict(tables.get("layer", {})), dict(tables.get("task", {})), train, seed)
+        settings.build_task()
+        named("layer", settings.layer, LAYERS)
+        return settings
+
+
+def named(kind: str, table: Mapping[str, Any], registry: Mapping[str, Any]) -> str:
+    name = table.get("name")
+    if name not in registry:
+        raise ValueError(f"no {kind} {name!r}; known: {', '.join(registry)}")
+    return str(name)
+
+
+def refuse_unknown(who: str, given: Iterable[str], known: Iterable[str]) -> None:
+    known = list(known)
+    if unknown := [key for key in given if key not in known]:
+        raise ValueError(f"{who}: unknown key {', '.join(map(repr, unknown))}; known: {', '.join(known)}")
+
+
+def layer_options(layer: type[nn.Module]) -> dict[str, Any]:
+    """The keywords of a layer that settings may give, by name, as `inspect.Parameter`s."""
+    shared = typing.get_type_hints(Common)
+    defaults = inspect.signature(RecurrentLayer).parameters
+    hints = typing.get_type_hints(layer.__init__)
+    own = {
+        key: parameter.replace(annotation=hints.get(key, Any))
+        for key, parameter in inspect.signature(layer).parameters.items()
+    }
+    common = {key: defaults[key].replace(annotation=hint) for key, hint in shared.items()}
+    return {key: parameter for key, parameter in (own | common).items() if key not in NOT_FOR_LAYERS}
+
+
+def build(cls: type[Record], given: Mapping[str, Any], who: str) -> Record:
+    """The dataclass ``cls`` with these values, each of the type that its field says."""
+    known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    refuse_unknown(who, given, known)
+    if missing := [name for name, field in known.items() if field.default is MISSING and name not in given]:
+        raise ValueError(f"{who} expects {', '.join(missing)}")
+    hints = typing.get_type_hints(cls)
+    return cls(**{key: check_type(who, key, value, hints[key]) for key, value in given.items()})
+
+
+def check_type(who: str, key: str, value: Any, expected: Any) -> Any:
+    """``value`` if it is of the type; a whole number also passes for a float."""
+    options = get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
+    plain = [option for option in options if option in (int, float, str, bool, dict, type(None))]
+    if len(plain) < len(options) or type(value) in plain:  # what is no plain type checks itself
+        return value
+    if float in plain and type(value) is int:
+        return float(value)
+    kinds = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", dict: "a table"}
+    wanted = " or ".join(kinds[option] for option in plain if option in kinds)
+    raise ValueError(f"{who} expects {key} to be {wanted}; got {value!r}")
+
+
+def at_least(record: Any, who: str, bound: int, *names: str) -> None:
+    for name in names:
+        if (value := getattr(record, name)) is not None and value < bound:
+            raise ValueError(f"{who} expects {name} of at least {bound}; got {value!r}")
+
+
+def positive(record: Any, who: str, *names: str) -> None:
+    for name in names:
+        if (value := getattr(record, name)) is not None and not 0 < value < math.inf:
+            raise ValueError(f"{who} expects {name} above 0; got {value!r}")
+
+
+def one_of(who: str, name: str, value: str, known: Iterable[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{who} expects {name} to be one of {', '.join(known)}; got {value!r}")
