@@ -11,11 +11,14 @@ PYTEST  ?=
 
 INPUTS := pyproject.toml constraints.txt setup.py $(wildcard steadygrad/kernels/c/*.[ch])
 
-.PHONY: help setup check format test bench clean
+.PHONY: help demo setup check format test bench results clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: setup  ## a network that remembers beside two that forget, in about two minutes
+	$(BIN)/steadygrad reproduce demo --out runs
 
 setup: $(VENV)/.dev  ## create .venv and install the package into it, editable
 
@@ -33,6 +36,9 @@ test: setup  ## run the tests
 
 bench: setup $(VENV)/.bench  ## measure speed and memory against peers
 	$(BIN)/python benchmarks/speed.py $(BENCH)
+
+results: setup  ## write docs/results.md from results/
+	$(BIN)/python docs/results.py
 
 clean:  ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

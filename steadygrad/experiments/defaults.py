@@ -21,29 +21,35 @@ class Nearest:
 
 
 def nearest(layer: str, task: str) -> Nearest:
-    """The row for this pair if a paper has one; else the task's settings of one row with the layer's of another."""
+    """The row for this pair if a paper has one; else the task's settings of one row with the layer's of another.
+
+    Of several rows the one with the least work, at desk scale.
+    """
     named("layer", {"name": layer}, LAYERS)
     named("task", {"name": task}, TASKS)
-    rows = [recipe for recipe in every() if recipe.missing is None]
+    rows = sorted((row for row in every() if row.missing is None), key=work)
     for_task = [row for row in rows if row.task["name"] == task]
     for_layer = [row for row in rows if row.layer["name"] == layer]
-    for row in for_task:
-        if row in for_layer:
-            settings = tables(row)
-            return Nearest(settings, f"{row.name}, at desk scale")
+    if both := [row for row in for_task if row in for_layer]:
+        return Nearest(tables(both[0]), f"{both[0].name}, at desk scale")
+    plain = {"name": layer, "hidden_size": 128}
     if not for_task:
-        return Nearest(
-            {"layer": {"name": layer, "hidden_size": 128}, "task": {"name": task}, "train": {}}, "the defaults"
-        )
+        return Nearest({"layer": plain, "task": {"name": task}, "train": {}}, "the defaults")
     base = tables(for_task[0])
     if not for_layer:
-        own = {"name": layer, "hidden_size": 128}
-        return Nearest(base | {"layer": own}, f"{for_task[0].name} with a {layer} of 128 units, at desk scale")
+        return Nearest(base | {"layer": plain}, f"{for_task[0].name} with a {layer} of 128 units, at desk scale")
     other = tables(for_layer[0])
     train = {key: value for key, value in base["train"].items() if key not in OF_THE_LAYER}
     train |= {key: value for key, value in other["train"].items() if key in OF_THE_LAYER}
     source = f"the task as in {for_task[0].name}, the layer as in {for_layer[0].name}, at desk scale"
     return Nearest({"layer": other["layer"], "task": base["task"], "train": train}, source)
+
+
+def work(recipe: Recipe) -> tuple[bool, int]:
+    """Time steps in all of training; papers come before the demo."""
+    settings = recipe.settings("desk")
+    steps = settings.build_task().steps * settings.train.steps * settings.train.batch
+    return recipe.paper == "demo", steps
 
 
 def tables(recipe: Recipe) -> dict[str, Any]:

@@ -48,7 +48,8 @@ class ElmanCell(Cell):
         self.b = nn.Parameter(torch.empty(hidden_size)) if bias else None
         (input_init or as_torch)(self.U)
         if self.b is not None:
-            (bias_init or as_torch)(self.b)
+            # modReLU's is added to every modulus at every step: torch's range would make states grow by it
+            (bias_init or (uniform(0.01) if activation == "modrelu" else as_torch))(self.b)
 
     def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         states = elman_unroll(x, self.U, self.W(), self.b, state[0], self.activation, steps)

@@ -54,7 +54,7 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
 
 def finish(axis: Axes, metric: str, runs: Sequence[Run]) -> None:
     axis.set_xlabel("updates")
-    axis.set_ylabel({"loss": "validation loss", "accuracy": "recall accuracy"}.get(metric, metric))
+    axis.set_ylabel(f"validation {metric}")
     if metric == "loss":
         axis.set_yscale("log")
         guesses = {run.result["guessing_loss"] for run in runs}

@@ -1,6 +1,7 @@
 """Results as tables in markdown."""
 
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from steadygrad.report.runs import Run, labels
@@ -64,59 +65,61 @@ def runs_header_and_rows(runs: Sequence[Run]) -> tuple[list[str], Rows]:
 def paper_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], Rows]:
     """A paper's numbers beside ours: the median over seeds, and their range where there are several."""
     metric = table[0]["metric"]
-    scores = {run["score"]["name"] for row in table for run in row["runs"] if run.get("score")} - {
-        metric,
-        "loss",
-        "mse",
-    }
-    header = ["row", "parameters", f"paper: {metric}", f"ours: {metric}", *sorted(scores), "seeds", "time"]
+    scores = {run["score"]["name"] for row in table for run in row["runs"] if run.get("score")}
+    scores -= {metric, "loss", "mse"}
+    printed = any(row["published"] is not None for row in table)
+    columns = [f"paper: {metric}", f"ours: {metric}"] if printed else [metric]
+    header = ["row", "parameters", *columns, *sorted(scores), "seeds", "scale", "time"]
     rows = []
     for row in table:
-        if row["missing"]:
-            cells = [row["row"], row["printed_parameters"] or "–", number(row["published"]), f"needs {row['missing']}"]
-            rows.append([*cells, *("–" for _ in scores), "–", "–"])
-            continue
-        found = [run["value"] for run in row["runs"] if run["value"] is not None]
-        ours = number(row["ours"])
-        if len(found) > 1:
-            ours += f" ({number(min(found))} … {number(max(found))})"
-        ended = [run["status"] for run in row["runs"] if run["status"] != "done"]
-        seeds = str(sum(run["status"] == "done" for run in row["runs"]))
-        seeds += "".join(f", {ended.count(status)} {status}" for status in dict.fromkeys(ended))
         count = f"{row['parameters']:,}" if row["parameters"] else "–"
         if row["printed_parameters"]:
             count += f" ({row['printed_parameters']})"
-        extra = [median_score(row, name) for name in sorted(scores)]
-        rows.append([row["row"], count, number(row["published"]), ours, *extra, seeds, clock(row["seconds"])])
+        extra = [spread(valid_scores(row, name), score) for name in sorted(scores)]
+        theirs = [number(row["published"])] if printed else []
+        rows.append([row["row"], count, *theirs, ours(row), *extra, *ending(row)])
     return header, rows
 
 
-def median_score(row: dict[str, Any], name: str) -> str:
-    values = sorted(
-        run["score"]["valid"]
-        for run in row["runs"]
-        if run.get("score", {}).get("name") == name and run["score"]["valid"]
-    )
+def ours(row: dict[str, Any]) -> str:
+    if row["missing"]:
+        return f"needs {row['missing']}"
+    return spread([run["value"] for run in row["runs"] if run["value"] is not None], number)
+
+
+def ending(row: dict[str, Any]) -> list[str]:
+    """Seeds, scale and time."""
+    if not row["runs"]:
+        return ["–", "–", "–"]
+    ended = [run["status"] for run in row["runs"]]
+    others = [status for status in dict.fromkeys(ended) if status != "done"]
+    seeds = ", ".join([str(ended.count("done")), *(f"{ended.count(status)} {status}" for status in others)])
+    return [seeds, row["scale"], clock(row["seconds"])]
+
+
+def valid_scores(row: dict[str, Any], name: str) -> list[float]:
+    found = [run["score"] for run in row["runs"] if run.get("score") and run["score"]["name"] == name]
+    return [value["valid"] for value in found if value["valid"] is not None]
+
+
+def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
+    """The median, and the range if there are several."""
     if not values:
         return "–"
-    middle = values[len(values) // 2]
-    return score(middle) if len(values) == 1 else f"{score(middle)} ({score(values[0])} … {score(values[-1])})"
+    middle = form(statistics.median(values))
+    return middle if len(values) == 1 else f"{middle} ({form(min(values))} … {form(max(values))})"
 
 
 def paper_table(table: Sequence[dict[str, Any]]) -> str:
     """With its caption, the loss of guessing, and what was made smaller."""
     first = table[0]
-    lines = [first["caption"], ""]
     guesses = sorted({row["guessing_loss"] for row in table if row["guessing_loss"] is not None})
-    if guesses:
-        lines[0] += f". Guessing: {', '.join(number(value) for value in guesses)}."
-    lines.append(markdown(*paper_header_and_rows(table)))
-    lines.append(
-        f"\nScale: {first['scale']}. Ours: the {first['attained']}imum over evaluations, the median of all seeds."
-    )
-    reduced = {row["reduced"] for row in table if row["reduced"]}
-    if reduced:
-        lines.append("Smaller than in the paper: " + "; ".join(sorted(reduced)) + ".")
+    guessing = f" Guessing: {', '.join(number(value) for value in guesses)}." if guesses else ""
+    attained = "smallest" if first["attained"] == "min" else "largest"
+    lines = [f"{first['caption']}.{guessing}", "", markdown(*paper_header_and_rows(table)), ""]
+    lines.append(f"Ours: the {attained} value of all evaluations; of several seeds the median and the range.")
+    reduced = {row["reduced"] for row in table if row["reduced"] and row["runs"]}
+    lines += [f"Scale desk: {words}." for words in sorted(reduced)]
     lines += [f"- {row['row']}: {row['note']}" for row in table if row["note"]]
     lines += [
         f"- {row['row']}, seed {run['seed']}: {run['status']}: {run['why']}"

@@ -97,7 +97,7 @@ class Trainer:
         self.seconds_before = 0.0
         self.started = self.saved = time.perf_counter()
         self.last_loss: float | None = None
-        self.max_loss = self.options.max_loss or 1e3 * self.task.guessing_loss
+        self.max_loss = self.options.max_loss or 1e6 * self.task.guessing_loss
 
     @property
     def seconds(self) -> float:

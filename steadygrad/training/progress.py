@@ -28,7 +28,7 @@ class ShowProgress(Watch):
         self.begun = self.spoken = time.perf_counter()
         self.first, self.found = trainer.step, trainer.final or {}
         if self.first:
-            self.console.print(f"{self.prefix}going on from update {self.first}", highlight=False)
+            self.console.print(f"{self.prefix}going on from update {self.first}", highlight=False, soft_wrap=True)
         if self.console.is_terminal:
             columns = TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[words]}")
             self.live = Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True)
@@ -50,6 +50,7 @@ class ShowProgress(Watch):
             self.console.print(
                 f"{self.prefix}{trainer.step}/{trainer.options.steps}  {self.words(trainer)}  {duration(left)} left",
                 highlight=False,
+                soft_wrap=True,
             )
 
     def row(self, trainer: Trainer, row: dict[str, Any]) -> None:

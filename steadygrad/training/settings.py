@@ -55,7 +55,7 @@ class Train:
     evaluate_batch: int = 100
     log_every: int = 20
     max_loss: float | None = None
-    """a training loss above it counts as diverged; without it a thousand times the loss of guessing"""
+    """a training loss above it counts as diverged; by default a million times guessing, as bad starts may recover"""
     stop_at: float | None = None
     """end as soon as the task's score has got there in an evaluation"""
 

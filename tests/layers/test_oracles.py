@@ -262,7 +262,7 @@ def test_matrices_by_gate_by_table_and_by_function():
         (lambda: layers.ScoRNN(3, 6, reflections=7), r"reflections.*0 … 6; got 7"),
         (lambda: layers.ScoRNN(3, 6, reflections=-1), r"reflections.*0 … 6; got -1"),
         (lambda: layers.NCGRU(3, 6, reflections=7), r"reflections.*0 … 6; got 7"),
-        (lambda: layers.ExpRNN(3, 6, init="glorot"), "no initialiser 'glorot'; choose from"),
+        (lambda: layers.ExpRNN(3, 6, init="nonsense"), "no initialiser 'nonsense'; choose from"),
         (lambda: layers.NCGRU(3, 6, orthogonal="u"), "NCGRU expects orthogonal to be one of c, rc, ruc; got 'u'"),
         (lambda: layers.NCGRU(3, 6, order=4), "order"),
         (lambda: layers.LSTM(3, 6, bias=False, forget_bias=1.0), "forget_bias"),

@@ -1,0 +1,86 @@
+"""Writes docs/results.md from what lies under results/, and brings new runs there.
+
+python docs/results.py                        write the page
+python docs/results.py --collect runs/paper   copy the small files of these runs to results/ first
+"""
+
+import argparse
+import json
+import shutil
+from itertools import groupby
+from pathlib import Path
+
+from steadygrad.experiments import SCALES, Recipe, every, load, summary
+from steadygrad.report import tables
+from steadygrad.training import RunDirectory
+
+ROOT = Path(__file__).parent.parent
+RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "results.md"
+LARGEST = 64_000  # bytes; of longer metrics only the evaluations are kept
+
+HEAD = """# Results
+
+The papers' numbers and ours. `make results` writes this page from the files under [results/](../results), which
+`steadygrad reproduce` made; every run's settings, seed, versions and commit are there. Times are of one thread on a
+machine that did other work too.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collect", nargs="+", metavar="DIR", default=[], help="what `reproduce --out` was given")
+    for folder in parser.parse_args().collect:
+        collect(Path(folder))
+    PAGE.write_text(render(), "utf-8")
+    print(f"written to {PAGE.relative_to(ROOT)}")
+
+
+def collect(folder: Path) -> None:
+    for recipe in every():
+        for run in sorted((folder / recipe.paper / recipe.table / recipe.row).glob("seed-*")):
+            if not (run / "result.json").exists():
+                continue
+            target = RESULTS / run.relative_to(folder)
+            target.mkdir(parents=True, exist_ok=True)
+            for name in ("settings.toml", "result.json"):
+                shutil.copy(run / name, target / name)
+            rows = RunDirectory(run).rows()
+            if (run / "metrics.jsonl").stat().st_size > LARGEST:
+                rows = [row for row in rows if row["split"] == "valid"]
+            (target / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+            print(f"{target.relative_to(ROOT)}")
+
+
+def render() -> str:
+    parts = [HEAD]
+    for (paper, table), group in groupby(every(), key=lambda recipe: (recipe.paper, recipe.table)):
+        recipes = list(group)
+        if not any(seeds(recipe) for recipe in recipes):
+            continue
+        rows = [summary(recipe, scale(recipe), seeds(recipe), RESULTS) for recipe in recipes]
+        title = f"## {paper}/{table}\n\n*{load(paper).title}*\n"
+        remarks = RESULTS / paper / table / "remarks.md"
+        parts.append(
+            "\n".join([title, tables.paper_table(rows), *([remarks.read_text("utf-8")] if remarks.exists() else [])])
+        )
+    return "\n".join(parts)
+
+
+def seeds(recipe: Recipe) -> list[int]:
+    found = (RESULTS / recipe.paper / recipe.table / recipe.row).glob("seed-*/result.json")
+    return sorted(int(path.parent.name.removeprefix("seed-")) for path in found)
+
+
+def scale(recipe: Recipe) -> str:
+    """At which scale the row was run, as its settings say."""
+    for seed in seeds(recipe):
+        found = RunDirectory(RESULTS / recipe.paper / recipe.table / recipe.row / f"seed-{seed}").settings().resolved()
+        for name in reversed(SCALES):
+            if recipe.settings(name, seed).resolved() == found:
+                return name
+        raise ValueError(f"results/{recipe.name}/seed-{seed} was run with other settings than the recipe has now")
+    return "paper"
+
+
+if __name__ == "__main__":
+    main()
