@@ -7,6 +7,7 @@ python docs/results.py --collect runs/paper   copy the small files of these runs
 import argparse
 import json
 import shutil
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
@@ -45,10 +46,15 @@ def collect(folder: Path) -> None:
             for name in ("settings.toml", "result.json"):
                 shutil.copy(run / name, target / name)
             rows = RunDirectory(run).rows()
-            if (run / "metrics.jsonl").stat().st_size > LARGEST:
-                rows = [row for row in rows if row["split"] == "valid"]
-            (target / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+            text = lines(rows)
+            if len(text) > LARGEST:
+                text = lines(row for row in rows if row["split"] == "valid")
+            (target / "metrics.jsonl").write_text(text, "utf-8")
             print(f"{target.relative_to(ROOT)}")
+
+
+def lines(rows: Iterable[dict]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def render() -> str:

@@ -10,6 +10,7 @@ steadygrad show kernels             which implementation runs here, and why
 
 import argparse
 import inspect
+from collections import defaultdict
 from dataclasses import fields
 
 from steadygrad.cli.common import console, table
@@ -98,8 +99,8 @@ def describe_paper(name: str, bibtex: bool) -> None:
         out.print(paper.header["bibtex"].strip(), highlight=False, markup=False, soft_wrap=True)
         return
     out.print(f"[bold]{paper.title}[/]", highlight=False)
-    out.print(f"{paper.header['authors']}, {paper.header['venue']} {paper.header['year']}", highlight=False)
-    out.print(paper.header.get("url", ""), highlight=False)
+    for line in ("{authors}, {venue} {year}", "{url}"):
+        out.print(line.format_map(defaultdict(str, paper.header)), highlight=False)
     for number, recipe in enumerate(paper.recipes):
         if number == 0 or recipe.table != paper.recipes[number - 1].table:
             out.print(f"\n[bold]{name}/{recipe.table}[/]  {recipe.caption}", highlight=False)

@@ -37,11 +37,13 @@ def run(options: argparse.Namespace) -> int:
     tables = {key: near.tables[key] | given.get(key, {}) for key in ("layer", "task", "train")}
     settings = Settings.from_tables({**tables, "seed": options.seed}, "train")
     out = options.out or f"runs/{options.layer}-{options.task}-{options.seed}"
-    where = console()
-    where.print(f"settings: {near.source}" + (", with yours" if given else ""), highlight=False)
-    watches = [ShowProgress(f"{options.layer} {options.task}"), *([TensorBoard()] if options.tensorboard else [])]
+    note = f"settings: {near.source}" + (", with yours" if given else "")
+    watches = [
+        ShowProgress(f"{options.layer} {options.task}", note=note),
+        *([TensorBoard()] if options.tensorboard else []),
+    ]
     result = train(settings, out, resume=options.resume, watches=watches, device=options.device)
-    where.print(summary(result, out), highlight=False)
+    console().print(summary(result, out), highlight=False)
     if result["status"] == "diverged":
         return fail(f"diverged {result['why']}", 1)
     return 130 if result["status"] == "interrupted" else 0

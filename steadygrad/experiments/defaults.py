@@ -36,10 +36,11 @@ def nearest(layer: str, task: str) -> Nearest:
     if not for_task:
         return Nearest({"layer": plain, "task": {"name": task}, "train": {}}, "the defaults")
     base = tables(for_task[0])
-    if not for_layer:
-        return Nearest(base | {"layer": plain}, f"{for_task[0].name} with a {layer} of 128 units, at desk scale")
-    other = tables(for_layer[0])
     train = {key: value for key, value in base["train"].items() if key not in OF_THE_LAYER}
+    if not for_layer:
+        source = f"the task as in {for_task[0].name}, at desk scale; {layer} with 128 units"
+        return Nearest({"layer": plain, "task": base["task"], "train": train}, source)
+    other = tables(for_layer[0])
     train |= {key: value for key, value in other["train"].items() if key in OF_THE_LAYER}
     source = f"the task as in {for_task[0].name}, the layer as in {for_layer[0].name}, at desk scale"
     return Nearest({"layer": other["layer"], "task": base["task"], "train": train}, source)
@@ -53,5 +54,6 @@ def work(recipe: Recipe) -> tuple[bool, int]:
 
 
 def tables(recipe: Recipe) -> dict[str, Any]:
-    changes = recipe.scales.get("desk", {})
-    return {key: getattr(recipe, key) | changes.get(key, {}) for key in ("layer", "task", "train")}
+    """At desk scale, with what the recipe has for those who do not want the paper's numbers."""
+    desk, own = recipe.scales["desk"], recipe.scales["defaults"]
+    return {key: getattr(recipe, key) | desk.get(key, {}) | own.get(key, {}) for key in ("layer", "task", "train")}

@@ -1,5 +1,6 @@
 """One row of a paper's table, as data: which layer, which task, how trained, what was printed."""
 
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,20 @@ PAPERS = Path(__file__).parent / "papers"
 SCALES = ("smoke", "desk", "paper")
 
 HEADER = {"title", "authors", "venue", "year", "url", "code", "bibtex"}
-SHARED = {"layer", "task", "train", "seeds", "metric", "attained", "parameters", "published", "note", "desk", "smoke"}
+SHARED = {
+    "defaults",
+    "layer",
+    "task",
+    "train",
+    "seeds",
+    "metric",
+    "attained",
+    "parameters",
+    "published",
+    "note",
+    "desk",
+    "smoke",
+}
 """what a row may say, and a table for all its rows"""
 OF_TABLE = {"caption"}
 
@@ -32,14 +46,15 @@ class Paper:
 
     @property
     def title(self) -> str:
-        return str(self.header["title"])
+        return str(self.header.get("title", self.name))
 
 
 @dataclass(frozen=True)
 class Recipe:
     """``published`` are numbers by metric, as printed; ``metric`` is the one that the table compares.
 
-    ``scales`` holds what differs from the paper's setting on a desk, and for a smoke test.
+    ``scales`` holds what differs from the paper's setting on a desk, for a smoke test, and under ``defaults`` what
+    somebody who trains without a paper in mind wants instead of it.
     """
 
     paper: str
@@ -86,7 +101,7 @@ class Recipe:
             "train": self.train | changes.get("train", {}),
             "seed": self.seeds[0] if seed is None else seed,
         }
-        return Settings.from_tables(tables, self.name)
+        return Settings.from_tables(tables, self.name if scale == "paper" else f"{self.name}, {scale} scale")
 
 
 def names() -> list[str]:
@@ -102,11 +117,16 @@ def load(paper: str) -> Paper:
 
 def read(paper: str, text: str) -> Paper:
     """A paper's tables. A row inherits its table's settings and may override them key by key."""
-    document = tomllib.loads(text)
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{paper}.toml: {error}") from None
     header = document.pop("paper", {})
+    need_table(f"{paper}.toml [paper]", header)
     refuse_unknown(f"{paper}.toml [paper]", header, sorted(HEADER))
     recipes = []
     for table, content in document.items():
+        need_table(f"{paper}.toml [{table}]", content)
         shared = {key: value for key, value in content.items() if key in SHARED | OF_TABLE}
         rows = {key: value for key, value in content.items() if key not in shared}
         if not rows:
@@ -124,19 +144,36 @@ def read(paper: str, text: str) -> Paper:
 
 def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Table) -> Recipe:
     merged = merge(shared, own)
-    scales = {scale: merged.pop(scale, {}) for scale in ("desk", "smoke")}
+    scales = {scale: merged.pop(scale, {}) for scale in ("desk", "smoke", "defaults")}
     for scale, changes in scales.items():
+        need_table(f"{who} {scale}", changes)
         refuse_unknown(f"{who} {scale}", changes, ["layer", "task", "train"])
+        for key, change in changes.items():
+            need_table(f"{who} {scale}.{key}", change)
+    for key in ("layer", "task", "train", "published"):
+        need_table(f"{who} {key}", merged.setdefault(key, {}))
+    for key in ("metric", "parameters", "note", "caption"):
+        if key in merged:
+            check_type(who, key, merged[key], str)
     for key in ("layer", "task"):
-        if "name" not in merged.get(key, {}):
+        if "name" not in merged[key]:
             raise ValueError(f"{who} expects a {key} with a name")
-    for metric, value in merged.get("published", {}).items():
-        check_type(f"{who} published", metric, value, float)
+    for metric, value in merged["published"].items():
+        merged["published"][metric] = number = check_type(f"{who} published", metric, value, float)
+        if not math.isfinite(number):
+            raise ValueError(f"{who} published expects {metric} to be finite; got {number}")
     if merged.get("attained", "min") not in ("min", "max"):
         raise ValueError(f"{who} expects attained to be min or max; got {merged['attained']!r}")
-    merged["seeds"] = tuple(merged.get("seeds", (0,)))
-    merged.setdefault("train", {})
+    seeds = merged.get("seeds", [0])
+    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
+        raise ValueError(f"{who} expects seeds to be a list of whole numbers; got {seeds!r}")
+    merged["seeds"] = tuple(seeds)
     return Recipe(paper, table, row, scales=scales, **merged)
+
+
+def need_table(who: str, value: object) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{who} expects a table; got {value!r}")
 
 
 def merge(shared: Table, own: Table) -> dict[str, Any]:

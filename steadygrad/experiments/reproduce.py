@@ -39,7 +39,8 @@ def reproduce(
         raise ValueError(f"reproduce expects at least one seed; got {seeds}")
     for recipe in recipes:  # before anything runs: a wrong recipe shows at once
         if not recipe.missing:
-            recipe.settings(scale)
+            settings = recipe.settings(scale)
+            settings.build_layer(settings.build_task().input_size)
     failures: dict[tuple[str, int], str] = {}
     for number in range(seeds):  # a first result of every row before a second of any
         for recipe in recipes:

@@ -1,5 +1,6 @@
 """A recurrent layer and a linear readout: what a task trains."""
 
+import torch
 from torch import Tensor, nn
 
 from steadygrad.layers import RecurrentLayer
@@ -28,8 +29,15 @@ class SequenceModel(nn.Module):
         """The same from a given state on, with the state it ends in."""
         hidden, state = self.layer(x.transpose(0, 1), state)  # the kernels walk time first
         if self.last_only:
-            return self.readout(hidden[-1]), state
+            return self.readout(self._ends(hidden)), state
         return self.readout(hidden).transpose(0, 1), state
+
+    def _ends(self, hidden: Tensor) -> Tensor:
+        """What each direction says when it has seen everything: the backward one at the first step."""
+        if not self.layer.bidirectional:
+            return hidden[-1]
+        forward, backward = hidden.chunk(2, dim=-1)
+        return torch.cat([forward[-1], backward[0]], dim=-1)
 
     def penalty(self) -> Tensor | float:
         return self.layer.penalty()

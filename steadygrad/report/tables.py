@@ -69,7 +69,7 @@ def paper_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], R
     scores -= {metric, "loss", "mse"}
     printed = any(row["published"] is not None for row in table)
     columns = [f"paper: {metric}", f"ours: {metric}"] if printed else [metric]
-    header = ["row", "parameters", *columns, *sorted(scores), "seeds", "scale", "time"]
+    header = ["row", "parameters", *columns, *sorted(scores), "seeds", "scale", "time a run"]
     rows = []
     for row in table:
         count = f"{row['parameters']:,}" if row["parameters"] else "–"
@@ -84,17 +84,20 @@ def paper_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], R
 def ours(row: dict[str, Any]) -> str:
     if row["missing"]:
         return f"needs {row['missing']}"
+    if not row["runs"]:
+        return "not run"
     return spread([run["value"] for run in row["runs"] if run["value"] is not None], number)
 
 
 def ending(row: dict[str, Any]) -> list[str]:
-    """Seeds, scale and time."""
+    """Seeds, scale and the time of a run."""
     if not row["runs"]:
         return ["–", "–", "–"]
     ended = [run["status"] for run in row["runs"]]
     others = [status for status in dict.fromkeys(ended) if status != "done"]
     seeds = ", ".join([str(ended.count("done")), *(f"{ended.count(status)} {status}" for status in others)])
-    return [seeds, row["scale"], clock(row["seconds"])]
+    seconds = [run["seconds"] for run in row["runs"] if run["seconds"] is not None]
+    return [seeds, row["scale"], clock(statistics.median(seconds)) if seconds else "–"]
 
 
 def valid_scores(row: dict[str, Any], name: str) -> list[float]:

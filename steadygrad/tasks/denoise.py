@@ -31,6 +31,8 @@ class Denoise(Task):
 
     def __post_init__(self) -> None:
         self.check(delay=1, length=1, symbols=1)
+        if not isinstance(self.authors, bool):
+            raise ValueError(f"Denoise expects authors to be true or false; got {self.authors!r}")
 
     @property
     def input_size(self) -> int:

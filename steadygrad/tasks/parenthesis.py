@@ -1,7 +1,7 @@
 """Parenthesis task: how many brackets of each type are open (Foerster et al., 2017; Jing et al., 2019)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -48,11 +48,11 @@ class Parenthesis(Task):
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
         tokens = torch.randint(self.input_size, (batch, self.length), generator=generator)
-        bracket = np.arange(self.types)
-        drawn = tokens.numpy().T[..., None]  # time first
-        moves = (drawn == bracket).astype(np.int16) - (drawn == bracket + self.types)
-        counts = torch.from_numpy(clipped_walk(moves, self.cap).astype(np.int64)).transpose(0, 1)
-        return one_hot(tokens, self.input_size), one_hot(counts, self.cap + 1).flatten(2)
+        moves = np.zeros((self.input_size, self.types), np.int16)  # of each token: opens, closes, noise
+        moves[: self.types], moves[self.types : 2 * self.types] = np.eye(self.types), -np.eye(self.types)
+        counts = clipped_walk(moves[tokens.numpy().T], self.cap)  # time first
+        targets = np.eye(self.cap + 1, dtype=np.float32)[counts.swapaxes(0, 1)]
+        return one_hot(tokens, self.input_size), torch.from_numpy(targets).flatten(2)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.mse_loss(outputs, targets)
@@ -64,18 +64,17 @@ class Parenthesis(Task):
 
     @property
     def guessing_loss(self) -> float:
-        """Always the mean of the targets: the variance of each, p (1 − p), where p is how often a count occurs."""
+        """At each step the mean of its targets: the variance of each, p (1 − p), p how likely a count is there."""
         count, move = np.eye(self.cap + 1)[0], 1 / self.input_size
         up, down = np.roll(np.eye(self.cap + 1), 1, axis=0), np.roll(np.eye(self.cap + 1), -1, axis=0)
         up[0, -1], up[-1, -1] = 0, 1  # at the cap it stays
         down[-1, 0], down[0, 0] = 0, 1
         step = move * (up + down) + (1 - 2 * move) * np.eye(self.cap + 1)
-        seen = np.zeros(self.cap + 1)
+        variance = 0.0
         for _ in range(self.length):
             count = step @ count
-            seen += count
-        p = seen / self.length
-        return float((p * (1 - p)).mean())
+            variance += float((count * (1 - count)).mean())
+        return variance / self.length
 
 
 def clipped_walk(moves: np.ndarray, cap: int) -> np.ndarray:
@@ -83,7 +82,7 @@ def clipped_walk(moves: np.ndarray, cap: int) -> np.ndarray:
 
     A stretch of the walk maps x to min(max(x + shift, low), high), and two such maps in a row are one again.
     """
-    shift = moves.astype(np.int16)
+    shift: Any = moves.astype(np.int16 if cap + len(moves) < 2**15 else np.int64)
     low, high = np.zeros_like(shift), np.full_like(shift, cap)
     reach = 1
     while reach < len(shift):

@@ -79,7 +79,7 @@ class Trainer:
         self, settings: Settings, directory: RunDirectory, watches: Sequence[Watch], device: str | torch.device
     ) -> None:
         self.settings, self.directory, self.watches = settings, directory, watches
-        self.device = torch.device(device)
+        self.device = usable(device)
         self.options = settings.train
         self.task = settings.build_task()
         torch.manual_seed(stream(settings.seed, "model").initial_seed())
@@ -88,6 +88,7 @@ class Trainer:
         self.schedule = Schedule(self.optimizer, self.options)
         self.batches = Batches(self.task, self.options, settings.seed)
         self.parameters = parameter_count(self.model)
+        self.commit = commit()  # now: the tree may change while this runs
         self.step = 0
         self.rows = 0
         self.state: State | None = None  # carried from window to window
@@ -97,7 +98,7 @@ class Trainer:
         self.seconds_before = 0.0
         self.started = self.saved = time.perf_counter()
         self.last_loss: float | None = None
-        self.max_loss = self.options.max_loss or 1e6 * self.task.guessing_loss
+        self.max_loss = self.options.max_loss or 1e6 * self.task.guessing_loss or math.inf
 
     @property
     def seconds(self) -> float:
@@ -292,10 +293,19 @@ class Trainer:
                 "numpy": np.__version__,
                 "python": platform.python_version(),
             },
-            "commit": commit(),
+            "commit": self.commit,
             "status": status,
             **({} if why is None else {"why": why}),
         }
+
+
+def usable(device: str | torch.device) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"training expects a device that is here; got {device}: {str(error).splitlines()[0]}"
+        ) from None
 
 
 def readings(model: nn.Module) -> dict[str, float]:
@@ -325,7 +335,17 @@ def commit() -> str | None:
     """The version of the source tree, if it is one under git; with + if it has changes."""
     folder = Path(steadygrad.__file__).parent
     try:
-        asked = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+        asked = [
+            "git",
+            "--no-optional-locks",
+            "-C",
+            str(folder),
+            "describe",
+            "--always",
+            "--abbrev=40",
+            "--dirty=+",
+            "--exclude=*",
+        ]
         return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
         return None

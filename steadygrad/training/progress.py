@@ -12,10 +12,13 @@ QUIET_SECONDS = 10.0  # at most so long without a line where there is no live on
 
 
 class ShowProgress(Watch):
-    """Loss, score, updates a second and time left. ``label`` tells one run of several from the others."""
+    """Loss, score, updates a second and time left. ``label`` tells one run of several from the others.
 
-    def __init__(self, label: str = "", console: Console | None = None) -> None:
-        self.label = label
+    ``note`` is said first, once the run has really begun.
+    """
+
+    def __init__(self, label: str = "", console: Console | None = None, note: str = "") -> None:
+        self.label, self.note = label, note
         self.console = console or Console(stderr=True)
         self.live: Progress | None = None
         self.bar: TaskID | None = None
@@ -27,6 +30,8 @@ class ShowProgress(Watch):
     def begin(self, trainer: Trainer) -> None:
         self.begun = self.spoken = time.perf_counter()
         self.first, self.found = trainer.step, trainer.final or {}
+        if self.note:
+            self.console.print(self.note, highlight=False, soft_wrap=True)
         if self.first:
             self.console.print(f"{self.prefix}going on from update {self.first}", highlight=False, soft_wrap=True)
         if self.console.is_terminal:

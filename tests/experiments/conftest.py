@@ -1,0 +1,10 @@
+"""What the tests of recipes share."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def one_thread(same_start):
+    """Networks this small gain nothing from a second thread, and lose much to one that waits for a busy core."""
+    torch.set_num_threads(1)

@@ -1,0 +1,132 @@
+"""Settings for any layer and task: loadable, from a row that is named, and from that of the pair if there is one."""
+
+from dataclasses import replace
+
+import pytest
+
+from steadygrad.experiments import every, nearest
+from steadygrad.experiments.defaults import OF_THE_LAYER
+from steadygrad.experiments.recipe import read
+from steadygrad.layers import LAYERS
+from steadygrad.tasks import TASKS
+from steadygrad.training import Settings
+
+PAIRS = [(layer, task) for layer in LAYERS for task in TASKS]
+every_pair = pytest.mark.parametrize(("layer", "task"), PAIRS, ids=map("-".join, PAIRS))
+
+ROWS = """
+[table.first]
+layer = { name = "lstm", hidden_size = 4 }
+task = { name = "copy", delay = 3 }
+train = { lr = 0.1, steps = 5, optimizer = "sgd", clip = 1.0 }
+desk = { task = { delay = 2 }, train = { steps = 4 } }
+[table.second]
+layer = { name = "gru", hidden_size = 5, bias = false }
+task = { name = "adding", length = 9 }
+train = { lr = 0.2, steps = 6, batch = 7 }
+[table.unwritten]
+layer = { name = "unheard-of", hidden_size = 6 }
+task = { name = "denoise" }
+"""
+
+
+@pytest.fixture
+def instead(monkeypatch):
+    """Other rows instead of those of the papers."""
+
+    def put(**papers):
+        recipes = [recipe for name, text in papers.items() for recipe in read(name, text).recipes]
+        monkeypatch.setattr("steadygrad.experiments.defaults.every", lambda: iter(recipes))
+
+    return put
+
+
+@pytest.fixture
+def rows(instead):
+    instead(paper=ROWS)
+
+
+@every_pair
+def test_settings_can_be_built_and_say_where_they_come_from(layer, task):
+    found = nearest(layer, task)
+    settings = Settings.from_tables(found.tables)
+    built = settings.build_task()
+    model = settings.build_model(built)
+    assert type(built) is TASKS[task]
+    assert type(model.layer) is LAYERS[layer]
+    assert any(recipe.name in found.source for recipe in every())
+
+
+@every_pair
+def test_the_row_of_the_pair_is_preferred(layer, task):
+    rows = {recipe.name: recipe for recipe in every() if (recipe.layer["name"], recipe.task["name"]) == (layer, task)}
+    found = nearest(layer, task)
+    name = found.source.removesuffix(", at desk scale")
+    assert (name in rows) == bool(rows)
+    if rows:
+        row = rows[name]
+        wanted, own = row.settings("desk"), row.scales["defaults"]
+        assert Settings.from_tables(found.tables) == replace(wanted, task=wanted.task | own.get("task", {}))
+
+
+def test_a_pair_of_a_paper(rows):
+    found = nearest("lstm", "copy")
+    assert found.source == "paper/table/first, at desk scale"
+    assert found.tables == {
+        "layer": {"name": "lstm", "hidden_size": 4},
+        "task": {"name": "copy", "delay": 2},
+        "train": {"lr": 0.1, "steps": 4, "optimizer": "sgd", "clip": 1.0},
+    }
+
+
+def test_the_task_of_one_row_and_the_layer_of_another(rows):
+    """How long to train goes with the task; optimizer, rates and clipping go with the layer."""
+    found = nearest("gru", "copy")
+    assert found.source == "the task as in paper/table/first, the layer as in paper/table/second, at desk scale"
+    assert found.tables == {
+        "layer": {"name": "gru", "hidden_size": 5, "bias": False},
+        "task": {"name": "copy", "delay": 2},
+        "train": {"steps": 4, "lr": 0.2},
+    }
+    train = {"steps": 6, "batch": 7, "lr": 0.1, "optimizer": "sgd", "clip": 1.0}
+    assert nearest("lstm", "adding").tables["train"] == train
+
+
+def test_of_several_rows_the_one_with_the_least_work_at_desk_scale(instead):
+    """Time steps of all sequences of all updates; the demo has its turn when no paper has a row."""
+    table = '[table]\nlayer = { name = "lstm", hidden_size = 4 }\ntask = { name = "adding" }\n'
+    work = "[table.{}]\ntask = {{ length = {} }}\ntrain = {{ steps = {}, batch = {} }}\n"
+    light = work.format("light", 10, 90, 10)
+    heavy = work.format("heavy", 100, 10, 10) + work.format("heavier", 9, 9, 900)
+    reduced = work.format("reduced", 10, 900, 10) + "desk = { train = { steps = 80 } }\n"
+    demo = work.format("tiny", 5, 5, 5)
+    for paper, row in ((heavy, "heavy"), (heavy + light, "light"), (heavy + light + reduced, "reduced")):
+        instead(demo=table + demo, paper=table + paper)
+        assert nearest("lstm", "adding").source == f"paper/table/{row}, at desk scale"
+        assert nearest("gru", "adding").source.startswith(f"the task as in paper/table/{row},")
+    instead(demo=table + demo)
+    assert nearest("lstm", "adding").source == "demo/table/tiny, at desk scale"
+
+
+def test_a_layer_without_a_row(rows):
+    found = nearest("irnn", "adding")
+    assert found.tables["layer"] == {"name": "irnn", "hidden_size": 128}
+    assert found.tables["task"] == {"name": "adding", "length": 9}
+    assert found.source == "the task as in paper/table/second, at desk scale; irnn with 128 units"
+    assert not found.tables["train"].keys() & set(OF_THE_LAYER)
+
+
+def test_a_task_without_a_row(rows):
+    """A row whose layer is missing is none."""
+    found = nearest("lstm", "denoise")
+    assert found.source == "the defaults"
+    assert found.tables == {"layer": {"name": "lstm", "hidden_size": 128}, "task": {"name": "denoise"}, "train": {}}
+
+
+def test_unknown_names_are_refused(rows):
+    with pytest.raises(ValueError, match=r"no layer 'lstn'; known: rnn, .*lstm"):
+        nearest("lstn", "copy")
+    with pytest.raises(ValueError, match="no task 'copying'; known: copy, adding"):
+        nearest("lstm", "copying")
+    with pytest.raises(ValueError, match="no layer 'unheard-of'"):  # a row has it, the library does not
+        nearest("unheard-of", "denoise")

@@ -1,0 +1,385 @@
+"""Every shipped recipe loads, has the size and the numbers its paper prints, and learns; a wrong one is explained."""
+
+import pytest
+import torch
+
+from steadygrad.experiments import SCALES, every, load, names, select
+from steadygrad.experiments.recipe import merge, read
+from steadygrad.layers import LAYERS
+from steadygrad.tasks import TASKS
+from steadygrad.training import RunDirectory, Trainer, evaluate, parameter_count
+from steadygrad.training.loop import readings
+
+RECIPES = {recipe.name: recipe for recipe in every()}
+READY = {name: recipe for name, recipe in RECIPES.items() if recipe.missing is None}
+every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+ready_recipe = pytest.mark.parametrize("recipe", READY.values(), ids=READY)
+
+
+def size(recipe):
+    settings = recipe.settings("paper")
+    return parameter_count(settings.build_model(settings.build_task()))
+
+
+def printed(words):
+    """ "18.9K" as 18,900 and its last digit's worth, 100."""
+    digits = words.removesuffix("K")
+    unit = 1000 / 10 ** len(digits.partition(".")[2])
+    return 1000 * float(digits), unit
+
+
+# what ships
+
+
+@every_recipe
+def test_names_are_paths_of_one_row(recipe):
+    assert select(recipe.name) == [recipe]
+    assert recipe.paper in names()
+
+
+@every_recipe
+def test_what_is_missing_is_said(recipe):
+    layer, task = recipe.layer["name"], recipe.task["name"]
+    assert task in TASKS
+    assert recipe.missing == (None if layer in LAYERS else f"layer {layer}")
+
+
+def test_rivals_that_are_not_written_yet_are_listed():
+    """Each is a name of the design, so no slip of the pen hides among them."""
+    rivals = {"eurnn", "goru", "svdrnn", "ornn", "full-urnn"}
+    assert rivals <= {recipe.layer["name"] for recipe in RECIPES.values()}
+    assert {recipe.layer["name"] for recipe in RECIPES.values()} <= rivals | set(LAYERS)
+
+
+@ready_recipe
+def test_paper_scale_builds_with_the_printed_size(recipe):
+    count = size(recipe)
+    about, unit = printed(recipe.parameters) if recipe.parameters else (count, 0)
+    assert abs(count - about) <= unit
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("nnrnn-2019/copy/nnrnn", 18_953),
+        ("demo/copy/nnrnn", 18_889),  # without the entries inside the blocks
+        ("enrnn-2020/adding/enrnn", 15_441),
+        ("enrnn-2020/copying/enrnn", 22_395),
+    ],
+)
+def test_known_sizes(name, count):
+    assert size(READY[name]) == count
+
+
+def test_printed_sizes_are_read_with_their_last_digit():
+    assert printed("18.9K") == (18_900, 100)
+    assert printed("15K") == (15_000, 1000)
+
+
+@ready_recipe
+def test_smoke_learns_for_a_step(recipe, tmp_path):
+    trainer = Trainer(recipe.settings("smoke"), RunDirectory(tmp_path), (), "cpu")
+    assert trainer.task.steps <= 50
+    before = {name: parameter.clone() for name, parameter in trainer.model.named_parameters()}
+    trainer.update()
+    for name, parameter in trainer.model.named_parameters():
+        if parameter.numel():
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+            assert parameter.grad.any(), name
+            assert not torch.equal(parameter, before[name]), name
+
+
+@ready_recipe
+def test_the_metric_is_one_that_is_measured(recipe, tmp_path):
+    trainer = Trainer(recipe.settings("smoke"), RunDirectory(tmp_path), (), "cpu")
+    trainer.update()
+    measured = {**evaluate(trainer.model, trainer.task, 2), **readings(trainer.model)}
+    assert recipe.metric in measured
+    assert not recipe.published or recipe.metric in recipe.published
+    higher = recipe.metric == trainer.task.score and trainer.task.higher_is_better
+    assert recipe.attained == ("max" if higher or recipe.metric == "neumann_norm" else "min")
+
+
+@ready_recipe
+def test_scales_change_what_they_say(recipe):
+    assert recipe.settings() == recipe.settings("paper")
+    assert recipe.reduced("paper") == ""
+    assert recipe.reduced("smoke")
+    smoke = recipe.settings("smoke")
+    assert smoke.layer == recipe.layer
+    assert smoke.train.steps == 20
+    for scale in SCALES:
+        settings = recipe.settings(scale)
+        assert bool(recipe.reduced(scale)) == (settings != recipe.settings("paper"))
+
+
+# what the papers print
+
+NC_GRU = {  # section 4: power of ten, metric, hidden sizes, and the two columns of tables 1 to 4
+    "parenthesis": (
+        *(1e-3, "loss", 100, 200),
+        {
+            "lstm": (42, 0.62, 6.93),
+            "gru": (50, 29.94, 1.526),
+            "scornn": (110, 24.85, 18.957),
+            "goru": (64, 1.199, 1.66),
+            "ncgru-c": (56, 0.286, 0.227),
+            "ncgru-rc": (56, 0.149, 0.167),
+        },
+    ),
+    "denoise": (
+        *(1e-2, "loss", 200, 400),
+        {
+            "lstm": (90, 10.08, 5.427),
+            "gru": (100, 9.799, 5.2338),
+            "scornn": (200, 8.258, 3.812),
+            "goru": (128, 4.453, 2.29),
+            "ncgru-c": (118, 1.639, 0.878),
+            "ncgru-rc": (118, 1.633, 0.774),
+        },
+    ),
+    "adding": (
+        *(1e-5, "mse", 200, 400),
+        {
+            "lstm": (68, 2.2829, 269.7),
+            "gru": (70, 1.776, 1.2976),
+            "scornn": (190, 51.49, 16_295.05),
+            "goru": (128, 2.758, 2.3067),
+            "ncgru-c": (80, 1.022, 0.81),
+            "ncgru-rc": (80, 5.0, 4.93),
+        },
+    ),
+    "copying": (
+        *(1e-2, "loss", 1000, 2000),
+        {
+            "lstm": (68, 2.040, 1.03),
+            "gru": (78, 2.039, 0.89),
+            "scornn": (190, 0.002, 0.03),
+            "goru": (100, 1.488, 0.718),
+            "ncgru-c": (96, 0.904, 0.44),
+            "ncgru-rc": (96, 0.882, 0.496),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("table", NC_GRU)
+def test_ncgru_tables_1_to_4(table):
+    power, metric, short, long, lines = NC_GRU[table]
+    found = {recipe.row: recipe for recipe in select(f"ncgru-2022/{table}")}
+    assert set(found) == {f"{name}-{T}" for name in lines for T in (short, long)}
+    for name, (hidden, *values) in lines.items():
+        for T, value in zip((short, long), values, strict=True):
+            recipe = found[f"{name}-{T}"]
+            layer, _, orthogonal = name.partition("-")
+            assert recipe.published == {metric: pytest.approx(value * power, rel=1e-9)}
+            assert (recipe.metric, recipe.attained) == (metric, "min")
+            assert (recipe.layer["name"], recipe.layer.get("orthogonal", "")) == (layer, orthogonal)
+            assert recipe.layer["hidden_size"] == hidden
+            assert recipe.task["length" if table in ("parenthesis", "adding") else "delay"] == T
+
+
+@pytest.mark.parametrize(
+    ("row", "hidden", "lr", "lr_orth", "smoothing", "pull", "decay", "init"),
+    [
+        ("nnrnn", 128, 5e-4, 1e-6, 0.99, 1e-4, 1e-6, "henaff"),
+        ("exprnn-128", 128, 1e-3, 1e-4, 0.99, None, None, "henaff"),
+        ("exprnn-176", 176, 1e-3, 1e-4, 0.99, None, None, "henaff"),
+        ("lstm-128", 128, 5e-4, None, 0.99, None, None, "glorot"),
+        ("lstm-63", 63, 1e-3, None, 0.99, None, None, "glorot"),
+        ("rnn-orth", 128, 2e-4, None, 0.99, None, None, None),  # the layer's own: random orthogonal
+        ("eurnn-128", 128, 1e-3, None, 0.5, None, None, None),
+        ("eurnn-256", 256, 1e-3, None, 0.5, None, None, None),
+        ("rnn", 128, 1e-3, None, 0.9, None, None, "glorot"),
+    ],
+)
+def test_nnrnn_table_2(row, hidden, lr, lr_orth, smoothing, pull, decay, init):
+    recipe = RECIPES[f"nnrnn-2019/copy/{row}"]
+    layer, train = recipe.layer, recipe.train
+    assert (layer["hidden_size"], layer.get("spectrum_pull")) == (hidden, pull)
+    assert layer.get("init", layer.get("recurrent", {}).get("init")) == init
+    assert (train["optimizer"], train["lr"], train.get("lr_constrained")) == ("rmsprop", lr, lr_orth)
+    assert (train["smoothing"], train.get("decay_transients")) == (smoothing, decay)
+
+
+# reading
+
+HEADER = '[paper]\ntitle = "a paper"\n'
+TABLE = '[table]\ntask = { name = "copy", delay = 3 }\ntrain = { lr = 0.1, steps = 5 }\n'
+ROW = '[table.row]\nlayer = { name = "lstm", hidden_size = 4 }\n'
+WHOLE = HEADER + TABLE + ROW
+
+
+def test_a_row_inherits_and_overrides_key_by_key():
+    text = TABLE.replace("[table]\n", '[table]\nlayer = { name = "lstm", hidden_size = 4 }\ncaption = "all"\n')
+    own = '[table.plain]\n[table.own]\ntask = { delay = 7 }\ntrain = { lr = 0.2 }\nlayer = { name = "gru" }\n'
+    plain, changed = read("paper", HEADER + text + own).recipes
+    assert plain.layer == {"name": "lstm", "hidden_size": 4}
+    assert (plain.task, plain.train) == ({"name": "copy", "delay": 3}, {"lr": 0.1, "steps": 5})
+    assert changed.layer == {"name": "gru", "hidden_size": 4}
+    assert (changed.task, changed.train) == ({"name": "copy", "delay": 7}, {"lr": 0.2, "steps": 5})
+    assert plain.caption == changed.caption == "all"
+    assert [plain.name, changed.name] == ["paper/table/plain", "paper/table/own"]
+
+
+def test_what_is_not_said_has_a_default():
+    (recipe,) = read("paper", WHOLE).recipes
+    assert (recipe.seeds, recipe.metric, recipe.attained) == ((0,), "loss", "min")
+    assert (recipe.parameters, recipe.published, recipe.note) == (None, {}, "")
+    assert recipe.settings("desk") == recipe.settings("smoke") == recipe.settings("paper")
+    assert recipe.settings().seed == 0
+
+
+def test_seeds_are_the_recipes_or_those_asked():
+    (recipe,) = read("paper", WHOLE + "seeds = [5400, 7]\n").recipes
+    assert recipe.settings().seed == 5400
+    assert recipe.settings(seed=3).seed == 3
+
+
+def test_a_scale_changes_key_by_key():
+    desk = "desk = { layer = { hidden_size = 2 }, task = { delay = 1 }, train = { steps = 1 } }\n"
+    (recipe,) = read("paper", WHOLE + desk).recipes
+    settings = recipe.settings("desk")
+    assert settings.layer == {"name": "lstm", "hidden_size": 2}
+    assert settings.task == {"name": "copy", "delay": 1}
+    assert (settings.train.steps, settings.train.lr) == (1, 0.1)
+    assert recipe.reduced("desk") == "hidden_size 2, delay 1, steps 1"
+    assert recipe.settings("paper").train.steps == 5
+
+
+KNOWN = "attained, (caption, )?defaults, desk, layer, metric, note, parameters, published, seeds, smoke, task, train"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEADER + "yaer = 2020\n" + TABLE + ROW, r"paper.toml \[paper\]: unknown key 'yaer'; known: .*title.*year"),
+        (HEADER + TABLE + 'metrik = "mse"\n' + ROW, rf"paper.toml \[table\]: unknown key 'metrik'; known: {KNOWN}$"),
+        (WHOLE + 'paramters = "15K"\n', rf"paper.toml \[table.row\]: unknown key 'paramters'; known: {KNOWN}$"),
+        (WHOLE + 'caption = "mine"\n', r"paper.toml \[table.row\]: unknown key 'caption'; known: "),
+        (
+            WHOLE + "desk = { trian = { steps = 1 } }\n",
+            r"paper.toml \[table.row\] desk: unknown key 'trian'; known: layer, task, train$",
+        ),
+        (
+            HEADER + TABLE + "smoke = { seeds = [1] }\n" + ROW,
+            r"paper.toml \[table.row\] smoke: unknown key 'seeds'; known: layer, task, train$",
+        ),
+        (HEADER + TABLE + '[table.row]\nnote = "x"\n', r"paper.toml \[table.row\] expects a layer with a name"),
+        (
+            HEADER + TABLE + "[table.row]\nlayer = { hidden_size = 4 }\n",
+            r"paper.toml \[table.row\] expects a layer with a name",
+        ),
+        (HEADER + "[table]\n" + ROW, r"paper.toml \[table.row\] expects a task with a name"),
+        (
+            WHOLE + 'published = { loss = "0.1" }\n',
+            r"paper.toml \[table.row\] published expects loss to be a number; got '0.1'",
+        ),
+        (
+            WHOLE + "published = { loss = true }\n",
+            r"paper.toml \[table.row\] published expects loss to be a number; got True",
+        ),
+        (WHOLE + 'attained = "best"\n', r"paper.toml \[table.row\] expects attained to be min or max; got 'best'"),
+        (HEADER + TABLE, r"paper.toml \[table\]: no rows"),
+    ],
+)
+def test_wrong_recipes_are_explained(text, message):
+    with pytest.raises(ValueError, match=message):
+        read("paper", text)
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (
+            "smoke = { train = { stesp = 1 } }\n",
+            "paper/table/row, smoke scale, train: unknown key 'stesp'; known: steps, batch",
+        ),
+        ("smoke = { task = { dealy = 1 } }\n", "unknown key 'dealy'; known: delay, length"),
+        ("smoke = { train = { steps = 1.5 } }\n", "expects steps to be a whole number; got 1.5"),
+        ('smoke = { layer = { name = "lstn" } }\n', "no layer 'lstn'; known: rnn, "),
+    ],
+)
+def test_wrong_settings_are_explained(extra, message):
+    (recipe,) = read("paper", WHOLE + extra).recipes
+    assert recipe.settings("paper")
+    with pytest.raises(ValueError, match=message):
+        recipe.settings("smoke")
+
+
+def test_unknown_scale_is_explained():
+    (recipe,) = read("paper", WHOLE).recipes
+    with pytest.raises(ValueError, match="paper/table/row expects a scale out of smoke, desk, paper; got 'huge'"):
+        recipe.settings("huge")
+
+
+def test_merge_goes_down_into_tables():
+    shared = {"a": 1, "t": {"x": 1, "y": {"p": 1, "q": 2}}, "s": {"z": 1}}
+    own = {"b": 2, "t": {"y": {"q": 3}, "w": 4}, "s": 5}
+    assert merge(shared, own) == {"a": 1, "b": 2, "t": {"x": 1, "y": {"p": 1, "q": 3}, "w": 4}, "s": 5}
+    assert shared == {"a": 1, "t": {"x": 1, "y": {"p": 1, "q": 2}}, "s": {"z": 1}}
+
+
+# choosing
+
+
+def test_every_paper_has_a_title_and_rows():
+    assert {"demo", "enrnn-2020", "ncgru-2022", "nnrnn-2019"} <= set(names())
+    for name in names():
+        assert load(name).title
+        assert load(name).recipes == tuple(select(name))
+    assert sum(len(load(name).recipes) for name in names()) == len(RECIPES)  # so no two rows share a name
+
+
+@pytest.mark.parametrize(
+    ("pattern", "rows"),
+    [
+        ("demo", ["copy/nnrnn", "copy/lstm", "copy/rnn"]),
+        ("demo/copy/*nn", ["copy/nnrnn", "copy/rnn"]),
+        ("demo/c*y/lst?", ["copy/lstm"]),
+        ("nnrnn-2019/copy/lstm-*", ["copy/lstm-128", "copy/lstm-63"]),
+        ("nnrnn-2019/copy/lstm-??", ["copy/lstm-63"]),
+        ("ncgru-2022/*ing/gru-200*", ["adding/gru-200", "copying/gru-2000"]),
+    ],
+)
+def test_patterns(pattern, rows):
+    assert [f"{recipe.table}/{recipe.row}" for recipe in select(pattern)] == rows
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("nnrnn", r"no paper 'nnrnn'; known: demo, enrnn-2020, ncgru-2022, nnrnn-2019"),
+        ("*", r"no paper '\*'; known: "),
+        ("demo/adding", r"no table 'adding' in demo; known: copy$"),
+        ("enrnn-2020/x*", r"no table 'x\*' in enrnn-2020; known: adding, copying, sizes$"),
+        ("demo/copy/gru", r"no row 'gru' in demo/copy; known: nnrnn, lstm, rnn$"),
+        ("enrnn-2020/s*/gru", r"no row 'gru' in enrnn-2020/s\*; known: short-0, short-32"),
+        ("demo/copy/lstm/0", r"expected PAPER\[/TABLE\[/ROW\]\]; got 'demo/copy/lstm/0'"),
+    ],
+)
+def test_unknown_rows_are_explained(pattern, message):
+    with pytest.raises(ValueError, match=message):
+        select(pattern)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (WHOLE + "seeds = 3\n", r"paper.toml \[table.row\] expects seeds to be a list of whole numbers; got 3"),
+        (WHOLE + "seeds = []\n", r"paper.toml \[table.row\] expects seeds to be a list of whole numbers; got \[\]"),
+        (WHOLE + "published = 5\n", r"paper.toml \[table.row\] published expects a table; got 5"),
+        (WHOLE + "published = { loss = nan }\n", r"paper.toml \[table.row\] published expects loss to be finite"),
+        (WHOLE + "desk = 5\n", r"paper.toml \[table.row\] desk expects a table; got 5"),
+        (WHOLE + "desk = { train = 5 }\n", r"paper.toml \[table.row\] desk.train expects a table; got 5"),
+        (WHOLE + "train = 5\n", r"paper.toml \[table.row\] train expects a table; got 5"),
+        (WHOLE + "parameters = 15\n", r"paper.toml \[table.row\] expects parameters to be a word; got 15"),
+        ("a = 3\n", r"paper.toml \[a\] expects a table; got 3"),
+        ("paper = 3\n", r"paper.toml \[paper\] expects a table; got 3"),
+        ("[table\n", r"paper.toml: "),
+    ],
+)
+def test_wrong_types_are_explained(text, message):
+    with pytest.raises(ValueError, match=message):
+        read("paper", text)

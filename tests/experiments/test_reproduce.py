@@ -1,0 +1,288 @@
+"""Rows of a paper, run with seeds: each once, each to its end, whatever becomes of the others."""
+
+import json
+import signal
+from dataclasses import replace
+
+import pytest
+
+from steadygrad.experiments import reproduce, seeds_of, summary
+from steadygrad.experiments.recipe import read
+from steadygrad.experiments.reproduce import run_directory
+from steadygrad.training import RunDirectory, Watch
+
+PAPER = """
+[table]
+caption = "three rows"
+task = { name = "copy", delay = 50, length = 2, symbols = 2 }
+train = { steps = 400, batch = 2, evaluate_every = 3, evaluate_examples = 4, log_every = 2 }
+metric = "accuracy"
+attained = "max"
+smoke = { task = { delay = 2 }, train = { steps = 6 } }
+[table.rnn]
+layer = { name = "rnn", hidden_size = 3 }
+published = { accuracy = 0.75, loss = 0.1 }
+parameters = "39"
+[table.rival]
+layer = { name = "unheard-of" }
+published = { accuracy = 0.5 }
+note = "a rival"
+[table.gru]
+layer = { name = "gru", hidden_size = 2 }
+"""
+RNN, RIVAL, GRU = read("paper", PAPER).recipes
+ALL = [RNN, RIVAL, GRU]
+
+
+def smoke(recipes, out, seeds=1, watches=lambda recipe, seed: ()):
+    return reproduce(recipes, scale="smoke", seeds=seeds, out=out, watches=watches)
+
+
+def changed(old, new):
+    """The recipes of the paper with other words in it."""
+    assert old in PAPER
+    return read("paper", PAPER.replace(old, new)).recipes
+
+
+class Beginnings:
+    """Who has begun to train, as row and seed."""
+
+    def __init__(self):
+        self.begun = []
+
+    def __call__(self, recipe, seed):
+        note = Watch()
+        note.begin = lambda trainer: self.begun.append((recipe.row, seed))
+        return [note]
+
+
+class Stop(Watch):
+    """Ctrl-C after an update."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def update(self, trainer, loss):
+        if trainer.step == self.step:
+            signal.raise_signal(signal.SIGINT)
+
+
+def contents(out):
+    """Metrics, results and weights, and when they were written."""
+    files = [path for kind in ("jsonl", "json", "safetensors") for path in out.rglob(f"*.{kind}")]
+    assert files
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def logged(recipe, seed, out):
+    """Without the time it took."""
+    rows = RunDirectory(run_directory(recipe, seed, out)).rows()
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+# running
+
+
+def test_every_row_runs_with_every_seed(tmp_path):
+    beginnings = Beginnings()
+    rnn, rival, gru = smoke(ALL, tmp_path, seeds=2, watches=beginnings)
+    assert beginnings.begun == [("rnn", 0), ("gru", 0), ("rnn", 1), ("gru", 1)]  # all rows before a second seed
+    for row, recipe in ((rnn, RNN), (gru, GRU)):
+        assert (row["paper"], row["table"], row["row"]) == ("paper", "table", recipe.row)
+        assert [(run["seed"], run["status"], run["steps"]) for run in row["runs"]] == [(0, "done", 6), (1, "done", 6)]
+        for run in row["runs"]:
+            valid = [r["accuracy"] for r in logged(recipe, run["seed"], tmp_path) if r["split"] == "valid"]
+            assert len(valid) == 2
+            assert run["value"] == run["score"]["valid"] == max(valid)
+        assert row["ours"] == sum(run["value"] for run in row["runs"]) / 2
+        assert row["seconds"] == pytest.approx(sum(run["seconds"] for run in row["runs"]))
+    assert logged(RNN, 0, tmp_path) != logged(RNN, 1, tmp_path)
+    assert json.loads(json.dumps([rnn, rival, gru])) == [rnn, rival, gru]
+
+
+def test_a_row_of_the_table_has_our_numbers_beside_theirs(tmp_path):
+    (row,) = smoke([RNN], tmp_path)
+    assert (row["metric"], row["attained"], row["published"]) == ("accuracy", "max", 0.75)
+    assert (row["printed_parameters"], row["parameters"]) == ("39", 3 * (4 + 3 + 1) + 3 * (3 + 1))
+    assert (row["scale"], row["reduced"]) == ("smoke", "delay 2, steps 6")
+    assert row["guessing_loss"] == RNN.settings("smoke").build_task().guessing_loss
+    assert (row["caption"], row["layer"], row["missing"]) == ("three rows", "rnn", None)
+
+
+def test_what_the_library_lacks_is_listed_and_not_run(tmp_path):
+    _, rival, _ = smoke(ALL, tmp_path)
+    assert (rival["row"], rival["missing"], rival["runs"]) == ("rival", "layer unheard-of", [])
+    assert (rival["published"], rival["ours"], rival["note"]) == (0.5, None, "a rival")
+    assert not (tmp_path / "paper" / "table" / "rival").exists()
+
+
+def test_what_is_done_is_not_done_again(tmp_path):
+    first = smoke(ALL, tmp_path, seeds=2)
+    before, beginnings = contents(tmp_path), Beginnings()
+    assert smoke(ALL, tmp_path, seeds=2, watches=beginnings) == first
+    assert beginnings.begun == []
+    assert contents(tmp_path) == before
+
+
+def test_another_seed_runs_alone(tmp_path):
+    smoke(ALL, tmp_path)
+    beginnings = Beginnings()
+    smoke(ALL, tmp_path, seeds=2, watches=beginnings)
+    assert beginnings.begun == [("rnn", 1), ("gru", 1)]
+
+
+def test_what_is_half_done_goes_on(tmp_path):
+    """To the same numbers as if nobody had stopped it; the rows after it wait."""
+    stopped, whole = tmp_path / "stopped", tmp_path / "whole"
+    with pytest.raises(KeyboardInterrupt):
+        smoke(ALL, stopped, watches=lambda recipe, seed: [Stop(4)])
+    assert RunDirectory(run_directory(RNN, 0, stopped)).result()["status"] == "interrupted"
+    assert not run_directory(GRU, 0, stopped).exists()
+    assert [row["ours"] for row in smoke(ALL, stopped)] == [row["ours"] for row in smoke(ALL, whole)]
+    for recipe in (RNN, GRU):
+        assert logged(recipe, 0, stopped) == logged(recipe, 0, whole)
+
+
+# what fails
+
+
+def test_a_directory_that_holds_no_run_fails_its_row_alone(tmp_path):
+    foreign = run_directory(RNN, 0, tmp_path) / "thesis.txt"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("mine")
+    rnn, _, gru = smoke(ALL, tmp_path, seeds=2)
+    failed, done = rnn["runs"]
+    assert (failed["seed"], failed["status"], failed["value"]) == (0, "failed", None)
+    assert "it has files but no settings.toml" in failed["why"]
+    assert (done["seed"], done["status"]) == (1, "done")
+    assert rnn["ours"] == done["value"]
+    assert [run["status"] for run in gru["runs"]] == ["done", "done"]
+    assert foreign.read_text() == "mine"
+
+
+def test_a_run_of_other_settings_fails_its_row_alone(tmp_path):
+    smoke([RNN], tmp_path)
+    before = contents(tmp_path)
+    other, _, gru = smoke(changed("hidden_size = 3", "hidden_size = 4"), tmp_path)
+    assert other["runs"][0]["status"] == "failed"
+    assert "belongs to other settings: layer.hidden_size 3, asked 4" in other["runs"][0]["why"]
+    assert gru["runs"][0]["status"] == "done"
+    assert before.items() <= contents(tmp_path).items()
+
+
+def test_an_error_in_a_run_fails_its_row_alone(tmp_path):
+    class Clumsy(Watch):
+        def update(self, trainer, loss):
+            raise RuntimeError("dropped it")
+
+    rnn, _, gru = smoke(ALL, tmp_path, watches=lambda recipe, seed: [Clumsy()] if recipe is RNN else [])
+    assert (rnn["runs"][0]["status"], rnn["runs"][0]["why"]) == ("failed", "RuntimeError: dropped it")
+    assert rnn["ours"] is None
+    assert gru["runs"][0]["status"] == "done"
+
+
+def test_a_run_that_diverges_says_why(tmp_path):
+    rnn, _, gru = smoke(changed("steps = 6 }", "steps = 6, max_loss = 1e-6 }"), tmp_path)
+    assert [row["runs"][0]["status"] for row in (rnn, gru)] == ["diverged", "diverged"]
+    assert "at update 1 the loss is" in rnn["runs"][0]["why"]
+    assert rnn["ours"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"seeds": 0}, "reproduce expects at least one seed; got 0"), ({"scale": "huge"}, "scale out of smoke, desk")],
+)
+def test_wrong_requests_are_explained(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        reproduce(ALL, out=tmp_path, **options)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", ["train = { stesp = 6 }", "task = { dealy = 6 }"])
+def test_a_wrong_recipe_shows_before_anything_runs(wrong, tmp_path):
+    recipes = changed('"gru", hidden_size = 2 }', f'"gru", hidden_size = 2 }}\n{wrong}')
+    with pytest.raises(ValueError, match=r"unknown key '(stesp|dealy)'"):
+        smoke(recipes, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+# counting
+
+
+@pytest.mark.parametrize(
+    ("own", "count", "seeds"),
+    [
+        ("[0]", 1, [0]),
+        ("[0]", 3, [0, 1, 2]),
+        ("[5400, 7]", 1, [5400]),
+        ("[5400, 7]", 2, [5400, 7]),
+        ("[5400, 7]", 4, [5400, 7, 5401, 5402]),
+    ],
+)
+def test_own_seeds_come_first_and_none_twice(own, count, seeds):
+    recipe = changed('"a rival"', f'"a rival"\nseeds = {own}')[1]
+    assert seeds_of(recipe, count) == seeds
+
+
+def finished(recipe, seed, out, losses):
+    """A run that was evaluated to ``losses``, with accuracies 1 − loss and a training that looked far better."""
+    directory = RunDirectory(run_directory(recipe, seed, out))
+    directory.path.mkdir(parents=True)
+    directory.log({"step": 0, "split": "train", "loss": 0.0, "accuracy": 1.0})
+    for step, loss in enumerate(losses):
+        directory.log({"step": step, "split": "valid", "loss": loss, "accuracy": 1 - loss})
+    result = {"status": "done", "score": "accuracy", "higher_is_better": True, "final": None, "best": None}
+    numbers = {"steps": 9, "parameters": 39, "guessing_loss": 0.2, "wall_seconds": 1.5}
+    directory.write_result(result | numbers)
+
+
+@pytest.mark.parametrize(
+    ("metric", "attained", "values", "ours"),
+    [
+        ("accuracy", "max", [0.5, 0.75, 0.125], 0.5),
+        ("accuracy", "min", [0.0, 0.5, 0.125], 0.125),
+        ("loss", "min", [0.5, 0.25, 0.875], 0.5),
+        ("loss", "max", [1.0, 0.5, 0.875], 0.875),
+    ],
+)
+def test_ours_is_the_median_of_what_each_seed_attained(metric, attained, values, ours, tmp_path):
+    recipe, *_ = changed('metric = "accuracy"\nattained = "max"', f'metric = "{metric}"\nattained = "{attained}"')
+    for seed, losses in enumerate([[1.0, 0.5], [0.5, 0.25, 0.375], [0.875]]):
+        finished(recipe, seed, tmp_path, losses)
+    row = summary(recipe, "desk", [0, 1, 2], tmp_path)
+    assert [run["value"] for run in row["runs"]] == values
+    assert row["ours"] == ours
+    assert row["published"] == {"accuracy": 0.75, "loss": 0.1}[metric]
+    assert [run["score"] for run in row["runs"]] == [
+        {"name": "accuracy", "valid": valid, "train": 1.0} for valid in (0.5, 0.75, 0.125)
+    ]
+    assert row["seconds"] == 4.5
+
+
+def test_an_even_number_of_seeds_meets_in_the_middle(tmp_path):
+    for seed, loss in enumerate([0.0, 0.5]):
+        finished(RNN, seed, tmp_path, [loss])
+    assert summary(RNN, "desk", [0, 1], tmp_path)["ours"] == 0.75
+
+
+def test_evaluations_that_were_no_number_do_not_count(tmp_path):
+    finished(RNN, 0, tmp_path, [float("nan"), 0.5])
+    finished(RNN, 1, tmp_path, [float("nan")])
+    row = summary(RNN, "desk", [0, 1], tmp_path)
+    assert [run["value"] for run in row["runs"]] == [0.5, None]
+    assert row["ours"] == 0.5
+
+
+def test_what_has_not_run_is_said(tmp_path):
+    finished(RNN, 0, tmp_path, [0.5])
+    row = summary(RNN, "desk", [0, 1], tmp_path)
+    assert [run["status"] for run in row["runs"]] == ["done", "not run"]
+    assert row["ours"] == 0.5
+    assert summary(GRU, "desk", [0], tmp_path)["ours"] is None
+
+
+def test_a_wrong_option_of_a_layer_shows_before_anything_runs(tmp_path):
+    wrong = replace(RNN, layer=RNN.layer | {"hiden_size": 3})
+    with pytest.raises(ValueError, match="layer rnn: unknown key 'hiden_size'"):
+        reproduce([RNN, wrong], scale="smoke", out=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,216 @@
+"""Promises that every task keeps. A task added to TASKS needs one line here: how somebody guesses."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Generator
+from torch.nn import functional as F
+
+from steadygrad.tasks import TASKS, Adding, Copy, Denoise, Parenthesis, Task
+
+SMALL = {
+    "copy": [{"delay": 5, "length": 3, "symbols": 4}, {"delay": 5, "length": 3, "symbols": 4, "recall": "at"}],
+    "adding": [{"length": 11}],
+    "denoise": [{"delay": 5, "length": 3, "symbols": 4}, {"delay": 5, "length": 3, "symbols": 4, "authors": True}],
+    "parenthesis": [{"length": 12, "types": 2, "cap": 3}],
+}
+SMALL_TASKS = [TASKS[name](**options) for name in TASKS for options in SMALL.get(name, [{}])]
+every_task = pytest.mark.parametrize("task", SMALL_TASKS, ids=repr)
+every_class = pytest.mark.parametrize("cls", TASKS.values(), ids=TASKS)
+
+
+def sample(task, batch, seed=0):
+    return task.sample(batch, Generator().manual_seed(seed))
+
+
+def output_shape(task, batch):
+    return (batch, task.output_size) if task.last_only else (batch, task.steps, task.output_size)
+
+
+def perfect(task, targets):
+    """Outputs that say what the targets are."""
+    return 100 * F.one_hot(targets, task.output_size).float() if targets.dtype == torch.int64 else targets
+
+
+@every_task
+def test_shapes(task):
+    inputs, targets = sample(task, 4)
+    assert inputs.shape == (4, task.steps, task.input_size)
+    assert inputs.dtype == torch.float32
+    assert targets.shape[:-1] == (4,) if task.last_only else targets.shape[:2] == (4, task.steps)
+    assert perfect(task, targets).shape == output_shape(task, 4)
+    assert task.loss(torch.zeros(output_shape(task, 4)), targets).shape == ()
+
+
+@every_class
+def test_defaults_have_a_size_and_a_loss_of_guessing(cls):
+    task = cls()
+    inputs, _ = sample(task, 2)
+    assert inputs.shape == (2, task.steps, task.input_size)
+    assert 0 < task.guessing_loss < math.inf
+
+
+@every_task
+def test_a_batch_is_a_function_of_its_seed(task):
+    """Of the generator's seed alone: the global random numbers are neither read nor moved."""
+    first = sample(task, 8)
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    again, other = sample(task, 8), sample(task, 8, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0], other[0])
+    assert not torch.equal(first[1], other[1])
+
+
+@every_task
+def test_batches_in_a_row_differ(task):
+    generator = Generator().manual_seed(0)
+    assert not torch.equal(task.sample(8, generator)[0], task.sample(8, generator)[0])
+
+
+@every_task
+def test_sequences_of_a_batch_differ(task):
+    assert len(sample(task, 16)[0].flatten(1).unique(dim=0)) > 1
+
+
+def blanks_then_any_symbol(task, targets):
+    outputs = torch.full(output_shape(task, len(targets)), -math.inf)
+    outputs[:, : -task.length, 0] = 0.0
+    outputs[:, -task.length :, 1:] = 0.0
+    return outputs
+
+
+def one(task, targets):
+    return torch.ones(output_shape(task, len(targets)))
+
+
+def mean_target(task, targets):
+    _, seen = sample(task, 20_000, seed=99)
+    return seen.mean(dim=0).expand(targets.shape)  # step by step
+
+
+GUESSES = {Copy: blanks_then_any_symbol, Denoise: blanks_then_any_symbol, Adding: one, Parenthesis: mean_target}
+
+
+@every_task
+def test_guessing_has_the_loss_of_guessing(task):
+    """Over 400 batches of 200: exactly where it does not depend on chance, else within five standard errors."""
+    guess, generator, losses = GUESSES[type(task)], Generator().manual_seed(0), []
+    _, targets = sample(task, 200)
+    outputs = guess(task, targets)  # knows no more than the shape
+    for _ in range(400):
+        _, targets = task.sample(200, generator)
+        losses.append(task.loss(outputs, targets))
+    found = torch.stack(losses).double()
+    error = 5 * found.std().item() / math.sqrt(len(found))
+    assert error < 0.03 * task.guessing_loss  # sharp enough to notice a wrong formula
+    assert found.mean().item() == pytest.approx(task.guessing_loss, abs=error + 1e-6)
+
+
+@every_task
+def test_perfect_answers_cost_nothing(task):
+    _, targets = sample(task, 6)
+    outputs = perfect(task, targets)
+    assert task.loss(outputs, targets).item() == pytest.approx(0, abs=1e-6)
+    assert task.metrics(outputs, targets)[task.score] == (1.0 if task.higher_is_better else 0.0)
+
+
+@every_task
+def test_answers_to_another_question_cost_more(task):
+    _, targets = sample(task, 50)
+    _, others = sample(task, 50, seed=1)
+    outputs = perfect(task, others)
+    right, wrong = (task.metrics(perfect(task, t), targets)[task.score] for t in (targets, others))
+    assert task.loss(outputs, targets) > task.guessing_loss
+    assert wrong < right if task.higher_is_better else wrong > right
+
+
+@every_task
+def test_metrics_are_plain_numbers_with_the_score_among_them(task):
+    _, targets = sample(task, 3)
+    metrics = task.metrics(torch.randn(output_shape(task, 3)), targets)
+    assert task.score in metrics
+    assert all(type(value) is float for value in metrics.values())
+
+
+@every_task
+def test_loss_and_metrics_are_means_over_the_batch(task):
+    """Which evaluation in parts of a batch relies on."""
+    _, targets = sample(task, 6)
+    outputs = torch.randn(output_shape(task, 6))
+    parts = [(outputs[i : i + 2], targets[i : i + 2]) for i in (0, 2, 4)]
+    whole, mean = task.loss(outputs, targets), sum(task.loss(*part) for part in parts) / 3
+    torch.testing.assert_close(whole, mean)
+    for key, value in task.metrics(outputs, targets).items():
+        assert value == pytest.approx(sum(task.metrics(*part)[key] for part in parts) / 3, rel=1e-5)
+
+
+@every_task
+def test_loss_is_differentiable(task):
+    _, targets = sample(task, 2)
+    outputs = torch.randn(output_shape(task, 2), dtype=torch.float64, requires_grad=True)
+    targets = targets if targets.dtype == torch.int64 else targets.double()
+    assert torch.autograd.gradcheck(lambda outputs: task.loss(outputs, targets), outputs)
+    task.loss(outputs, targets).backward()
+    assert outputs.grad.any(dim=-1).all()  # every answer counts
+
+
+WHOLE_NUMBERS = [
+    pytest.param(cls, field.name, id=f"{name}.{field.name}")
+    for name, cls in TASKS.items()
+    for field in dataclasses.fields(cls)
+    if field.type is int
+]
+
+
+@pytest.mark.parametrize(("cls", "field"), WHOLE_NUMBERS)
+def test_bad_values_are_explained(cls, field):
+    zero = [] if field == "noise" else [0]  # brackets alone are a task too
+    for value in (*zero, -1, True, False, 1.5, "3", None):
+        expected = f"{cls.__name__} expects {field} to be a whole number of at least [0-3]; got {value!r}"
+        with pytest.raises(ValueError, match=expected):
+            cls(**{field: value})
+
+
+def test_parenthesis_without_noise():
+    assert sample(Parenthesis(types=2, noise=0), 3)[0].shape == (3, 100, 4)
+
+
+@pytest.mark.parametrize("recall", ["before", "", None, 1, True])
+def test_unknown_recall_is_explained(recall):
+    with pytest.raises(ValueError, match=f"Copy expects recall to be one of after, at; got {recall!r}"):
+        Copy(recall=recall)
+
+
+def test_adding_needs_two_halves():
+    with pytest.raises(ValueError, match="Adding expects length to be a whole number of at least 3; got 2"):
+        Adding(length=2)
+    assert sample(Adding(length=3), 2)[0].shape == (2, 3, 2)
+
+
+@every_class
+def test_tasks_are_values(cls):
+    task, field = cls(), dataclasses.fields(cls)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(task, field, 7)
+    assert task == cls()
+    assert hash(task) == hash(cls())
+    assert dataclasses.replace(task, **{field: 7}) != task
+
+
+@every_class
+def test_description_has_every_setting(cls):
+    task = cls()
+    assert isinstance(task, Task)
+    words = task.describe()
+    assert all(f"{f.name} {getattr(task, f.name)}" in words for f in dataclasses.fields(cls))
+
+
+@every_class
+def test_docstring_draws_an_example(cls):
+    starts = [line.split()[0] for line in cls.__doc__.splitlines() if line.strip()]
+    assert "input" in starts
+    assert "target" in starts
