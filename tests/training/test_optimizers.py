@@ -1,0 +1,208 @@
+"""Optimizers against their formulas, and which parameter has which learning rate."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from steadygrad.layers import LAYERS
+from steadygrad.training import TensorFlowRMSprop, make_optimizer
+from steadygrad.training.optimizers import Schedule
+from steadygrad.training.settings import OPTIMIZERS
+
+every_layer = pytest.mark.parametrize("layer", LAYERS)
+RATES = {"lr": 0.5, "lr_constrained": 0.25, "decay_transients": 0.125, "weight_decay": 0.0625}
+
+
+def model_and_optimizer(settings):
+    model = settings.build_model(settings.build_task())
+    return model, make_optimizer(model, settings.train)
+
+
+def groups_by_name(model, optimizer):
+    """name of a parameter → its learning rate and decay, once for each group it is in"""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    found = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            found.setdefault(names[parameter], []).append((group["lr"], group["weight_decay"]))
+    return found
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("eps", [1e-10, 0.1])
+def test_tensorflow_rmsprop_is_its_recurrence(eps, decay):
+    generator = np.random.default_rng(0)
+    gradients = generator.normal(size=(6, 3, 2))
+    p = generator.normal(size=(3, 2))
+    parameter = nn.Parameter(torch.from_numpy(p.copy()))
+    optimizer = TensorFlowRMSprop([parameter], lr=0.1, alpha=0.8, eps=eps, weight_decay=decay)
+    m = np.ones_like(p)
+    for g in gradients:
+        parameter.grad = torch.from_numpy(g.copy())
+        optimizer.step()
+        coupled = g + decay * p
+        m = 0.8 * m + 0.2 * coupled**2
+        p = p - 0.1 * coupled / np.sqrt(m + eps)
+        np.testing.assert_allclose(parameter.detach().numpy(), p, rtol=1e-12)
+        assert torch.equal(parameter.grad, torch.from_numpy(g))  # the decay leaves no trace in it
+
+
+def test_its_first_steps_are_much_shorter_than_those_of_torch():
+    steps = {}
+    for make in (TensorFlowRMSprop, torch.optim.RMSprop):
+        parameter = nn.Parameter(torch.zeros(1))
+        optimizer = make([parameter], lr=1e-3, alpha=0.9)
+        parameter.grad = torch.full_like(parameter, 1e-3)
+        optimizer.step()
+        steps[make] = parameter.item()
+    assert steps[TensorFlowRMSprop] == pytest.approx(-1e-6 / 0.9**0.5, rel=1e-4)
+    assert steps[torch.optim.RMSprop] == pytest.approx(-1e-3 / 0.1**0.5, rel=1e-2)
+
+
+def test_tensorflow_rmsprop_skips_what_has_no_gradient_and_takes_a_closure():
+    moved, left = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = TensorFlowRMSprop([{"params": [moved]}, {"params": [left]}], lr=0.1)
+
+    def closure():
+        loss = moved.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 2.0
+    assert (moved < 1).all()
+    assert (left == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "smoothing", "kind", "expected"),
+    [
+        ("adam", None, torch.optim.Adam, {"betas": (0.9, 0.999)}),
+        ("adam", 0.99, torch.optim.Adam, {"betas": (0.9, 0.99)}),
+        ("rmsprop", None, torch.optim.RMSprop, {"alpha": 0.99}),
+        ("rmsprop", 0.9, torch.optim.RMSprop, {"alpha": 0.9}),
+        ("rmsprop-tf", None, TensorFlowRMSprop, {"alpha": 0.9, "eps": 1e-10}),
+        ("rmsprop-tf", 0.5, TensorFlowRMSprop, {"alpha": 0.5}),
+        ("sgd", None, torch.optim.SGD, {"momentum": 0}),
+    ],
+)
+def test_optimizers_by_name(name, smoothing, kind, expected, tiny):
+    _, optimizer = model_and_optimizer(tiny(optimizer=name, smoothing=smoothing, lr=0.5))
+    assert type(optimizer) is kind
+    for group in optimizer.param_groups:
+        assert group["lr"] == 0.5
+        assert {key: group[key] for key in expected} == expected
+
+
+@every_layer
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_parameter_is_in_exactly_one_group(layer, name, tiny):
+    model, optimizer = model_and_optimizer(tiny({"name": layer, "num_layers": 2}, optimizer=name, **RATES))
+    found = groups_by_name(model, optimizer)
+    assert found.keys() == dict(model.named_parameters()).keys()
+    assert all(len(groups) == 1 for groups in found.values())
+
+
+@every_layer
+def test_readout_and_input_weights_never_have_the_rate_of_the_constrained(layer, tiny):
+    found = groups_by_name(*model_and_optimizer(tiny(layer, **RATES)))
+    plain = {name: groups for name, groups in found.items() if ".free." not in name}
+    assert {"readout.weight", "readout.bias"} < plain.keys()
+    assert set(chain(*plain.values())) == {(0.5, 0.0625)}
+
+
+CELL = "layer.cells.0"
+
+
+@pytest.mark.parametrize(
+    ("layer", "constrained", "transient"),
+    [
+        ("nnrnn", {f"{CELL}.W.free.0": 28}, {f"{CELL}.W.free.3": 24}),  # A of P; T without the blocks
+        ("exprnn", {f"{CELL}.W.free.0": 28}, {}),
+        ("scornn", {f"{CELL}.W.free.0": 28}, {}),
+        ("enrnn", {f"{CELL}.W.free.0": 10}, {}),  # A of the 5 long-term units
+        ("ncgru", {f"{CELL}.U.2.free.0": 28}, {}),  # A of U_c
+        *((layer, {}, {}) for layer in ("lstm", "gru", "rnn", "rnn-orth", "irnn")),
+    ],
+)
+def test_groups_go_by_what_a_parameter_is(layer, constrained, transient, tiny):
+    model, optimizer = model_and_optimizer(tiny(layer, **RATES))
+    found = groups_by_name(model, optimizer)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    assert {name: sizes[name] for name, groups in found.items() if groups == [(0.25, 0.0)]} == constrained
+    assert {name: sizes[name] for name, groups in found.items() if groups == [(0.5, 0.125)]} == transient
+    rest = [groups for name, groups in found.items() if name not in constrained | transient]
+    assert all(groups == [(0.5, 0.0625)] for groups in rest)
+    assert len(optimizer.param_groups) == 1 + bool(constrained) + bool(transient)
+
+
+def test_both_orthogonal_matrices_of_a_gru_are_constrained(tiny):
+    found = groups_by_name(*model_and_optimizer(tiny({"name": "ncgru", "orthogonal": "rc"}, **RATES)))
+    slow = {name for name, groups in found.items() if groups == [(0.25, 0.0)]}
+    assert slow == {f"{CELL}.U.0.free.0", f"{CELL}.U.2.free.0"}
+
+
+def test_without_a_rate_of_their_own_the_constrained_have_that_of_all(tiny):
+    found = groups_by_name(*model_and_optimizer(tiny("nnrnn", lr=0.5)))
+    assert set(chain(*found.values())) == {(0.5, 0.0)}
+
+
+def test_transients_decay_through_the_gradient(tiny):
+    """One step of plain descent: T ← T − lr (g + decay T), A at its own rate."""
+    model, optimizer = model_and_optimizer(tiny("nnrnn", optimizer="sgd", **RATES))
+    A, theta, gamma, T = model.layer.cells[0].W.free
+    with torch.no_grad():
+        T.normal_()
+    before = [f.detach().clone() for f in (A, theta, gamma, T)]
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    torch.testing.assert_close(A, before[0] - 0.25)
+    torch.testing.assert_close(theta, before[1] - 0.5 * (1 + 0.0625 * before[1]))
+    torch.testing.assert_close(gamma, before[2] - 0.5 * (1 + 0.0625 * before[2]))
+    torch.testing.assert_close(T, before[3] - 0.5 * (1 + 0.125 * before[3]))
+
+
+def schedule(settings):
+    _, optimizer = model_and_optimizer(settings)
+    return Schedule(optimizer, settings.train), lambda: [group["lr"] for group in optimizer.param_groups]
+
+
+def test_step_schedule_cuts_every_rate_every_so_often(tiny):
+    plan, rates = schedule(tiny("exprnn", lr=0.8, lr_constrained=0.1, schedule="step", lr_factor=0.5, lr_every=3))
+    seen = []
+    for step in range(1, 8):
+        plan.after_update(step)
+        plan.after_evaluation(improved=False)
+        seen.append(rates())
+    once, twice, thrice = [0.1, 0.8], [0.05, 0.4], [0.025, 0.2]
+    assert seen == [once, once, twice, twice, twice, thrice, thrice]
+    assert plan.cuts == 2
+
+
+def test_plateau_schedule_cuts_when_nothing_improved(tiny):
+    plan, rates = schedule(tiny("exprnn", lr=0.8, lr_constrained=0.1, schedule="plateau", lr_factor=0.25))
+    seen = []
+    for step, improved in enumerate([True, False, True, False], 1):
+        plan.after_update(step)
+        plan.after_evaluation(improved)
+        seen.append(rates())
+    assert seen == [[0.1, 0.8], [0.025, 0.2], [0.025, 0.2], [0.00625, 0.05]]
+
+
+def test_a_constant_schedule_cuts_nothing(tiny):
+    plan, rates = schedule(tiny(lr=0.8, lr_every=1))
+    for step in range(1, 4):
+        plan.after_update(step)
+        plan.after_evaluation(improved=False)
+    assert rates() == [0.8]
+
+
+def test_a_schedule_takes_up_where_it_was(tiny):
+    plan, rates = schedule(tiny(lr=0.8, schedule="plateau"))
+    plan.cut(3)
+    assert rates() == [0.1]
+    plan.after_evaluation(improved=False)
+    assert rates() == [0.05]
