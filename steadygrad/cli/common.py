@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 TABLES = ("layer", "task", "train")
 
@@ -33,8 +34,8 @@ def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES) -> dict[str, dic
         key, equals, value = word.partition("=")
         table, dot, name = key.removeprefix("--").partition(".")
         if not key.startswith("--") or not dot or table not in tables or not name:
-            known = ", ".join(f"--{table}.KEY" for table in tables)
-            raise ValueError(f"unknown argument {word!r}; settings are {known}, and --help lists the rest")
+            known = f"settings are {', '.join(f'--{table}.KEY' for table in tables)}, and " if tables else ""
+            raise ValueError(f"unknown argument {word!r}; {known}--help lists what there is")
         if not equals:
             if not words:
                 raise ValueError(f"{key} expects a value")
@@ -57,13 +58,41 @@ def parse(text: str) -> Any:
         return text
 
 
-def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right_from: int = 1) -> Table:
-    result = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+def is_setting(word: str) -> bool:
+    return any(word.startswith(f"--{table}.") for table in TABLES)
+
+
+def take_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words without dotted settings, which may stand anywhere, and these with their values."""
+    plain: list[str] = []
+    settings: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not is_setting(word):
+            plain.append(word)
+            continue
+        settings.append(word)
+        if "=" not in word and rest:
+            settings.append(rest.pop(0))
+    return plain, settings
+
+
+def say(text: str) -> None:
+    """As it is: what looks like markup in a path is a path."""
+    console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right_from: int = 1) -> None:
+    """``right_from``: the columns from this one on are aligned to the right."""
+    if title:
+        console().print(Text(title, "bold"), soft_wrap=True)
+    result = Table(header_style="bold", box=None, pad_edge=False)
     for number, name in enumerate(header):
-        result.add_column(name, justify="right" if number >= right_from else "left", overflow="fold")
+        result.add_column(Text(name), justify="right" if number >= right_from else "left", overflow="fold")
     for row in rows:
-        result.add_row(*row)
-    return result
+        result.add_row(*map(Text, row))
+    console().print(result)
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from steadygrad.cli.common import add_threads, console, dotted, set_threads, table
+from steadygrad.cli.common import add_threads, dotted, set_threads, show_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     given = dotted(options.rest, ("task",)).get("task", {})
-    from steadygrad.training import RunDirectory, evaluate_run
+    from steadygrad.training import RunDirectory, evaluate_run, finite
 
     set_threads(options)
     if options.examples < 1:
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         found.append({"task": other.resolved()["task"], **numbers, "guessing_loss": guess})
     if options.json:
         for row in found:
-            print(json.dumps(row))
+            print(json.dumps(finite(row)))
         return 0
     metrics = [key for key in found[0] if key != "task"]
     changed = list(given)
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     what = (
         f"{settings.layer['name']} on {settings.task['name']}, {options.examples} sequences, {options.weights} weights"
     )
-    console().print(table(what, [*changed, *metrics], rows, 0))
+    show_table(what, [*changed, *metrics], rows, 0)
     return 0
 
 

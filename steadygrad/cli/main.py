@@ -4,16 +4,24 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 import steadygrad
-from steadygrad.cli.common import fail
+from steadygrad.cli.common import fail, take_settings
 
 VERBS = ("show", "train", "evaluate", "reproduce", "report", "bench")
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(fail(f"{message}; {self.prog} --help lists what there is"))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 done, 1 a run diverged or failed, 2 bad input, 130 stopped by Ctrl-C."""
-    parser = argparse.ArgumentParser(
+    """Exit code: 0 done, 1 training diverged or a row failed, 2 bad input, 130 stopped by Ctrl-C."""
+    parser = Parser(
         prog="steadygrad",
         description="Recurrent networks whose gradients neither vanish nor explode.",
         epilog="steadygrad VERB --help says more. First steps: steadygrad show, steadygrad train nnrnn copy",
@@ -34,8 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.add_arguments(own)
         own.set_defaults(run=module.run, parser=own)
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options, rest = parser.parse_known_args(given)
-    options.rest = rest
+    plain, settings = take_settings(given)
+    options, rest = parser.parse_known_args(plain)
+    options.rest = rest + settings
     try:
         return options.run(options) or 0
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 """Put runs side by side: a table and curves, as markdown and PNG.
 
-steadygrad report runs/demo -o demo.md        writes demo.md and demo.png
+steadygrad report runs/demo -o demo.md        writes demo.md and demo-copy.png
 steadygrad report runs/a runs/b
 """
 
@@ -8,7 +8,7 @@ import argparse
 from itertools import groupby
 from pathlib import Path
 
-from steadygrad.cli.common import console, dotted, table
+from steadygrad.cli.common import dotted, say, show_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     for task, group in groupby(found, key=lambda run: run.task):
         same = list(group)
         header, rows = tables.runs_header_and_rows(same)
-        console().print(table(task, header, rows))
+        show_table(task, header, rows)
         if options.output:
             target = Path(options.output)
             picture = target.with_name(f"{target.stem}-{task}.png")
@@ -35,5 +35,5 @@ def run(options: argparse.Namespace) -> int:
             parts += [f"## {task}\n", tables.markdown(header, rows), f"\n![{task}]({picture.name})\n"]
     if options.output:
         target.write_text("# Runs\n\n" + "\n".join(parts), "utf-8")
-        console().print(f"written to {target}", highlight=False)
+        say(f"written to {target}")
     return 0

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steadygrad.cli.common import add_threads, console, dotted, fail, set_threads, table
+from steadygrad.cli.common import add_threads, dotted, fail, say, set_threads, show_table
 
 if TYPE_CHECKING:
     from steadygrad.experiments import Recipe
@@ -55,18 +55,18 @@ def show(rows: list[dict], out: Path) -> None:
     """The table on the screen, and with its curves in the folder of the table."""
     from steadygrad.report import figures, runs, tables
 
-    where, first = console(), rows[0]
+    first = rows[0]
     folder = out / first["paper"] / first["table"]
     folder.mkdir(parents=True, exist_ok=True)
-    where.print(table(f"{first['paper']}/{first['table']}: {first['caption']}", *tables.paper_header_and_rows(rows)))
+    show_table(f"{first['paper']}/{first['table']}: {first['caption']}", *tables.paper_header_and_rows(rows))
     (folder / "table.md").write_text(tables.paper_table(rows), "utf-8")
     (folder / "table.json").write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
     for row in rows:
         for one in row["runs"]:
             if one.get("why"):
-                where.print(f"{row['row']}, seed {one['seed']}: {one['status']}: {one['why']}", highlight=False)
+                say(f"{row['row']}, seed {one['seed']}: {one['status']}: {one['why']}")
     written = ["table.md", "table.json"]
     if any(one["status"] not in ("failed", "not run") for row in rows for one in row["runs"]):
         figures.curves(runs.find([folder]), folder / "curves.png", first["caption"])
         written.append("curves.png")
-    where.print(f"{', '.join(written)} in {folder}", highlight=False)
+    say(f"{', '.join(written)} in {folder}")

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from steadygrad.cli.common import add_threads, console, dotted, fail, set_threads
+from steadygrad.cli.common import add_threads, dotted, fail, say, set_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         *([TensorBoard()] if options.tensorboard else []),
     ]
     result = train(settings, out, resume=options.resume, watches=watches, device=options.device)
-    console().print(summary(result, out), highlight=False)
+    say(summary(result, out))
     if result["status"] == "diverged":
         return fail(f"diverged {result['why']}", 1)
     return 130 if result["status"] == "interrupted" else 0

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+NEEDED = ("status", "score", "steps", "parameters", "guessing_loss", "wall_seconds")
+
 
 @dataclass(frozen=True)
 class Run:
@@ -54,7 +56,7 @@ def read(folder: Path) -> Run:
         metrics = folder / "metrics.jsonl"
         rows = list(parsed(metrics.read_text("utf-8"))) if metrics.exists() else []
         run = Run(folder, result, rows)
-        _ = run.layer, run.task, run.seed, result["status"]
+        _ = run.layer, run.task, run.seed, [result[key] for key in NEEDED]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a run's result: {error}") from None
     return run

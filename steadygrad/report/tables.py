@@ -26,7 +26,9 @@ def number(value: float | None) -> str:
         return "–"
     if value == 0:
         return "0"
-    return f"{value:.2e}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.3g}"
+    if abs(value) < 1e-3 or abs(value) >= 1e4:
+        return f"{value:.2e}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def score(value: float | None) -> str:
@@ -121,8 +123,8 @@ def paper_table(table: Sequence[dict[str, Any]]) -> str:
     attained = "smallest" if first["attained"] == "min" else "largest"
     lines = [f"{first['caption']}.{guessing}", "", markdown(*paper_header_and_rows(table)), ""]
     lines.append(f"Ours: the {attained} value of all evaluations; of several seeds the median and the range.")
-    reduced = {row["reduced"] for row in table if row["reduced"] and row["runs"]}
-    lines += [f"Scale desk: {words}." for words in sorted(reduced)]
+    reduced = {(row["scale"], row["reduced"]) for row in table if row["reduced"] and row["runs"]}
+    lines += [f"Scale {scale}: {words}." for scale, words in sorted(reduced)]
     lines += [f"- {row['row']}: {row['note']}" for row in table if row["note"]]
     lines += [
         f"- {row['row']}, seed {run['seed']}: {run['status']}: {run['why']}"

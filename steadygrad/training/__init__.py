@@ -1,7 +1,7 @@
 """The loop, optimizers, and run directories."""
 
 from steadygrad.training.data import Batches, stream
-from steadygrad.training.directory import RunDirectory, RunError
+from steadygrad.training.directory import RunDirectory, RunError, finite
 from steadygrad.training.evaluate import evaluate, evaluate_run, parameter_count
 from steadygrad.training.loop import Trainer, Watch, train
 from steadygrad.training.optimizers import TensorFlowRMSprop, make_optimizer
@@ -21,6 +21,7 @@ __all__ = [
     "Watch",
     "evaluate",
     "evaluate_run",
+    "finite",
     "make_optimizer",
     "parameter_count",
     "stream",

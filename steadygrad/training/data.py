@@ -46,10 +46,10 @@ class Batches:
 
     def _sequences(self, number: int) -> tuple[Tensor, Tensor]:
         if self.train.examples is not None:
-            epoch, place = divmod(number, max(1, self.train.examples // self.train.batch))
+            epoch, place = divmod(number, self.train.examples // self.train.batch)
             number = self.order(epoch)[place]
         return self.task.sample(self.train.batch, stream(self.seed, "train", number))
 
     def _order(self, epoch: int) -> list[int]:
-        count = max(1, (self.train.examples or 0) // self.train.batch)
+        count = (self.train.examples or 0) // self.train.batch
         return torch.randperm(count, generator=stream(self.seed, "order", epoch)).tolist()

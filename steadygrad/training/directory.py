@@ -61,11 +61,20 @@ class RunDirectory:
             yield
 
     def begin(self, settings: Settings, resume: bool) -> None:
-        """Take the directory for this run, or refuse it with the reason."""
+        """Take the directory for this run, which holds the lock, or refuse it with the reason."""
+        self.refuse(settings, resume)
+        self.path.mkdir(parents=True, exist_ok=True)
+        for leftover in self.path.glob(".*.tmp"):  # of a run that was killed while it wrote
+            leftover.unlink(missing_ok=True)
+        self.write(SETTINGS, toml.dumps(settings.resolved()))  # when resumed: the number of updates may have grown
+
+    def refuse(self, settings: Settings, resume: bool) -> None:
+        """Touches nothing; an error if the directory is not for this run."""
         wanted = settings.resolved()
-        if not self.path.exists() or not any(entry.name != LOCK for entry in self.path.iterdir()):
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.write(SETTINGS, toml.dumps(wanted))
+        toml.dumps(wanted)  # what cannot be written down cannot be resumed
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self} expects to be a directory; it is a file")
+        if not self.path.exists() or all(is_own(entry.name) for entry in self.path.iterdir()):
             return
         if not self.exists():
             raise RunError(f"{self} expects to be a run's directory or empty; it has files but no {SETTINGS}")
@@ -74,7 +83,6 @@ class RunDirectory:
         found = self.settings().resolved()
         if other := differences(found, wanted):
             raise RunError(f"{self} belongs to other settings: {'; '.join(other)}")
-        self.write(SETTINGS, toml.dumps(wanted))  # the number of updates may have grown
 
     def settings(self) -> Settings:
         path = self.file(SETTINGS)
@@ -90,12 +98,24 @@ class RunDirectory:
         if not path.exists():
             return None
         try:
-            return json.loads(path.read_text("utf-8"))
-        except ValueError as error:
-            raise RunError(f"{path} is not readable: {error}") from None
+            result = json.loads(path.read_text("utf-8"))
+            _ = result["status"], result["steps"], result["train"]["steps"], result["score"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path} is not a run's result: {error!r}") from None
+        return result
 
     def write(self, name: str, content: str | bytes) -> None:
         write_whole(self.file(name), content.encode() if isinstance(content, str) else content)
+
+    def settle(self, name: str) -> None:
+        """What was appended reaches the disk."""
+        if not self.file(name).exists():
+            return
+        try:
+            with self.file(name).open("ab") as file:
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RunError(f"{self.file(name)} could not be written: {error.strerror or error}") from error
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         self.write(RESULT, json.dumps(finite(result), indent=2) + "\n")
@@ -132,6 +152,7 @@ class RunDirectory:
         return read_tensors(self.file(name))[0]
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        self.settle(METRICS)  # the checkpoint counts its rows
         whole = {key: value.detach().contiguous() for key, value in tensors.items()}
         text = json.dumps(state)
         self.write(CHECKPOINT, save(whole, {"state": text, "digest": digest(whole, text)}))
@@ -147,6 +168,11 @@ class RunDirectory:
         return Checkpoint(tensors, json.loads(text))
 
 
+def is_own(name: str) -> bool:
+    """A lock, or what is left of a file that was not written to its end."""
+    return name == LOCK or (name.startswith(".") and name.endswith(".tmp"))
+
+
 def finite(value: Any) -> Any:
     """The same with None for NaN and infinity, which JSON does not have."""
     if isinstance(value, float):
@@ -159,10 +185,12 @@ def finite(value: Any) -> Any:
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """In words; more updates than before are no difference."""
     flat_found, flat_wanted = flat(found), flat(wanted)
+    if flat_found.get("train.steps", 0) <= flat_wanted.get("train.steps", 0):
+        flat_found["train.steps"] = flat_wanted.get("train.steps")
     return [
         f"{key} {flat_found.get(key, 'not given')!r}, asked {flat_wanted.get(key, 'not given')!r}"
         for key in sorted(flat_found.keys() | flat_wanted.keys())
-        if key != "train.steps" and flat_found.get(key) != flat_wanted.get(key)
+        if flat_found.get(key) != flat_wanted.get(key)
     ]
 
 

@@ -39,6 +39,9 @@ class Watch:
 
     def end(self, trainer: "Trainer", result: dict[str, Any]) -> None: ...
 
+    def close(self) -> None:
+        """Comes last, however the run ended."""
+
 
 class DivergedError(Exception):
     """Training has left the numbers in which learning is possible."""
@@ -58,6 +61,7 @@ def train(
     """
     directory = RunDirectory(out)
     trainer = Trainer(settings, directory, watches, device)  # first, so that a wrong setting leaves no directory behind
+    directory.refuse(settings, resume)
     directory.path.mkdir(parents=True, exist_ok=True)
     with directory.locked():
         directory.begin(settings, resume)
@@ -114,6 +118,13 @@ class Trainer:
         else:
             self.directory.drop(METRICS)
         self.directory.drop(RESULT)
+        try:
+            return self.follow()
+        finally:
+            for watch in self.watches:
+                watch.close()
+
+    def follow(self) -> dict[str, Any]:
         for watch in self.watches:
             watch.begin(self)
         status, why = "done", None
@@ -132,6 +143,7 @@ class Trainer:
                 self.save()
             else:
                 self.directory.save_weights(BEST, self.best_weights)
+                self.directory.save_weights(LAST, self.model.state_dict())
             result = self.result(status, why)
             self.directory.write_result(result)
         for watch in self.watches:
@@ -161,14 +173,14 @@ class Trainer:
         try:
             outputs, state = self.model.walk(inputs, self.state if goes_on else None)
         except NonFiniteError as error:
-            raise DivergedError(self.story(f"a parameter is no longer finite ({error})")) from error
+            raise DivergedError(self.story(f"a parameter is no longer finite ({error})", self.step + 1)) from error
         if self.options.window is not None:
             self.state = detached(state)
         loss = self.task.loss(outputs, targets)
         value = loss.item()
         if not value <= self.max_loss:  # also catches NaN
             words = "is not a number" if math.isnan(value) else f"is {value:.3g}, above {self.max_loss:.3g}"
-            raise DivergedError(self.story(f"the loss {words}"))
+            raise DivergedError(self.story(f"the loss {words}", self.step + 1))
         (loss + self.model.penalty()).backward()
         return value, self.metrics(outputs, targets) if logs else {}
 
@@ -184,24 +196,30 @@ class Trainer:
             return None
         return torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]).item()
 
-    def story(self, what: str) -> str:
+    def story(self, what: str, step: int | None = None) -> str:
         advice = "try a smaller train.lr" + ("" if self.options.clip else " or train.clip 1.0")
         before = "" if self.last_loss is None else f"; the loss before was {self.last_loss:.3g}"
-        return f"at update {self.step + 1} {what}{before}; {advice}"
+        return f"at update {step or self.step} {what}{before}; {advice}"
 
     def evaluate(self) -> None:
-        options = self.options
-        found = evaluate(
-            self.model, self.task, options.evaluate_examples, seed=self.settings.seed, batch=options.evaluate_batch
-        )
+        examples, batch = self.options.evaluate_examples, self.options.evaluate_batch
+        try:
+            found = evaluate(self.model, self.task, examples, seed=self.settings.seed, batch=batch)
+        except NonFiniteError as error:
+            raise DivergedError(self.story(f"a parameter is no longer finite ({error})")) from error
         row = {"step": self.step, "split": "valid", **found, **readings(self.model)}
-        improved = self.best is None or found["loss"] < self.best["loss"]
+        improved = found["loss"] < (math.inf if self.best is None else self.best["loss"])
         if improved:
             self.best = {"step": self.step, **found}
             self.best_weights = self.weights()
         self.final = {"step": self.step, **found}
-        self.schedule.after_evaluation(improved)
         self.log(row)
+        if math.isnan(found["loss"]):
+            raise DivergedError(self.story("the validation loss is not a number"))
+        if (
+            self.step % self.options.evaluate_every == 0
+        ):  # not the one that only marks the end: there may be more to come
+            self.schedule.after_evaluation(improved)
 
     def solved(self) -> bool:
         goal, score = self.options.stop_at, (self.final or {}).get(self.task.score)

@@ -31,11 +31,12 @@ class ShowProgress(Watch):
         self.begun = self.spoken = time.perf_counter()
         self.first, self.found = trainer.step, trainer.final or {}
         if self.note:
-            self.console.print(self.note, highlight=False, soft_wrap=True)
+            self.say(self.note)
         if self.first:
-            self.console.print(f"{self.prefix}going on from update {self.first}", highlight=False, soft_wrap=True)
+            self.say(f"{self.prefix}going on from update {self.first}")
         if self.console.is_terminal:
-            columns = TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[words]}")
+            words = [TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[words]")]
+            columns = words[0], BarColumn(bar_width=24), words[1]
             self.live = Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True)
             self.bar = self.live.add_task(
                 self.label or "training", total=trainer.options.steps, completed=trainer.step, words=""
@@ -52,17 +53,18 @@ class ShowProgress(Watch):
         elif now - self.spoken > QUIET_SECONDS:
             self.spoken = now
             left = (trainer.options.steps - trainer.step) / max(self.rate(trainer), 1e-9)
-            self.console.print(
-                f"{self.prefix}{trainer.step}/{trainer.options.steps}  {self.words(trainer)}  {duration(left)} left",
-                highlight=False,
-                soft_wrap=True,
+            self.say(
+                f"{self.prefix}{trainer.step}/{trainer.options.steps}  {self.words(trainer)}  {duration(left)} left"
             )
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def row(self, trainer: Trainer, row: dict[str, Any]) -> None:
         if row["split"] == "valid":
             self.found = row
 
-    def end(self, trainer: Trainer, result: dict[str, Any]) -> None:
+    def close(self) -> None:
         if self.live is not None:
             self.live.stop()
 
@@ -100,8 +102,9 @@ class TensorBoard(Watch):
             if key not in ("step", "split") and value is not None:
                 self.writer.add_scalar(f"{row['split']}/{key}", value, row["step"])
 
-    def end(self, trainer: Trainer, result: dict[str, Any]) -> None:
-        self.writer.close()
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
 
 
 def duration(seconds: float) -> str:

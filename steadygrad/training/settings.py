@@ -16,6 +16,7 @@ from steadygrad.models import SequenceModel
 from steadygrad.tasks import TASKS, Task
 
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop-tf", "sgd")
+LARGEST = 1e30  # float32 ends soon after
 SCHEDULES = ("constant", "step", "plateau")
 NOT_FOR_LAYERS = {"self", "input_size", "batch_first", "device", "dtype", "common", "input_init", "bias_init"}
 
@@ -39,7 +40,7 @@ class Train:
     decay_transients: float = 0.0
     """L2 weight on nnRNN's T, coupled: it goes through the optimizer as part of the gradient"""
     weight_decay: float = 0.0
-    """the same on everything else"""
+    """the same on everything else but skew-symmetric parameters"""
     clip: float | None = None
     """largest norm of the gradient"""
     schedule: str = "constant"
@@ -47,7 +48,7 @@ class Train:
     lr_factor: float = 0.5
     lr_every: int = 1000
     examples: int | None = None
-    """size of a fixed training set, whose batches come in a new order every epoch; without it all data are fresh"""
+    """size of a fixed training set, in whole batches that come in a new order every epoch; without it data are fresh"""
     window: int | None = None
     """truncated back-propagation: an update every so many time steps, the state carried on without its gradient"""
     evaluate_every: int = 100
@@ -70,6 +71,8 @@ class Train:
                 raise ValueError(f"Train expects {name} to be at least 0; got {getattr(self, name)!r}")
         if self.smoothing is not None and not 0 < self.smoothing < 1:
             raise ValueError(f"Train expects smoothing above 0 and below 1; got {self.smoothing!r}")
+        if self.examples is not None and self.examples < self.batch:
+            raise ValueError(f"Train expects examples for one batch of {self.batch} at least; got {self.examples}")
         one_of("Train", "optimizer", self.optimizer, OPTIMIZERS)
         one_of("Train", "schedule", self.schedule, SCHEDULES)
 
@@ -137,7 +140,7 @@ class Settings:
 
 def named(kind: str, table: Mapping[str, Any], registry: Mapping[str, Any]) -> str:
     name = table.get("name")
-    if name not in registry:
+    if not isinstance(name, str) or name not in registry:
         raise ValueError(f"no {kind} {name!r}; known: {', '.join(registry)}")
     return str(name)
 
@@ -192,8 +195,11 @@ def at_least(record: Any, who: str, bound: int, *names: str) -> None:
 
 def positive(record: Any, who: str, *names: str) -> None:
     for name in names:
-        if (value := getattr(record, name)) is not None and not 0 < value < math.inf:
+        value = getattr(record, name)
+        if value is not None and not value > 0:
             raise ValueError(f"{who} expects {name} above 0; got {value!r}")
+        if value is not None and value > LARGEST:
+            raise ValueError(f"{who} expects {name} of at most {LARGEST:g}; got {value!r}")
 
 
 def one_of(who: str, name: str, value: str, known: Iterable[str]) -> None:

@@ -27,7 +27,7 @@ def inline(value: Any) -> str:
         case float():
             return repr(value)  # as TOML spells it, inf and nan included
         case str():
-            return json.dumps(value, ensure_ascii=False)
+            return text(value)
         case Mapping():
             return (
                 "{ " + ", ".join(f"{quoted(key)} = {inline(v)}" for key, v in value.items()) + " }" if value else "{}"
@@ -38,4 +38,9 @@ def inline(value: Any) -> str:
 
 
 def quoted(key: str) -> str:
-    return key if PLAIN_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+    return key if PLAIN_KEY.fullmatch(key) else text(key)
+
+
+def text(value: str) -> str:
+    """As JSON, whose escapes TOML shares, all but one."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

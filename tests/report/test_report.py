@@ -180,7 +180,6 @@ def test_a_papers_table_says_what_it_is():
     assert text.endswith("\n")
 
 
-@pytest.mark.xfail(reason="paper_table says desk whatever the scale")
 def test_a_smoke_test_is_not_taken_for_more():
     text = tables.paper_table([paper_row(ours=0.5, reduced="steps 2", scale="smoke")])
     assert "smoke: steps 2" in text

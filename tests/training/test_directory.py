@@ -74,7 +74,6 @@ def test_a_directory_with_other_files_is_left_alone(tmp_path, tiny, resume):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.xfail(reason="begin counts a temporary file of a process that was killed as somebody's file")
 def test_killed_before_its_settings_were_written_a_run_can_still_begin(tmp_path, tiny):
     (tmp_path / f".{SETTINGS}.123.tmp").write_text("seed")
     RunDirectory(tmp_path).begin(tiny(), resume=True)
@@ -130,7 +129,7 @@ def test_a_directory_without_settings_is_no_run(tmp_path):
 
 def test_a_result_that_cannot_be_read_is_named(directory):
     directory.file(RESULT).write_text('{"status": "do')
-    with pytest.raises(RunError, match=r"result.json is not readable: "):
+    with pytest.raises(RunError, match=r"result.json is not a run's result: "):
         directory.result()
 
 
@@ -242,7 +241,6 @@ def test_nan_never_lands_in_json(directory):
     assert strict(directory.file(METRICS).read_text()) == plain
     assert strict(directory.file(RESULT).read_text()) == plain
     assert directory.rows() == [plain]
-    assert directory.result() == plain
 
 
 # a full disk
@@ -338,7 +336,6 @@ def test_a_directory_in_use_is_refused_within_a_process_too(tmp_path, tiny):
     assert watch.tried
 
 
-@pytest.mark.xfail(reason="train leaves a .lock in a directory that it then refuses")
 def test_a_refused_directory_is_left_as_it_was(tmp_path, tiny):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match=r"it has files but no settings.toml"):

@@ -64,7 +64,6 @@ def test_going_on_is_said(tmp_path, tiny):
     assert console.file.getvalue() == "gru copy: going on from update 20\n"
 
 
-@pytest.mark.xfail(reason="watches do not hear of a run that fails, so the live line keeps stdout to itself")
 def test_the_live_line_goes_away_when_a_run_fails(tmp_path, tiny):
     class Fail(Watch):
         def update(self, trainer, loss):

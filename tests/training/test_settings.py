@@ -1,6 +1,7 @@
 """Settings: what is refused and in which words, and the way to a file and back."""
 
 import math
+import re
 import tomllib
 
 import pytest
@@ -107,14 +108,15 @@ def test_a_table_is_a_table(name):
         *((key, 0, "of at least 1") for key in ("steps", "batch", "evaluate_every", "evaluate_examples", "log_every")),
         *((key, -1, "of at least 1") for key in ("evaluate_batch", "lr_every", "examples", "window")),
         *((key, 0.0, "above 0") for key in ("lr", "lr_constrained", "clip", "max_loss", "lr_factor")),
-        *(("lr", value, "above 0") for value in (-1e-3, math.inf, math.nan)),
+        *(("lr", value, "above 0") for value in (-1e-3, math.nan)),
+        *((key, value, "at most 1e[+]30") for key in ("lr", "clip") for value in (2e300, math.inf)),
         *((key, value, "at least 0") for key in ("weight_decay", "decay_transients") for value in (-1.0, math.inf)),
         ("weight_decay", math.nan, "at least 0"),
         *(("smoothing", value, "above 0 and below 1") for value in (0.0, 1.0, -0.5, math.nan)),
     ],
 )
 def test_values_out_of_range_are_refused(key, value, wanted):
-    with pytest.raises(ValueError, match=rf"^Train expects {key} .*{wanted}; got {value}$"):
+    with pytest.raises(ValueError, match=rf"^Train expects {key} .*{wanted}; got {re.escape(str(value))}$"):
         settings(train={key: value})
 
 
@@ -142,7 +144,6 @@ def test_a_layer_and_a_task_have_to_be_named():
 
 
 @pytest.mark.parametrize("table", ["layer", "task"])
-@pytest.mark.xfail(reason="settings.named looks a list up in a dict: TypeError", raises=TypeError)
 def test_a_name_that_is_no_word_is_a_wrong_name(table):
     with pytest.raises(ValueError, match=f"no {table}"):
         settings(**{table: {"name": ["lstm"]}})
@@ -252,7 +253,7 @@ def test_what_is_written_is_read_back(tables):
         'a"b\\c',
         "\0\b\t\n\f\r\x1b\x85\u2028",
         "",
-        pytest.param("\x7f", marks=pytest.mark.xfail(reason="toml leaves DEL as it is, which TOML forbids")),
+        "\x7f",
     ],
     ids=ascii,
 )
