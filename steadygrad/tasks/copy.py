@@ -1,19 +1,18 @@
 """Copy task: repeat a short string after a long silence (Hochreiter & Schmidhuber, 1997)."""
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
-from steadygrad.tasks.task import Task, accuracy, cross_entropy, one_hot
+from steadygrad.tasks.recall import Recall
+from steadygrad.tasks.task import one_hot
 
 RECALL = ("after", "at")
 
 
 @dataclass(frozen=True)
-class Copy(Task):
+class Copy(Recall):
     """Remember ``length`` symbols for ``delay`` steps, then say them on cue.
 
         input    3 1 2 · · · · > · · ·       · blank (0)    > cue (symbols + 1)
@@ -22,30 +21,12 @@ class Copy(Task):
     ``recall="after"`` the cue, as drawn (nnRNN, ENRNN), or ``"at"`` the cue, which then comes a step later (NC-GRU).
     """
 
-    delay: int = 200
-    length: int = 10
-    symbols: int = 8
     recall: str = "after"
 
-    score: ClassVar[str] = "accuracy"
-    higher_is_better: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
-        self.check(delay=1, length=1, symbols=1)
+        super().__post_init__()
         if self.recall not in RECALL:
             raise ValueError(f"Copy expects recall to be one of {', '.join(RECALL)}; got {self.recall!r}")
-
-    @property
-    def input_size(self) -> int:
-        return self.symbols + 2
-
-    @property
-    def output_size(self) -> int:
-        return self.symbols + 1
-
-    @property
-    def steps(self) -> int:
-        return self.delay + 2 * self.length
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
         string = torch.randint(1, self.symbols + 1, (batch, self.length), generator=generator)
@@ -55,15 +36,3 @@ class Copy(Task):
         tokens[:, -self.length - (self.recall == "after")] = self.symbols + 1  # the cue
         targets[:, -self.length :] = string
         return one_hot(tokens, self.input_size), targets
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return cross_entropy(outputs, targets)
-
-    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Of the symbols recalled, how many are right."""
-        return {"accuracy": accuracy(outputs[:, -self.length :], targets[:, -self.length :])}
-
-    @property
-    def guessing_loss(self) -> float:
-        """Blanks for certain, then one of the symbols at random."""
-        return self.length * math.log(self.symbols) / self.steps
