@@ -1,0 +1,150 @@
+"""How signals and gradients travel through time, in any module that is called as torch.nn.RNN, GRU or LSTM."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+State = Any  # a tensor (layers, batch, units) or a tuple of such
+
+
+@dataclass(frozen=True)
+class Jacobians:
+    """∂s_t/∂s_{t−1} (``state``: time, S, S) and ∂s_t/∂x_t (``input``: time, S, inputs), s the whole state in a row.
+
+    ``parts`` says how long each tensor of the state is in s: (N,) for a GRU, (N, N) for an LSTM's h and c.
+    """
+
+    state: Tensor
+    input: Tensor
+    parts: tuple[int, ...]
+
+
+def jacobians(module: nn.Module, x: Tensor, state: State | None = None) -> Jacobians:
+    """Along one sequence x (time, inputs), from ``state`` (batch of one) or the module's own start."""
+    check(module, x)
+    was_training = module.training
+    module.eval()  # dropout would make the copies below differ
+    try:
+        return stacked_jacobians(module, x.detach(), state)
+    finally:
+        module.train(was_training)
+
+
+def stacked_jacobians(module: nn.Module, x: Tensor, state: State | None) -> Jacobians:
+    """All steps at once: S copies of each, one for every row of its Jacobian, as one batch of one-step sequences."""
+    with torch.no_grad():
+        before, shapes = states_before(module, x, state)
+    time, size = before.shape
+    rows = before.repeat_interleave(size, dim=0).requires_grad_()
+    inputs = x.repeat_interleave(size, dim=0).requires_grad_()
+    with torch.enable_grad():
+        _, after = step(module, inputs, unflatten(rows, shapes))
+        picked = flatten(after).view(time, size, size).diagonal(dim1=1, dim2=2)  # copy i answers for unit i
+        d_state, d_input = torch.autograd.grad(picked.sum(), (rows, inputs), materialize_grads=True)
+    parts = tuple(math.prod(shape) for shape in shapes)
+    return Jacobians(d_state.view(time, size, size), d_input.view(time, size, -1), parts)
+
+
+def states_before(module: nn.Module, x: Tensor, state: State | None) -> tuple[Tensor, list[tuple[int, int]]]:
+    """The state that each step starts from, (time, S), and the shape (layers, units) of each of its tensors."""
+    if state is None:
+        _, like = step(module, x[:1], None)
+        state = tuple(torch.zeros_like(part) for part in as_tuple(like))
+        state = state if isinstance(like, tuple) else state[0]
+    shapes = [(part.shape[0], part.shape[2]) for part in as_tuple(state)]
+    states = []
+    for x_t in x:
+        states.append(flatten(state))
+        _, state = step(module, x_t[None], state)
+    return torch.cat(states), shapes
+
+
+def step(module: nn.Module, x: Tensor, state: State | None) -> tuple[Tensor, State]:
+    """One step of a whole batch: x (batch, inputs)."""
+    x = x[:, None] if getattr(module, "batch_first", False) else x[None]
+    return module(x) if state is None else module(x, state)
+
+
+def as_tuple(state: State) -> tuple[Tensor, ...]:
+    return tuple(state) if isinstance(state, tuple | list) else (state,)
+
+
+def flatten(state: State) -> Tensor:
+    """(batch, S): layer after layer, tensor after tensor."""
+    return torch.cat([part.transpose(0, 1).flatten(1) for part in as_tuple(state)], dim=1)
+
+
+def unflatten(rows: Tensor, shapes: list[tuple[int, int]]) -> State:
+    parts = rows.split([math.prod(shape) for shape in shapes], dim=1)
+    state = tuple(part.unflatten(1, shape).transpose(0, 1) for part, shape in zip(parts, shapes, strict=True))
+    return state if len(state) > 1 else state[0]
+
+
+def check(module: nn.Module, x: Tensor) -> None:
+    if getattr(module, "bidirectional", False):
+        raise ValueError("the flow through time expects one direction; got a bidirectional module")
+    if x.dim() != 2 or len(x) < 1:
+        raise ValueError(f"the flow through time expects one sequence (time, inputs); got shape {tuple(x.shape)}")
+
+
+def input_map(module: nn.Module, x: Tensor, block: slice | None = None, state: State | None = None) -> Tensor:
+    """‖∂s_τ/∂x_t‖₂ at [τ, t], zero for t > τ: how much the state at τ depends on the input at t (ENRNN, figures 4, 5).
+
+    ``block`` takes a part of the state: ``slice(0, 24)`` the first 24 units.
+    """
+    found = jacobians(module, x, state)
+    time = len(found.state)
+    norms = found.input.new_zeros(time, time)
+    influence = found.input[:0]  # of every input so far on the state at τ: (inputs so far, S, inputs)
+    for tau in range(time):
+        influence = torch.cat([found.state[tau] @ influence, found.input[tau, None]])
+        norms[tau, : tau + 1] = torch.linalg.matrix_norm(influence[:, block or slice(None)], 2)
+    return norms
+
+
+def gradient_norms(
+    module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None, state: State | None = None
+) -> Tensor:
+    """‖∂L/∂s_t‖ for t = 0 … T − 1, s_0 the initial state; L is a ``loss`` of all outputs, or the sum of the last."""
+    check(module, x)
+    time_axis = 1 if getattr(module, "batch_first", False) else 0
+    with torch.enable_grad():
+        before, shapes = states_before(module, x[:1].detach(), state)
+        rows = before.detach().requires_grad_()
+        states, outputs = [rows], []
+        for x_t in x:
+            output, after = step(module, x_t[None], unflatten(states[-1], shapes))
+            states.append(flatten(after))
+            outputs.append(output)
+        result = torch.cat(outputs, dim=time_axis).squeeze(1 - time_axis)
+        value = result[-1].sum() if loss is None else loss(result)
+        gradients = torch.autograd.grad(value, states[:-1], materialize_grads=True)
+    return torch.stack([gradient.norm() for gradient in gradients])
+
+
+def lyapunov_exponents(module: nn.Module, x: Tensor, state: State | None = None, skip: int | None = None) -> Tensor:
+    """Mean growth a step, in natural logarithms, of S perpendicular perturbations of the state; the largest first.
+
+    0 is kept for ever, −0.1 shrinks by e every ten steps. The first ``skip`` steps (a tenth) only turn the directions.
+    """
+    found = jacobians(module, x, state).state.double()
+    time, size, _ = found.shape
+    skip = time // 10 if skip is None else skip
+    if not 0 <= skip < time:
+        raise ValueError(f"lyapunov_exponents expects to skip fewer than the {time} steps there are; got {skip}")
+    directions = torch.linalg.qr(torch.randn(size, size, generator=torch.Generator().manual_seed(0)).double()).Q
+    growth = found.new_zeros(size)
+    for number, J in enumerate(found):
+        directions, R = torch.linalg.qr(J @ directions)
+        if number >= skip:
+            growth += R.diagonal().abs().clamp_min(torch.finfo(R.dtype).tiny).log()
+    return (growth / (time - skip)).sort(descending=True).values
+
+
+def half_life(exponent: float) -> float:
+    """Steps after which half of a perturbation is left; infinite where nothing is lost."""
+    return math.inf if exponent >= 0 else math.log(0.5) / exponent

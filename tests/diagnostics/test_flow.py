@@ -1,0 +1,135 @@
+"""The flow through time against autograd, closed forms and torch's own layers."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from steadygrad.diagnostics import gradient_norms, half_life, input_map, jacobians, lyapunov_exponents
+from steadygrad.layers import LAYERS, RNN
+from steadygrad.matrices import init
+
+
+class Own(nn.Module):
+    """A user's own: nothing but the call."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.GRU(3, 4)
+
+    def forward(self, x, h_0=None):
+        return self.inner(x, h_0)
+
+
+MODULES = {
+    **{name: lambda layer=layer: layer(3, 4) for name, layer in LAYERS.items()},
+    "nn.RNN": lambda: nn.RNN(3, 4),
+    "nn.GRU, batch first": lambda: nn.GRU(3, 4, batch_first=True),
+    "nn.LSTM, two layers": lambda: nn.LSTM(3, 4, num_layers=2),
+    "own": Own,
+}
+every_module = pytest.mark.parametrize("make", MODULES.values(), ids=MODULES)
+
+
+@pytest.fixture
+def x():
+    return torch.randn(6, 3, generator=torch.Generator().manual_seed(1)).double()
+
+
+@every_module
+def test_jacobians_multiply_to_the_gradient_of_the_whole(make, x):
+    """Of the last state's sum with respect to every input, by autograd through the whole sequence."""
+    torch.manual_seed(0)
+    module = make().double()
+    found = jacobians(module, x)
+    g = torch.ones(sum(found.parts), dtype=torch.float64)
+    expected = x.clone().requires_grad_()
+    batch = expected[None] if getattr(module, "batch_first", False) else expected[:, None]
+    _, state = module(batch)
+    sum(part.sum() for part in (state if isinstance(state, tuple) else (state,))).backward()
+    for t in reversed(range(len(x))):
+        torch.testing.assert_close(g @ found.input[t], expected.grad[t])
+        g = g @ found.state[t]
+
+
+@every_module
+def test_gradient_norms_follow_the_jacobians(make, x):
+    torch.manual_seed(0)
+    module = make().double()
+    direction = torch.randn(4, dtype=torch.float64)
+    norms = gradient_norms(module, x, loss=lambda outputs: outputs[-1] @ direction)
+    assert norms.shape == (6,)
+    found = jacobians(module, x)
+    g = torch.zeros(sum(found.parts), dtype=torch.float64)
+    last = found.parts[0] - 4  # the last layer's h, which is the output
+    g[last : last + 4] = direction
+    for t in reversed(range(6)):
+        g = g @ found.state[t]
+        torch.testing.assert_close(norms[t], g.norm())
+    assert norms[-1] > 0
+
+
+@every_module
+def test_the_map_is_causal_and_begins_with_the_inputs(make, x):
+    torch.manual_seed(0)
+    module = make().double()
+    norms, found = input_map(module, x), jacobians(module, x)
+    assert norms.shape == (6, 6)
+    assert not norms.triu(1).any()
+    torch.testing.assert_close(norms.diagonal(), torch.linalg.matrix_norm(found.input, 2))
+    last = torch.linalg.multi_dot([*found.state[1:].flip(0), found.input[0]])
+    torch.testing.assert_close(norms[5, 0], torch.linalg.matrix_norm(last, 2))
+
+
+def test_the_map_of_a_block_of_the_state(x):
+    torch.manual_seed(0)
+    layer = LAYERS["enrnn"](3, 6, short_size=2, coupling=False).double()
+    long, short = (input_map(layer, x, block) for block in (slice(0, 4), slice(4, 6)))
+    whole = input_map(layer, x)
+    assert (long <= whole * (1 + 1e-12)).all()
+    assert (whole <= (long.square() + short.square()).sqrt() * (1 + 1e-12)).all()
+
+
+def linear(W, inputs=2):
+    layer = RNN(inputs, len(W), activation="identity", bias=False).double()
+    layer.cells[0].W.free[0].data = W.double()
+    return layer
+
+
+def test_half_life_of_a_linear_network():
+    torch.manual_seed(0)
+    Q = init.haar(16)
+    shrinking = linear(0.9 * Q)
+    exponents = lyapunov_exponents(shrinking, torch.randn(60, 2).double())
+    torch.testing.assert_close(exponents, torch.full((16,), math.log(0.9), dtype=torch.float64))
+    assert half_life(float(exponents[0])) == pytest.approx(math.log(0.5) / math.log(0.9))
+    kept = lyapunov_exponents(linear(Q), torch.randn(60, 2).double())
+    assert kept.abs().max() < 1e-6
+
+
+def test_exponents_of_a_matrix_that_is_not_normal():
+    """Its eigenvalues, not its singular values, decide in the long run."""
+    W = torch.tensor([[0.9, 1.0], [0.0, 0.5]])
+    exponents = lyapunov_exponents(linear(W), torch.zeros(400, 2).double())
+    torch.testing.assert_close(exponents.exp(), torch.tensor([0.9, 0.5]).double(), rtol=1e-3, atol=0)
+
+
+def test_dropout_is_off_and_comes_back(x):
+    module = nn.LSTM(3, 4, num_layers=2, dropout=0.5).double().train()
+    first, second = jacobians(module, x), jacobians(module, x)
+    assert torch.equal(first.state, second.state)
+    assert module.training
+
+
+def test_bad_input_is_explained(x):
+    with pytest.raises(ValueError, match="one direction"):
+        jacobians(nn.GRU(3, 4, bidirectional=True), x)
+    with pytest.raises(ValueError, match="one sequence"):
+        jacobians(nn.GRU(3, 4), x[None])
+    with pytest.raises(ValueError, match="skip fewer than the 6 steps"):
+        lyapunov_exponents(nn.GRU(3, 4).double(), x, skip=6)
+
+
+def test_half_life_where_nothing_is_lost():
+    assert half_life(0.0) == half_life(0.1) == math.inf
