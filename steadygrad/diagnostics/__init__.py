@@ -15,9 +15,11 @@ from steadygrad.diagnostics.flow import (
     jacobians,
     lyapunov_exponents,
 )
+from steadygrad.diagnostics.spectrum import Spectrum, power_norms, pseudospectral_radius, spectrum
 
 __all__ = [
     "Jacobians",
+    "Spectrum",
     "chain",
     "delay_line_curve",
     "feedforward_bound",
@@ -28,4 +30,7 @@ __all__ = [
     "input_map",
     "jacobians",
     "lyapunov_exponents",
+    "power_norms",
+    "pseudospectral_radius",
+    "spectrum",
 ]

@@ -1,0 +1,98 @@
+"""What a recurrent matrix does to a signal: in the long run its eigenvalues, before that its powers."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steadygrad.matrices.measures import departure_from_normality, spectral_radius
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """``largest_power`` is max ‖Wᵏ‖₂ and ``at`` its k; a pseudospectral radius above ρ + ε tells of transients."""
+
+    eigenvalues: Tensor
+    singular_values: Tensor
+    radius: float
+    departure: float
+    largest_power: float
+    at: int
+    pseudospectral_radius: float
+    epsilon: float
+
+
+def spectrum(W: Tensor, powers: int = 200, epsilon: float = 1e-2) -> Spectrum:
+    """Everything at once, in double precision; eigenvalues by falling modulus."""
+    W = W.detach().double()
+    eigenvalues = torch.linalg.eigvals(W)
+    norms = power_norms(W, powers)
+    return Spectrum(
+        eigenvalues=eigenvalues[eigenvalues.abs().argsort(descending=True)],
+        singular_values=torch.linalg.svdvals(W),
+        radius=spectral_radius(W),
+        departure=departure_from_normality(W),
+        largest_power=float(norms.max()),
+        at=int(norms.argmax()),
+        pseudospectral_radius=pseudospectral_radius(W, epsilon),
+        epsilon=epsilon,
+    )
+
+
+def power_norms(W: Tensor, steps: int) -> Tensor:
+    """‖Wᵏ‖₂ for k = 0 … steps."""
+    W = W.detach().double()
+    power = torch.eye(len(W), dtype=W.dtype, device=W.device)
+    norms = [torch.ones((), dtype=W.dtype, device=W.device)]
+    for _ in range(steps):
+        power = W @ power
+        norms.append(torch.linalg.matrix_norm(power, 2))
+    return torch.stack(norms)
+
+
+def pseudospectral_radius(W: Tensor, epsilon: float) -> float:
+    """max |z| with σ_min(zI − W) ≤ ε: the largest spectral radius that a change of W by ε can bring about.
+
+    By the criss-cross search of Mengi & Overton (2005): outwards along a ray as far as it goes, round the circle of
+    that radius to the arcs inside the pseudospectrum, outwards again from their middles. It converges quadratically.
+    """
+    if not epsilon > 0:
+        raise ValueError(f"pseudospectral_radius expects epsilon above 0; got {epsilon!r}")
+    W = W.detach().to(torch.complex128)
+    eigenvalues = torch.linalg.eigvals(W)
+    angles = [float(eigenvalues[eigenvalues.abs().argmax()].angle())]
+    radius = 0.0
+    for _ in range(50):
+        reached = max(outermost(W, epsilon, angle) for angle in angles)
+        if reached <= radius * (1 + 1e-12):
+            break
+        radius = reached
+        angles = arcs(W, epsilon, radius) or angles
+    return radius
+
+
+def outermost(W: Tensor, epsilon: float, angle: float) -> float:
+    """The largest r such that ε is a singular value of r e^{iθ} I − W: a real eigenvalue of a matrix twice the size."""
+    turn, I = complex(math.cos(angle), math.sin(angle)), torch.eye(len(W), dtype=W.dtype, device=W.device)
+    found = torch.linalg.eigvals(block(turn * W.mH, epsilon * I, epsilon * I, turn.conjugate() * W))
+    real = found[found.imag.abs() < 1e-8 * (1 + found.abs().max())].real
+    return float(real.max()) if len(real) else 0.0
+
+
+def arcs(W: Tensor, epsilon: float, radius: float) -> list[float]:
+    """Middles of the arcs of the circle |z| = radius on which σ_min(zI − W) < ε."""
+    I = torch.eye(len(W), dtype=W.dtype, device=W.device)
+    P, Q = block(epsilon * I, W, radius * I, 0 * I), block(0 * I, radius * I, W.mH, epsilon * I)
+    shift = 0.3 + 0.4j  # P − λQ may be singular at 0 or ∞, but hardly here
+    found = shift + 1 / torch.linalg.eigvals(torch.linalg.solve(P - shift * Q, Q))
+    on_circle = found[(found.abs() - 1).abs() < 1e-6]
+    crossings = sorted(on_circle.angle().tolist())
+    ends = [*crossings[1:], *(angle + 2 * math.pi for angle in crossings[:1])]
+    middles = [(begin + end) / 2 for begin, end in zip(crossings, ends, strict=True)]
+    points = {angle: radius * complex(math.cos(angle), math.sin(angle)) for angle in middles}
+    return [angle for angle, z in points.items() if torch.linalg.svdvals(z * I - W)[-1] < epsilon]
+
+
+def block(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    return torch.cat([torch.cat([a, b], dim=1), torch.cat([c, d], dim=1)])
