@@ -8,11 +8,10 @@ import argparse
 import json
 import shutil
 from collections.abc import Iterable
-from itertools import groupby
 from pathlib import Path
 
 from steadygrad.experiments import SCALES, Recipe, every, load, summary
-from steadygrad.report import tables
+from steadygrad.report import figures, runs, tables
 from steadygrad.training import RunDirectory
 
 ROOT = Path(__file__).parent.parent
@@ -32,6 +31,8 @@ def main() -> None:
     parser.add_argument("--collect", nargs="+", metavar="DIR", default=[], help="what `reproduce --out` was given")
     for folder in parser.parse_args().collect:
         collect(Path(folder))
+    for paper, table in tables_with_runs():
+        figures.curves(runs.find([RESULTS / paper / table]), picture(paper, table), f"{paper}/{table}")
     PAGE.write_text(render(), "utf-8")
     print(f"written to {PAGE.relative_to(ROOT)}")
 
@@ -57,18 +58,24 @@ def lines(rows: Iterable[dict]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+def picture(paper: str, table: str) -> Path:
+    return PAGE.parent / "images" / f"{paper}-{table}.png"
+
+
+def tables_with_runs() -> list[tuple[str, str]]:
+    return list(dict.fromkeys((recipe.paper, recipe.table) for recipe in every() if seeds(recipe)))
+
+
 def render() -> str:
     parts = [HEAD]
-    for (paper, table), group in groupby(every(), key=lambda recipe: (recipe.paper, recipe.table)):
-        recipes = list(group)
-        if not any(seeds(recipe) for recipe in recipes):
-            continue
+    for paper, table in tables_with_runs():
+        recipes = [recipe for recipe in load(paper).recipes if recipe.table == table]
         rows = [summary(recipe, scale(recipe), seeds(recipe), RESULTS) for recipe in recipes]
-        title = f"## {paper}/{table}\n\n*{load(paper).title}*\n"
+        parts += [f"## {paper}/{table}\n", f"*{load(paper).title}*\n", tables.paper_table(rows)]
         remarks = RESULTS / paper / table / "remarks.md"
-        parts.append(
-            "\n".join([title, tables.paper_table(rows), *([remarks.read_text("utf-8")] if remarks.exists() else [])])
-        )
+        if remarks.exists():
+            parts.append(remarks.read_text("utf-8"))
+        parts.append(f"![Curves of {paper}/{table}](images/{picture(paper, table).name})\n")
     return "\n".join(parts)
 
 

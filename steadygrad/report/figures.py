@@ -32,7 +32,7 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
     with plt.rc_context(STYLE):
         metrics = ["loss"] if score in ("loss", "mse") else ["loss", score]
         figure, axes = plt.subplots(
-            1, len(metrics), figsize=(5.2 * len(metrics), 3.6), squeeze=False, layout="constrained"
+            1, len(metrics), figsize=(4.9 * len(metrics) + 1.2, 3.6), squeeze=False, layout="constrained"
         )
         groups: dict[str, str] = {}
         for axis, metric in zip(axes[0], metrics, strict=True):
@@ -43,6 +43,7 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
                 first = name not in axis.get_legend_handles_labels()[1]
                 axis.plot(steps, values, color=colour, label=name if first else None, linewidth=1.6, alpha=0.9)
             finish(axis, metric, runs)
+        figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right center")
         if title:
             figure.suptitle(title)
         target = Path(path)
@@ -62,6 +63,5 @@ def finish(axis: Axes, metric: str, runs: Sequence[Run]) -> None:
             axis.axhline(
                 guess, color="0.45", linestyle="--", linewidth=1, label="guessing" if len(guesses) == 1 else None
             )
-        axis.legend()
     else:
         axis.set_ylim(-0.03, 1.03)
