@@ -1,6 +1,7 @@
 """Reads what runs have written. Nothing here needs torch."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,22 +72,20 @@ def parsed(text: str) -> Iterator[dict[str, Any]]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Short names that tell the runs apart: the layer, then what differs: task, folder, seed."""
+    """Short names that tell the runs apart: row or layer, then as far as needed the task, the size, the seed."""
     parts = [
-        [run.layer for run in runs],
         [run.task for run in runs],
-        [size_of(run) for run in runs],
+        [str(run.result["layer"].get("hidden_size", "")) for run in runs],
         [f"seed {run.seed}" for run in runs],
     ]
-    named = [[str(word)] for word in parts[0]]
-    for words in parts[1:]:
-        if len({tuple(name) for name in named}) == len(runs):
-            break
-        if len(set(words)) > 1:
-            named = [[*name, str(word)] for name, word in zip(named, words, strict=True)]
-    short = [" ".join(name) for name in named]
-    return short if len(set(short)) == len(runs) else [str(run.path) for run in runs]
+    named = [row_or_layer(run) for run in runs]
+    for words in parts:
+        longer = [f"{name} {word}" for name, word in zip(named, words, strict=True)]
+        if len(set(longer)) > len(set(named)):
+            named = longer
+    return named if len(set(named)) == len(runs) else [str(run.path) for run in runs]
 
 
-def size_of(run: Run) -> str:
-    return str(run.result["layer"].get("hidden_size", ""))
+def row_or_layer(run: Run) -> str:
+    """`reproduce` names a folder after the row and has a folder for each seed in it."""
+    return run.path.parent.name if re.fullmatch(r"seed-\d+", run.path.name) else run.layer
