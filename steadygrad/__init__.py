@@ -11,6 +11,8 @@ except metadata.PackageNotFoundError:  # a source tree that was never installed
 
 def __getattr__(name: str) -> Any:
     """`steadygrad.layers` after a mere `import steadygrad`; torch is loaded only by the parts that need it."""
+    if name == "diagnose":
+        return import_module(f"{__name__}.diagnostics").diagnose
     if not name.startswith("_") and util.find_spec(f"{__name__}.{name}"):
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,6 @@
 """Numbers that explain a network. No plotting here."""
 
+from steadygrad.diagnostics.doctor import Diagnosis, Finding, diagnose
 from steadygrad.diagnostics.fisher import (
     chain,
     delay_line_curve,
@@ -18,10 +19,13 @@ from steadygrad.diagnostics.flow import (
 from steadygrad.diagnostics.spectrum import Spectrum, power_norms, pseudospectral_radius, spectrum
 
 __all__ = [
+    "Diagnosis",
+    "Finding",
     "Jacobians",
     "Spectrum",
     "chain",
     "delay_line_curve",
+    "diagnose",
     "feedforward_bound",
     "fisher_memory_curve",
     "fisher_memory_matrix",

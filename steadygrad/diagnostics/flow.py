@@ -131,14 +131,19 @@ def lyapunov_exponents(module: nn.Module, x: Tensor, state: State | None = None,
 
     0 is kept for ever, −0.1 shrinks by e every ten steps. The first ``skip`` steps (a tenth) only turn the directions.
     """
-    found = jacobians(module, x, state).state.double()
-    time, size, _ = found.shape
+    return lyapunov_from(jacobians(module, x, state).state, skip)
+
+
+def lyapunov_from(jacobians: Tensor, skip: int | None = None) -> Tensor:
+    """The same from ∂s_t/∂s_{t−1}, (time, S, S)."""
+    time, size, _ = jacobians.shape
     skip = time // 10 if skip is None else skip
     if not 0 <= skip < time:
         raise ValueError(f"lyapunov_exponents expects to skip fewer than the {time} steps there are; got {skip}")
-    directions = torch.linalg.qr(torch.randn(size, size, generator=torch.Generator().manual_seed(0)).double()).Q
-    growth = found.new_zeros(size)
-    for number, J in enumerate(found):
+    start = torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    directions = torch.linalg.qr(start.to(jacobians.device)).Q
+    growth = torch.zeros(size, dtype=torch.float64, device=jacobians.device)
+    for number, J in enumerate(jacobians.double()):
         directions, R = torch.linalg.qr(J @ directions)
         if number >= skip:
             growth += R.diagonal().abs().clamp_min(torch.finfo(R.dtype).tiny).log()

@@ -1,0 +1,158 @@
+"""The doctor: measures a recurrent network on data, then says in plain words what it saw and what to try."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.diagnostics.flow import as_tuple, half_life, jacobians, lyapunov_from
+from steadygrad.matrices import Matrix
+from steadygrad.matrices.measures import orthogonality_error, spectral_radius
+
+SEQUENCES = 4
+"""sequences of the batch that are looked at"""
+STEPS = 400
+"""steps of each"""
+KEPT = 1e-3
+"""a growth or decay a step below this does not show within the sequences that people train on"""
+SATURATED = 0.99
+DRIFTED = 1e-3
+"""‖WᵀW − I‖ that rounding in single precision does not explain"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    what: str
+    advice: str
+    sure: str
+    """certain: follows from the numbers; likely: from a sample that agrees; unsure: from one that does not"""
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.sure}). {self.advice}".strip()
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """``numbers`` are what was measured, ``findings`` what it means; printing it gives both."""
+
+    name: str
+    numbers: dict[str, float]
+    findings: tuple[Finding, ...]
+
+    def __str__(self) -> str:
+        lines = [self.name, *(f"- {finding}" for finding in self.findings), ""]
+        width = max(map(len, self.numbers))
+        return "\n".join([*lines, *(f"{name:{width}}  {value:.4g}" for name, value in self.numbers.items())])
+
+
+def diagnose(module: nn.Module, x: Tensor) -> Diagnosis:
+    """Why ``module``, called as torch.nn.RNN, GRU or LSTM, remembers or forgets on inputs like ``x``.
+
+    x as the module takes it: (time, batch, inputs), (batch, time, inputs) with ``batch_first``, or one sequence
+    (time, inputs). A few sequences are enough; they should be like those it was trained on, and as long.
+    """
+    sequences = pick(module, x)
+    measured = [measure(module, sequence) for sequence in sequences]
+    numbers = {key: statistics.fmean(one[key] for one in measured) for key in measured[0]}
+    numbers["half_life"] = half_life(numbers["exponent"])
+    numbers["sequences"], numbers["steps"] = len(sequences), len(sequences[0])
+    spread = statistics.pstdev([one["exponent"] for one in measured])
+    numbers |= matrix_numbers(module)
+    agreed = "likely" if spread <= max(KEPT, 0.1 * abs(numbers["exponent"])) else "unsure"
+    findings = [finding for look in LOOKS for finding in look(numbers, agreed)]
+    return Diagnosis(type(module).__name__, numbers, tuple(findings))
+
+
+def pick(module: nn.Module, x: Tensor) -> list[Tensor]:
+    if x.dim() == 2:
+        return [x[:STEPS]]
+    if x.dim() != 3:
+        raise ValueError(f"diagnose expects x of 2 or 3 dimensions; got shape {tuple(x.shape)}")
+    batch = x if getattr(module, "batch_first", False) else x.transpose(0, 1)
+    return [sequence[:STEPS] for sequence in batch[:SEQUENCES]]
+
+
+def measure(module: nn.Module, x: Tensor) -> dict[str, float]:
+    found = jacobians(module, x)
+    exponents = lyapunov_from(found.state)
+    with torch.no_grad():
+        batch = x[None] if getattr(module, "batch_first", False) else x[:, None]
+        output, state = module(batch)
+    bounded = float(output.abs().max()) <= 1 + 1e-6
+    return {
+        "exponent": float(exponents[0]),
+        "kept_directions": float((exponents > -KEPT).double().mean()),
+        "saturated": float((output.abs() > SATURATED).double().mean()) if bounded else 0.0,
+        "silent": float((output.abs() < 1e-6).double().mean()),
+        "state_size": float(sum(part.numel() for part in as_tuple(state))),
+        "input_gain": float(torch.linalg.matrix_norm(found.input, 2).mean()),
+    }
+
+
+@torch.no_grad()
+def matrix_numbers(module: nn.Module) -> dict[str, float]:
+    """Of every matrix of ours inside: its spectral radius, and how far it is from orthogonal if it is meant to be."""
+    found = {}
+    for name, part in module.named_modules():
+        if isinstance(part, Matrix):
+            W = part()
+            found[f"spectral_radius {name}"] = spectral_radius(W)
+            if part.kinds == ("skew",):
+                found[f"orthogonality_error {name}"] = orthogonality_error(W)
+    return found
+
+
+def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
+    exponent, steps = numbers["exponent"], numbers["steps"]
+    if exponent > KEPT:
+        every = math.log(10) / exponent
+        yield Finding(
+            f"Gradients grow tenfold every {every:.3g} steps, by {10 ** (steps / every):.1e} over {steps:.0f}",
+            "Clip them (train.clip 1.0) or take a layer whose matrix is orthogonal: scornn, exprnn, nnrnn.",
+            agreed,
+        )
+    elif exponent < -KEPT:
+        every = -math.log(10) / exponent
+        longer = (
+            "For longer memory: an orthogonal or gated-orthogonal layer (nnrnn, enrnn, ncgru), or a larger forget_bias."
+        )
+        yield Finding(
+            f"Gradients shrink tenfold every {every:.3g} steps; half of what it knew is gone after "
+            f"{numbers['half_life']:.3g}, effective memory is about {every:.0f} steps",
+            f"That is enough for sequences of {steps:.0f} steps." if every > steps else longer,
+            agreed,
+        )
+    else:
+        yield Finding("Nothing is lost: perturbations of the state neither grow nor shrink", "", agreed)
+
+
+def saturation(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
+    if numbers["saturated"] > 0.2:
+        yield Finding(
+            f"{100 * numbers['saturated']:.0f} % of the states are saturated (above {SATURATED} in size)",
+            "No gradient passes through a saturated unit: smaller weights, smaller inputs, or modReLU instead of tanh.",
+            "certain",
+        )
+    if numbers["silent"] > 0.5:
+        yield Finding(
+            f"{100 * numbers['silent']:.0f} % of the states are zero",
+            "These units carry nothing: start the bias higher, or make the inputs larger.",
+            "certain",
+        )
+
+
+def constraint(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
+    for key, error in numbers.items():
+        kind, _, name = key.partition(" ")
+        if kind == "orthogonality_error" and not error <= DRIFTED:
+            yield Finding(
+                f"{name} is no longer orthogonal: ‖WᵀW − I‖ = {error:.1e}",
+                "It drifted. Solve exactly more often (reset_every) or use the exponential or the exact Cayley map.",
+                "certain",
+            )
+
+
+LOOKS: tuple[Callable[[dict[str, float], str], Iterator[Finding]], ...] = (memory, saturation, constraint)

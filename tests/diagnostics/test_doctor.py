@@ -1,0 +1,118 @@
+"""The doctor says what is known of networks that are known."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import steadygrad
+from steadygrad.diagnostics import diagnose
+from steadygrad.layers import LAYERS, RNN, ExpRNN
+
+
+def linear(W):
+    layer = RNN(2, len(W), activation="identity", bias=False).double()
+    layer.cells[0].W.free[0].data = W.double()
+    return layer
+
+
+def orthogonal(size=12):
+    torch.manual_seed(0)
+    return torch.linalg.qr(torch.randn(size, size, dtype=torch.float64)).Q
+
+
+def words(diagnosis):
+    return " ".join(str(finding) for finding in diagnosis.findings)
+
+
+@pytest.fixture
+def x():
+    return torch.randn(60, 3, 2, generator=torch.Generator().manual_seed(0)).double()
+
+
+def test_a_linear_network_that_forgets(x):
+    found = diagnose(linear(0.9 * orthogonal()), x)
+    assert found.numbers["half_life"] == pytest.approx(math.log(0.5) / math.log(0.9), rel=1e-6)
+    assert "shrink tenfold every 21.9 steps" in words(found)
+    assert "half of what it knew is gone after 6.58" in words(found)
+
+
+def test_an_orthogonal_one_loses_nothing(x):
+    found = diagnose(linear(orthogonal()), x)
+    assert found.numbers["half_life"] == math.inf or found.numbers["half_life"] > 1e5
+    assert "Nothing is lost" in words(found)
+
+
+def test_one_that_explodes(x):
+    assert "grow tenfold every 11.5 steps" in words(diagnose(linear(math.exp(0.2) * orthogonal()), x))
+
+
+def test_two_lines_for_somebodys_lstm(x):
+    torch.manual_seed(0)
+    found = steadygrad.diagnose(nn.LSTM(2, 8).double(), x)
+    assert found.name == "LSTM"
+    assert found.numbers["half_life"] < 20
+    assert "shrink" in words(found)
+    assert "half_life" in str(found)
+
+
+class Own(nn.GRU):
+    """A user's subclass."""
+
+
+@pytest.mark.parametrize("make", [*LAYERS.values(), nn.RNN, nn.GRU, Own], ids=lambda make: make.__name__)
+def test_every_layer_can_be_diagnosed(make, x):
+    torch.manual_seed(0)
+    found = diagnose(make(2, 6).double(), x[:20])
+    assert found.findings
+    assert all(math.isfinite(value) or key == "half_life" for key, value in found.numbers.items())
+
+
+def test_batch_first_and_single_sequences_are_the_same(x):
+    torch.manual_seed(0)
+    module = nn.GRU(2, 5).double()
+    first = nn.GRU(2, 5, batch_first=True).double()
+    first.load_state_dict(module.state_dict())
+    assert diagnose(module, x).numbers == pytest.approx(diagnose(first, x.transpose(0, 1)).numbers)
+    assert diagnose(module, x[:, 0]).numbers == pytest.approx(diagnose(module, x[:, :1]).numbers)
+
+
+def test_saturated_and_silent_states(x):
+    torch.manual_seed(0)
+    loud = nn.RNN(2, 6).double()
+    with torch.no_grad():
+        loud.weight_ih_l0.mul_(100)
+    assert "saturated" in words(diagnose(loud, x))
+    quiet = RNN(2, 6, activation="relu").double()
+    with torch.no_grad():
+        quiet.cells[0].b.fill_(-100.0)
+    assert "100 % of the states are zero" in words(diagnose(quiet, x))
+
+
+def test_a_matrix_that_drifted(x, monkeypatch):
+    torch.manual_seed(0)
+    layer = ExpRNN(2, 6).double()
+    assert "orthogonal:" not in words(diagnose(layer, x))
+    monkeypatch.setattr(layer.cells[0].W, "map", Scaled(layer.cells[0].W.map))
+    found = diagnose(layer, x)
+    assert "cells.0.W is no longer orthogonal" in words(found)
+    assert found.numbers["spectral_radius cells.0.W"] == pytest.approx(1.01)
+
+
+class Scaled(nn.Module):
+    """A map that has lost its way."""
+
+    kinds = ("skew",)
+
+    def __init__(self, map):
+        super().__init__()
+        self.inner = map
+
+    def forward(self, free):
+        return 1.01 * self.inner(free)
+
+
+def test_wrong_shapes_are_explained():
+    with pytest.raises(ValueError, match="2 or 3 dimensions"):
+        diagnose(nn.GRU(2, 3), torch.zeros(2))
