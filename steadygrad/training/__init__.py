@@ -2,7 +2,7 @@
 
 from steadygrad.training.data import Batches, stream
 from steadygrad.training.directory import RunDirectory, RunError, finite
-from steadygrad.training.evaluate import evaluate, evaluate_run, parameter_count
+from steadygrad.training.evaluate import evaluate, evaluate_run, load_model, parameter_count
 from steadygrad.training.loop import Trainer, Watch, train
 from steadygrad.training.optimizers import TensorFlowRMSprop, make_optimizer
 from steadygrad.training.progress import ShowProgress, TensorBoard
@@ -22,6 +22,7 @@ __all__ = [
     "evaluate",
     "evaluate_run",
     "finite",
+    "load_model",
     "make_optimizer",
     "parameter_count",
     "stream",

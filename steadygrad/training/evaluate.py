@@ -38,14 +38,16 @@ def parameter_count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def evaluate_run(
-    directory: RunDirectory, settings: Settings, *, weights: str = "best", examples: int = 1000, batch: int = 100
-) -> dict[str, float]:
-    """A run's weights on ``settings``, which may differ from its own in the task, on sequences it has not met."""
+def load_model(
+    directory: RunDirectory, settings: Settings | None = None, weights: str = "best"
+) -> tuple[SequenceModel, Task, Settings]:
+    """A run's model with its ``best`` or ``last`` weights, for its own task or for that of other ``settings``."""
     files = {"best": BEST, "last": LAST}
     if weights not in files:
-        raise ValueError(f"evaluate_run expects weights to be one of {', '.join(files)}; got {weights!r}")
-    task, trained = settings.build_task(), directory.settings().build_task()
+        raise ValueError(f"load_model expects weights to be one of {', '.join(files)}; got {weights!r}")
+    own = directory.settings()
+    settings = settings or own
+    task, trained = settings.build_task(), own.build_task()
     sizes = [(other.input_size, other.output_size) for other in (task, trained)]
     if sizes[0] != sizes[1]:
         raise ValueError(f"{directory} was trained for {sizes[1]} inputs and outputs; this task has {sizes[0]}")
@@ -54,4 +56,12 @@ def evaluate_run(
         model.load_state_dict(directory.load_weights(files[weights]))
     except RuntimeError as error:
         raise RunError(f"{directory.file(files[weights])} does not fit the run's settings: {error}") from None
+    return model, task, settings
+
+
+def evaluate_run(
+    directory: RunDirectory, settings: Settings, *, weights: str = "best", examples: int = 1000, batch: int = 100
+) -> dict[str, float]:
+    """A run's weights on ``settings``, which may differ from its own in the task, on sequences it has not met."""
+    model, task, _ = load_model(directory, settings, weights)
     return evaluate(model, task, examples, seed=settings.seed, split="test", batch=batch)

@@ -1,0 +1,114 @@
+"""Say why a network remembers or forgets.
+
+steadygrad diagnose runs/nnrnn-copy-0                         a trained run, on its own task
+steadygrad diagnose lstm --layer.hidden_size 64               a layer as it starts, on random inputs
+steadygrad diagnose model.py:make --inputs 10 --steps 300     whatever make() in your file returns
+"""
+
+import argparse
+import importlib.util
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from steadygrad.cli.common import add_threads, dotted, say, set_threads
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from steadygrad.training import RunDirectory
+
+SEQUENCES = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", metavar="RUN|LAYER|FILE.py:FUNCTION")
+    parser.add_argument(
+        "--inputs", type=int, metavar="N", help="features of the random inputs (default: the module's own)"
+    )
+    parser.add_argument("--steps", type=int, default=200, metavar="N", help="length of the random inputs (default 200)")
+    parser.add_argument("--json", action="store_true", help="numbers and findings as JSON")
+    add_threads(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    given = dotted(options.rest, ("layer",)).get("layer", {})
+    from steadygrad.diagnostics import diagnose
+    from steadygrad.layers import LAYERS
+    from steadygrad.training import RunDirectory, finite
+
+    set_threads(options)
+    if options.steps < 2:
+        raise ValueError(f"--steps expects at least 2; got {options.steps}")
+    if options.what not in LAYERS and given:
+        raise ValueError(f"--layer.KEY goes with the name of a layer; got {options.what}")
+    if options.what in LAYERS:
+        module, x = fresh_layer(options, given)
+    elif RunDirectory(options.what).exists():
+        module, x = trained(RunDirectory(options.what))
+    elif ".py:" in options.what:
+        module = made(options.what)
+        x = random_inputs(module, options)
+    else:
+        known = ", ".join(LAYERS)
+        raise ValueError(
+            f"diagnose expects a run's directory, FILE.py:FUNCTION or a layer out of {known}; got {options.what}"
+        )
+    found = diagnose(module, x)
+    if options.json:
+        findings = [vars(finding) for finding in found.findings]
+        print(json.dumps(finite({"name": found.name, "findings": findings, "numbers": found.numbers})))
+    else:
+        say(str(found))
+    return 0
+
+
+def fresh_layer(options: argparse.Namespace, given: dict) -> "tuple[nn.Module, Tensor]":
+    import torch
+
+    from steadygrad.training import Settings, Train
+
+    torch.manual_seed(0)
+    table = {"name": options.what, "hidden_size": 64, **given}
+    layer = Settings(table, {"name": "copy"}, Train()).build_layer(options.inputs or 10)
+    return layer, random_inputs(layer, options)
+
+
+def trained(directory: "RunDirectory") -> "tuple[nn.Module, Tensor]":
+    from steadygrad.training import load_model, stream
+
+    model, task, settings = load_model(directory)
+    inputs, _ = task.sample(SEQUENCES, stream(settings.seed, "test", 0))
+    return model.layer, inputs.transpose(0, 1)
+
+
+def made(what: str) -> "nn.Module":
+    """Runs the user's file, as asked."""
+    from torch import nn
+
+    path, _, name = what.rpartition(":")
+    if not Path(path).is_file():
+        raise ValueError(f"{path} does not exist")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} is no Python file")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    module = getattr(loaded, name, None)
+    if not callable(module):
+        raise ValueError(f"{path} has no function {name!r}")
+    module = module if isinstance(module, nn.Module) else module()
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"{what} expects to return a torch module; got {type(module).__name__}")
+    return module
+
+
+def random_inputs(module: "nn.Module", options: argparse.Namespace) -> "Tensor":
+    import torch
+
+    size = options.inputs or getattr(module, "input_size", None)
+    if not isinstance(size, int) or size < 1:
+        raise ValueError("diagnose expects --inputs N for a module that has no input_size")
+    like = next(module.parameters(), torch.zeros(()))
+    x = torch.randn(SEQUENCES, options.steps, size, generator=torch.Generator().manual_seed(1)).to(like)
+    return x if getattr(module, "batch_first", False) else x.transpose(0, 1)
