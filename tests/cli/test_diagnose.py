@@ -6,7 +6,6 @@ import pytest
 
 from steadygrad.cli.main import main
 
-
 MINE = """
 import torch
 
