@@ -16,11 +16,13 @@ from steadygrad.diagnostics.flow import (
     jacobians,
     lyapunov_exponents,
 )
+from steadygrad.diagnostics.gates import GateBound, gate_bound
 from steadygrad.diagnostics.spectrum import Spectrum, power_norms, pseudospectral_radius, spectrum
 
 __all__ = [
     "Diagnosis",
     "Finding",
+    "GateBound",
     "Jacobians",
     "Spectrum",
     "chain",
@@ -29,6 +31,7 @@ __all__ = [
     "feedforward_bound",
     "fisher_memory_curve",
     "fisher_memory_matrix",
+    "gate_bound",
     "gradient_norms",
     "half_life",
     "input_map",

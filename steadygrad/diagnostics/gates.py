@@ -1,0 +1,57 @@
+"""What the gates of a GRU let through: theorem 1 of NC-GRU beside the truth (Mucllari et al., 2022)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from steadygrad.diagnostics.flow import check, jacobians
+from steadygrad.layers import GRU
+
+
+@dataclass(frozen=True)
+class GateBound:
+    """‖∂h_t/∂h_{t−1}‖₂ ≤ α + β ‖U_c‖₂ at every step of a sequence: ``true`` and ``bound``, each (time,)."""
+
+    true: Tensor
+    bound: Tensor
+    alpha: Tensor
+    beta: Tensor
+    candidate_norm: float
+
+
+@torch.no_grad()
+def gate_bound(layer: GRU, x: Tensor) -> GateBound:
+    """Along one sequence x (time, inputs), for a GRU or NC-GRU of one level and direction.
+
+    α = δ_u (max|h| + max|c|) ‖U_u‖ + max(1 − u),  β = max u (δ_r ‖U_r‖ max|h| + max r),  δ = max g(1 − g) of a gate.
+    """
+    check(layer, x)
+    if not isinstance(layer, GRU) or layer.num_layers != 1:
+        raise ValueError(f"gate_bound expects a GRU of one level; got {type(layer).__name__}")
+    outputs = layer(x[:, None])[0][:, 0]
+    h = torch.cat([torch.zeros_like(outputs[:1]), outputs[:-1]])
+    r, u = gate_values(layer, x, h)
+    c = h + (outputs - h) / u  # from h_t = (1 − u)∘h + u∘c
+    norms = {name.removesuffix("_l0"): float(torch.linalg.matrix_norm(U, 2)) for name, U in layer.matrices().items()}
+
+    def largest(values: Tensor) -> Tensor:
+        return values.abs().max(dim=1).values
+
+    delta_u, delta_r = largest(u * (1 - u)), largest(r * (1 - r))
+    alpha = delta_u * (largest(h) + largest(c)) * norms["update"] + largest(1 - u)
+    beta = largest(u) * (delta_r * norms["reset"] * largest(h) + largest(r))
+    with torch.enable_grad():
+        true = torch.linalg.matrix_norm(jacobians(layer, x).state, 2)
+    return GateBound(true, alpha + beta * norms["candidate"], alpha, beta, norms["candidate"])
+
+
+def gate_values(layer: GRU, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Reset and update at every step, from the inputs and the states before."""
+    cell: Any = layer.cells[0]
+    inputs, U = x @ cell.W.mT, layer.matrices()
+    if cell.b is not None:
+        inputs[:, : len(cell.b)] += cell.b
+    r, u, _ = inputs.chunk(3, dim=1)
+    return torch.sigmoid(r + h @ U["reset_l0"].mT), torch.sigmoid(u + h @ U["update_l0"].mT)

@@ -1,0 +1,70 @@
+"""Theorem 1 of NC-GRU and its corollaries, at every step of random networks."""
+
+import pytest
+import torch
+from torch import nn
+
+from steadygrad.diagnostics import gate_bound
+from steadygrad.diagnostics.gates import gate_values
+from steadygrad.layers import GRU, LSTM, NCGRU
+
+
+@pytest.fixture
+def x():
+    return torch.randn(40, 3, generator=torch.Generator().manual_seed(0)).double()
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: GRU(3, 8), lambda: NCGRU(3, 8), lambda: NCGRU(3, 8, orthogonal="ruc"), lambda: GRU(3, 8, bias=False)],
+    ids=["gru", "ncgru", "all orthogonal", "no bias"],
+)
+def test_the_bound_holds_at_every_step(make, scale, x):
+    torch.manual_seed(0)
+    layer = make().double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(scale)
+    found = gate_bound(layer, x)
+    assert (found.true <= found.bound * (1 + 1e-12)).all()
+    assert (found.true > 0).all()
+
+
+def test_the_gates_are_those_of_the_layer(x):
+    """h_t = (1 − u)∘h + u∘c with a candidate that the layer's own equation gives."""
+    torch.manual_seed(0)
+    layer = GRU(3, 5).double()
+    outputs = layer(x[:, None])[0][:, 0]
+    h = torch.cat([torch.zeros(1, 5, dtype=torch.float64), outputs[:-1]])
+    r, u = gate_values(layer, x, h)
+    cell, U = layer.cells[0], layer.matrices()
+    c = torch.tanh(x @ cell.W[10:].mT + cell.b[10:] + (r * h) @ U["candidate_l0"].mT)
+    torch.testing.assert_close((1 - u) * h + u * c, outputs)
+
+
+def test_corollary_1_for_tanh(x):
+    torch.manual_seed(0)
+    layer = GRU(3, 8).double()
+    found, U = gate_bound(layer, x), layer.matrices()
+    norm = {name: torch.linalg.matrix_norm(W, 2).item() for name, W in U.items()}
+    assert (found.alpha <= norm["update_l0"] / 2 + 1).all()
+    assert (found.beta <= norm["reset_l0"] / 4 + 1).all()
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_corollary_3_gates_wholly_open_or_closed(sign, x):
+    torch.manual_seed(0)
+    layer = NCGRU(3, 8, orthogonal="rc").double()
+    with torch.no_grad():
+        layer.cells[0].W.zero_()
+        layer.cells[0].b.fill_(sign * 40.0)
+    found = gate_bound(layer, x)
+    assert found.candidate_norm == pytest.approx(1, abs=1e-6)
+    assert (found.true <= 1 + 1e-6).all()
+
+
+def test_other_modules_are_refused(x):
+    for module in (LSTM(3, 4), nn.GRU(3, 4), GRU(3, 4, num_layers=2)):
+        with pytest.raises(ValueError, match="expects a GRU of one level"):
+            gate_bound(module.double(), x)
