@@ -18,12 +18,14 @@ from steadygrad.diagnostics.flow import (
 )
 from steadygrad.diagnostics.gates import GateBound, gate_bound
 from steadygrad.diagnostics.spectrum import Spectrum, power_norms, pseudospectral_radius, spectrum
+from steadygrad.diagnostics.transients import LearnedSchur, learned_schur, trajectories, unit_triangular
 
 __all__ = [
     "Diagnosis",
     "Finding",
     "GateBound",
     "Jacobians",
+    "LearnedSchur",
     "Spectrum",
     "chain",
     "delay_line_curve",
@@ -36,8 +38,11 @@ __all__ = [
     "half_life",
     "input_map",
     "jacobians",
+    "learned_schur",
     "lyapunov_exponents",
     "power_norms",
     "pseudospectral_radius",
     "spectrum",
+    "trajectories",
+    "unit_triangular",
 ]

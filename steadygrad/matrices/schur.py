@@ -19,7 +19,7 @@ class SchurProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, P: Tensor, theta: Tensor, gamma: Tensor, T: Tensor, in_block: bool) -> Tensor:
         n = len(P)
-        core = P.new_zeros(n * n).scatter_(0, below(n, in_block, P.device), T).view(n, n)
+        core = strictly_lower(T, n, in_block)
         c, s = gamma[: len(theta)] * theta.cos(), gamma[: len(theta)] * theta.sin()
         blocks = diagonal_blocks(core)
         blocks[0, 0], blocks[0, 1], blocks[1, 1] = c, -s, c
@@ -46,6 +46,11 @@ class SchurProduct(torch.autograd.Function):
             dgamma = torch.cat([dgamma, dcore[-1:, -1]])
         dT = dcore.reshape(-1).index_select(0, below(len(P), ctx.in_block, P.device))
         return dP, dtheta, dgamma, dT, None
+
+
+def strictly_lower(T: Tensor, n: int, in_block: bool) -> Tensor:
+    """The packed T as an n × n matrix."""
+    return T.new_zeros(n * n).scatter_(0, below(n, in_block, T.device), T).view(n, n)
 
 
 def diagonal_blocks(core: Tensor) -> Tensor:
@@ -91,6 +96,10 @@ class RealSchur(nn.Module):
                     f"RealSchur of size {self.size} expects {length} numbers in {name}; got shape {tuple(tensor.shape)}"
                 )
         return SchurProduct.apply(self.basis(basis), theta, gamma, T, self.in_block)
+
+    def transients(self, T: Tensor) -> Tensor:
+        """The packed T as a matrix."""
+        return strictly_lower(T, self.size, self.in_block)
 
     def extra_repr(self) -> str:
         return f"size={self.size}, in_block={self.in_block}"
