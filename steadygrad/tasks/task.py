@@ -1,6 +1,6 @@
 """What every task is: a recipe for sequences, a loss, metrics, and the loss of somebody who guesses."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -60,9 +60,6 @@ class Task:
             if not isinstance(value, int) or isinstance(value, bool) or value < bound:
                 who = type(self).__name__
                 raise ValueError(f"{who} expects {name} to be a whole number of at least {bound}; got {value!r}")
-
-    def describe(self) -> str:
-        return ", ".join(f"{field.name} {getattr(self, field.name)}" for field in fields(self))
 
 
 def one_hot(tokens: Tensor, classes: int) -> Tensor:

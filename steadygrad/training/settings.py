@@ -166,7 +166,8 @@ def layer_options(layer: type[nn.Module]) -> dict[str, Any]:
 
 def build(cls: type[Record], given: Mapping[str, Any], who: str) -> Record:
     """The dataclass ``cls`` with these values, each of the type that its field says."""
-    known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    record: Any = cls  # a dataclass, which a type variable cannot say
+    known = {field.name: field for field in fields(record)}
     refuse_unknown(who, given, known)
     if missing := [name for name, field in known.items() if field.default is MISSING and name not in given]:
         raise ValueError(f"{who} expects {', '.join(missing)}")

@@ -246,7 +246,7 @@ def test_what_the_parser_refuses_ends_with_the_reason(capsys, tmp_path, command,
 @pytest.mark.parametrize("device", ["nonsense", "cuda", "cpu:x"])
 def test_a_device_that_is_not_there_is_bad_input(run, tmp_path, device):
     if device == "cuda" and torch.cuda.is_available():
-        pytest.skip("it is there")
+        pytest.skip("this machine has a CUDA device")
     code, out, err = run("train", "lstm", "copy", *TINY, "--device", device)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"expects a device that is here; got {device}" in err

@@ -31,24 +31,19 @@ def test_table_6_without_a_diagonal(alpha, beta, printed):
     assert f"{total:#.3g}" == printed
 
 
-# The first was computed with 400 bits (mpmath); the paper prints 20.5. The sum's condition number is beyond double
-# precision: with an inverse of it, as one would write it down, 20.837 comes out as 21.2, and what is printed scatters
-# in the same way.
 @pytest.mark.parametrize(
-    ("alpha", "beta", "exact", "printed"),
-    [
-        (1.05, 0, 20.83705739, 20.5),
-        (0.95, 0, None, 12.0),
-        (1, 0, None, 16.2),
-        (0.95, 5e-3, None, 12.1),
-        (1, 5e-3, None, 16.3),
-    ],
+    ("alpha", "beta", "printed"), [(0.95, 0, 12.0), (1, 0, 16.2), (0.95, 5e-3, 12.1), (1, 5e-3, 16.3)]
 )
-def test_table_6_with_a_diagonal(alpha, beta, exact, printed):
+def test_table_6_with_a_diagonal(alpha, beta, printed):
     total = float(fisher_memory_curve(chain(N, alpha, beta, 0.2), FIRST).sum())
-    assert total == pytest.approx(printed, rel=0.017)
-    if exact is not None:
-        assert total == pytest.approx(exact, rel=1e-8)
+    assert total == pytest.approx(printed, rel=0.015)
+
+
+@pytest.mark.parametrize(("beta", "exact"), [(0, 20.83705739), (5e-3, 20.88465737)])
+def test_table_6_where_the_paper_is_further_off(beta, exact):
+    """The sums with 400 bits (mpmath); the paper prints 20.5 and 20.4, which are 1.6 and 2.3 % below."""
+    total = float(fisher_memory_curve(chain(N, 1.05, beta, 0.2), FIRST).sum())
+    assert total == pytest.approx(exact, rel=1e-8)
 
 
 @pytest.mark.parametrize("radius", [0.3, 0.9, 0.99])

@@ -49,6 +49,7 @@ def test_defaults_have_a_size_and_a_loss_of_guessing(cls):
     task = cls()
     inputs, _ = sample(task, 2)
     assert inputs.shape == (2, task.steps, task.input_size)
+    assert isinstance(task, Task)
     assert 0 < task.guessing_loss < math.inf
 
 
@@ -199,14 +200,6 @@ def test_tasks_are_values(cls):
     assert task == cls()
     assert hash(task) == hash(cls())
     assert dataclasses.replace(task, **{field: 7}) != task
-
-
-@every_class
-def test_description_has_every_setting(cls):
-    task = cls()
-    assert isinstance(task, Task)
-    words = task.describe()
-    assert all(f"{f.name} {getattr(task, f.name)}" in words for f in dataclasses.fields(cls))
 
 
 @every_class
