@@ -9,11 +9,14 @@ import matplotlib
 matplotlib.use("Agg")  # files only; no window is ever opened
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from steadygrad.report.runs import Run, labels
 
 # Okabe & Ito's colours, which everybody can tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+"""and what each must not say, so that the same numbers give the same file"""
 STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -23,6 +26,8 @@ STYLE: Any = {
     "figure.dpi": 120,
     "savefig.dpi": 160,
     "legend.frameon": False,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "steadygrad",
 }
 
 
@@ -46,9 +51,21 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
         figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right center")
         if title:
             figure.suptitle(title)
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target)
+        return save(figure, path)
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """As PNG, SVG or PDF, whichever the name ends in; whole or not at all."""
+    target = Path(path)
+    if target.suffix not in FORMATS:
+        raise ValueError(f"a figure expects a file name that ends in {', '.join(FORMATS)}; got {target.name}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.stem}.part{target.suffix}")
+    try:
+        figure.savefig(partial, metadata=FORMATS[target.suffix])
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
         plt.close(figure)
     return target
 
