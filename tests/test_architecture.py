@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "models": {"layers"},
     "tasks": set(),
     "training": {"models", "layers", "matrices", "tasks"},
-    "diagnostics": {"models", "layers", "matrices"},
+    "diagnostics": {"models", "layers", "matrices", "kernels"},
     "experiments": {"models", "layers", "tasks", "training", "diagnostics"},
     "report": set(),  # reads result files only
 }

@@ -46,9 +46,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def follow(recipe: "Recipe", seed: int) -> list:
+    from steadygrad.experiments import Observer
     from steadygrad.training import ShowProgress
 
-    return [ShowProgress(f"{recipe.table}/{recipe.row} seed {seed}")]
+    return [ShowProgress(f"{recipe.table}/{recipe.row} seed {seed}"), Observer()]
 
 
 def show(rows: list[dict], out: Path) -> None:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     given = dotted(options.rest)
-    from steadygrad.experiments import nearest
+    from steadygrad.experiments import Observer, nearest
     from steadygrad.training import Settings, ShowProgress, TensorBoard, train
 
     set_threads(options)
@@ -40,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
     note = f"settings: {near.source}" + (", with yours" if given else "")
     watches = [
         ShowProgress(f"{options.layer} {options.task}", note=note),
+        Observer(),
         *([TensorBoard()] if options.tensorboard else []),
     ]
     result = train(settings, out, resume=options.resume, watches=watches, device=options.device)

@@ -13,10 +13,13 @@ from steadygrad.diagnostics.flow import (
     gradient_norms,
     half_life,
     input_map,
+    input_maps,
     jacobians,
     lyapunov_exponents,
+    state_blocks,
 )
 from steadygrad.diagnostics.gates import GateBound, gate_bound
+from steadygrad.diagnostics.portrait import observe, portrait, recurrent_matrices
 from steadygrad.diagnostics.spectrum import Spectrum, power_norms, pseudospectral_radius, spectrum
 from steadygrad.diagnostics.transients import LearnedSchur, learned_schur, trajectories, unit_triangular
 
@@ -37,12 +40,17 @@ __all__ = [
     "gradient_norms",
     "half_life",
     "input_map",
+    "input_maps",
     "jacobians",
     "learned_schur",
     "lyapunov_exponents",
+    "observe",
+    "portrait",
     "power_norms",
     "pseudospectral_radius",
+    "recurrent_matrices",
     "spectrum",
+    "state_blocks",
     "trajectories",
     "unit_triangular",
 ]

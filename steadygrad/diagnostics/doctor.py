@@ -107,14 +107,21 @@ def matrix_numbers(module: nn.Module) -> dict[str, float]:
 
 def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
     exponent, steps = numbers["exponent"], numbers["steps"]
-    if exponent > KEPT:
+    change = math.exp(min(exponent * steps, 700.0))
+    if abs(exponent) <= KEPT:
+        yield Finding("Nothing is lost: perturbations of the state neither grow nor shrink", "", agreed)
+    elif abs(exponent) * steps < math.log(2):
+        yield Finding(
+            f"Little is lost: over {steps:.0f} steps gradients change by a factor of {change:.2g}", "", agreed
+        )
+    elif exponent > 0:
         every = math.log(10) / exponent
         yield Finding(
-            f"Gradients grow tenfold every {every:.3g} steps, by {10 ** (steps / every):.1e} over {steps:.0f}",
+            f"Gradients grow tenfold every {every:.3g} steps, by {change:.1e} over {steps:.0f}",
             "Clip them (train.clip 1.0) or take a layer whose matrix is orthogonal: scornn, exprnn, nnrnn.",
             agreed,
         )
-    elif exponent < -KEPT:
+    else:
         every = -math.log(10) / exponent
         longer = (
             "For longer memory: an orthogonal or gated-orthogonal layer (nnrnn, enrnn, ncgru), or a larger forget_bias."
@@ -125,8 +132,6 @@ def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
             f"That is enough for sequences of {steps:.0f} steps." if every > steps else longer,
             agreed,
         )
-    else:
-        yield Finding("Nothing is lost: perturbations of the state neither grow nor shrink", "", agreed)
 
 
 def saturation(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:

@@ -94,16 +94,29 @@ def check(module: nn.Module, x: Tensor) -> None:
 def input_map(module: nn.Module, x: Tensor, block: slice | None = None, state: State | None = None) -> Tensor:
     """‖∂s_τ/∂x_t‖₂ at [τ, t], zero for t > τ: how much the state at τ depends on the input at t (ENRNN, figures 4, 5).
 
-    ``block`` takes a part of the state: ``slice(0, 24)`` the first 24 units.
+    ``block`` takes a part of the state: ``slice(0, 24)`` the first 24 units; `state_blocks` knows those with a name.
     """
-    found = jacobians(module, x, state)
+    return input_maps(jacobians(module, x, state), {"": block or slice(None)})[""]
+
+
+def input_maps(found: Jacobians, blocks: dict[str, slice]) -> dict[str, Tensor]:
+    """The same for several blocks at once, from the Jacobians."""
     time = len(found.state)
-    norms = found.input.new_zeros(time, time)
+    norms = {name: found.input.new_zeros(time, time) for name in blocks}
     influence = found.input[:0]  # of every input so far on the state at τ: (inputs so far, S, inputs)
     for tau in range(time):
         influence = torch.cat([found.state[tau] @ influence, found.input[tau, None]])
-        norms[tau, : tau + 1] = torch.linalg.matrix_norm(influence[:, block or slice(None)], 2)
+        for name, block in blocks.items():
+            norms[name][tau, : tau + 1] = torch.linalg.matrix_norm(influence[:, block], 2)
     return norms
+
+
+def state_blocks(module: nn.Module, parts: tuple[int, ...]) -> dict[str, slice]:
+    """Parts of the state with a name: h and c of an LSTM, long and short of a matrix that tells them apart."""
+    if len(parts) == 2:
+        return {"h": slice(0, parts[0]), "c": slice(parts[0], sum(parts))}
+    named = [blocks for part in module.modules() if (blocks := getattr(part, "blocks", None))]
+    return named[0] if len(named) == 1 else {}
 
 
 def gradient_norms(

@@ -7,18 +7,29 @@ import torch
 from torch import Tensor
 
 from steadygrad.diagnostics.flow import check, jacobians
+from steadygrad.kernels import activate
 from steadygrad.layers import GRU
 
 
 @dataclass(frozen=True)
 class GateBound:
-    """‖∂h_t/∂h_{t−1}‖₂ ≤ α + β ‖U_c‖₂ at every step of a sequence: ``true`` and ``bound``, each (time,)."""
+    """‖∂h_t/∂h_{t−1}‖₂ ≤ α + β ‖U_c‖₂ at every step of a sequence: ``true`` and ``bound``, each (time,).
+
+    ``undecided`` is how far the gates are from 0 or 1 at the most: the nearer to 0, the nearer α + β comes to 2 at the
+    most, and to 1 where each gate is open or closed as a whole (corollary 2; with ‖U_c‖ = 1 corollary 3).
+    """
 
     true: Tensor
     bound: Tensor
     alpha: Tensor
     beta: Tensor
+    undecided: Tensor
     candidate_norm: float
+
+    @property
+    def holds(self) -> bool:
+        """At every step, but for rounding."""
+        return bool((self.true <= self.bound * (1 + 8 * torch.finfo(self.true.dtype).eps)).all())
 
 
 @torch.no_grad()
@@ -32,8 +43,7 @@ def gate_bound(layer: GRU, x: Tensor) -> GateBound:
         raise ValueError(f"gate_bound expects a GRU of one level; got {type(layer).__name__}")
     outputs = layer(x[:, None])[0][:, 0]
     h = torch.cat([torch.zeros_like(outputs[:1]), outputs[:-1]])
-    r, u = gate_values(layer, x, h)
-    c = h + (outputs - h) / u  # from h_t = (1 − u)∘h + u∘c
+    r, u, c = gate_values(layer, x, h)
     norms = {name.removesuffix("_l0"): float(torch.linalg.matrix_norm(U, 2)) for name, U in layer.matrices().items()}
 
     def largest(values: Tensor) -> Tensor:
@@ -44,14 +54,16 @@ def gate_bound(layer: GRU, x: Tensor) -> GateBound:
     beta = largest(u) * (delta_r * norms["reset"] * largest(h) + largest(r))
     with torch.enable_grad():
         true = torch.linalg.matrix_norm(jacobians(layer, x).state, 2)
-    return GateBound(true, alpha + beta * norms["candidate"], alpha, beta, norms["candidate"])
+    undecided = largest(torch.minimum(gates := torch.cat([r, u], dim=1), 1 - gates))
+    return GateBound(true, alpha + beta * norms["candidate"], alpha, beta, undecided, norms["candidate"])
 
 
-def gate_values(layer: GRU, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Reset and update at every step, from the inputs and the states before."""
+def gate_values(layer: GRU, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Reset, update and candidate at every step, from the inputs and the states before."""
     cell: Any = layer.cells[0]
     inputs, U = x @ cell.W.mT, layer.matrices()
     if cell.b is not None:
         inputs[:, : len(cell.b)] += cell.b
-    r, u, _ = inputs.chunk(3, dim=1)
-    return torch.sigmoid(r + h @ U["reset_l0"].mT), torch.sigmoid(u + h @ U["update_l0"].mT)
+    x_r, x_u, x_c = inputs.chunk(3, dim=1)
+    r, u = torch.sigmoid(x_r + h @ U["reset_l0"].mT), torch.sigmoid(x_u + h @ U["update_l0"].mT)
+    return r, u, activate(cell.activation, x_c + (r * h) @ U["candidate_l0"].mT, cell.modulus)

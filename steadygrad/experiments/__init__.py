@@ -1,11 +1,13 @@
 """Papers as recipes: their settings, their numbers, and ours beside them."""
 
 from steadygrad.experiments.defaults import nearest
+from steadygrad.experiments.observer import Observer
 from steadygrad.experiments.recipe import SCALES, Paper, Recipe, every, load, names, select
 from steadygrad.experiments.reproduce import reproduce, seeds_of, summary
 
 __all__ = [
     "SCALES",
+    "Observer",
     "Paper",
     "Recipe",
     "every",

@@ -1,6 +1,6 @@
 """Fast whole-sequence loops, each beside its reference."""
 
-from steadygrad.kernels.activations import ACTIVATIONS, modrelu
+from steadygrad.kernels.activations import ACTIVATIONS, activate, modrelu
 from steadygrad.kernels.backend import describe
 from steadygrad.kernels.elman import elman_unroll, elman_unroll_reference
 from steadygrad.kernels.exponential import exponential_backward, exponential_forward
@@ -12,6 +12,7 @@ from steadygrad.kernels.steps import Steps
 __all__ = [
     "ACTIVATIONS",
     "Steps",
+    "activate",
     "describe",
     "elman_unroll",
     "elman_unroll_reference",

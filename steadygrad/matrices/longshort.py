@@ -66,6 +66,12 @@ class LongShort(nn.Module):
         return tuple(maps[name].right_inverse(blocks[name]) if name in maps else blocks[name] for name in self._names())
 
     @property
+    def blocks(self) -> dict[str, slice]:
+        """Which units are which."""
+        parts = {"long": slice(0, self.long_size), "short": slice(self.long_size, self.size)}
+        return {name: part for name, part in parts.items() if part.stop > part.start}
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         kinds = {"A": getattr(self.long, "kinds", ("matrix",))[0], "T": "matrix", "C": "coupling"}
         return tuple(kinds[name] for name in self._names())

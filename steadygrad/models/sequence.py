@@ -28,9 +28,13 @@ class SequenceModel(nn.Module):
     def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """The same from a given state on, with the state it ends in."""
         hidden, state = self.layer(x.transpose(0, 1), state)  # the kernels walk time first
+        return self.read(hidden), state
+
+    def read(self, hidden: Tensor) -> Tensor:
+        """y from the layer's output (time, batch, features)."""
         if self.last_only:
-            return self.readout(self._ends(hidden)), state
-        return self.readout(hidden).transpose(0, 1), state
+            return self.readout(self._ends(hidden))
+        return self.readout(hidden).transpose(0, 1)
 
     def _ends(self, hidden: Tensor) -> Tensor:
         """What each direction says when it has seen everything: the backward one at the first step."""

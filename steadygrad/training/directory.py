@@ -123,17 +123,17 @@ class RunDirectory:
     def drop(self, name: str) -> None:
         self.file(name).unlink(missing_ok=True)
 
-    # metrics: a row each log step
+    # metrics, and what others log: a row each time
 
-    def log(self, row: Mapping[str, Any]) -> None:
+    def log(self, row: Mapping[str, Any], name: str = METRICS) -> None:
         try:
-            with self.file(METRICS).open("a", encoding="utf-8") as file:
+            with self.file(name).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(finite(row)) + "\n")
         except OSError as error:
-            raise RunError(f"{self.file(METRICS)} could not be written: {error.strerror or error}") from error
+            raise RunError(f"{self.file(name)} could not be written: {error.strerror or error}") from error
 
-    def rows(self) -> list[dict[str, Any]]:
-        path = self.file(METRICS)
+    def rows(self, name: str = METRICS) -> list[dict[str, Any]]:
+        path = self.file(name)
         return list(read_rows(path.read_text("utf-8").splitlines())) if path.exists() else []
 
     def keep_rows(self, count: int) -> None:

@@ -1,5 +1,8 @@
 """Theorem 1 of NC-GRU and its corollaries, at every step of random networks."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -28,18 +31,18 @@ def test_the_bound_holds_at_every_step(make, scale, x):
             parameter.mul_(scale)
     found = gate_bound(layer, x)
     assert (found.true <= found.bound * (1 + 1e-12)).all()
-    assert (found.true > 0).all()
+    assert found.holds
+    assert not replace(found, bound=0.99 * found.true).holds
 
 
-def test_the_gates_are_those_of_the_layer(x):
-    """h_t = (1 − u)∘h + u∘c with a candidate that the layer's own equation gives."""
+@pytest.mark.parametrize("make", [GRU, NCGRU, partial(GRU, bias=False)], ids=["gru", "ncgru", "no bias"])
+def test_the_gates_are_those_of_the_layer(make, x):
+    """They give back its states: h_t = (1 − u)∘h + u∘c."""
     torch.manual_seed(0)
-    layer = GRU(3, 5).double()
+    layer = make(3, 5).double()
     outputs = layer(x[:, None])[0][:, 0]
     h = torch.cat([torch.zeros(1, 5, dtype=torch.float64), outputs[:-1]])
-    r, u = gate_values(layer, x, h)
-    cell, U = layer.cells[0], layer.matrices()
-    c = torch.tanh(x @ cell.W[10:].mT + cell.b[10:] + (r * h) @ U["candidate_l0"].mT)
+    r, u, c = gate_values(layer, x, h)
     torch.testing.assert_close((1 - u) * h + u * c, outputs)
 
 
@@ -60,8 +63,20 @@ def test_corollary_3_gates_wholly_open_or_closed(sign, x):
         layer.cells[0].W.zero_()
         layer.cells[0].b.fill_(sign * 40.0)
     found = gate_bound(layer, x)
+    assert (found.alpha + found.beta).max() == pytest.approx(1, abs=1e-6)
     assert found.candidate_norm == pytest.approx(1, abs=1e-6)
     assert (found.true <= 1 + 1e-6).all()
+
+
+def test_corollary_2_gates_open_or_closed_unit_by_unit(x):
+    torch.manual_seed(0)
+    layer = GRU(3, 8).double()
+    with torch.no_grad():
+        layer.cells[0].b[:16] = 40.0 * torch.randn(16).sign()
+    found = gate_bound(layer, x)
+    assert (found.undecided < 1e-12).all()
+    assert (found.alpha + found.beta).max() == pytest.approx(2)
+    assert float(gate_bound(GRU(3, 8).double(), x).undecided.max()) > 0.3
 
 
 def test_other_modules_are_refused(x):

@@ -353,7 +353,7 @@ def test_patterns(pattern, rows):
         ("nnrnn", r"no paper 'nnrnn'; known: demo, enrnn-2020, ncgru-2022, nnrnn-2019"),
         ("*", r"no paper '\*'; known: "),
         ("demo/adding", r"no table 'adding' in demo; known: copy$"),
-        ("enrnn-2020/x*", r"no table 'x\*' in enrnn-2020; known: adding, copying, sizes$"),
+        ("enrnn-2020/x*", r"no table 'x\*' in enrnn-2020; known: adding, copying, gradients, sizes$"),
         ("demo/copy/gru", r"no row 'gru' in demo/copy; known: nnrnn, lstm, rnn$"),
         ("enrnn-2020/s*/gru", r"no row 'gru' in enrnn-2020/s\*; known: short-0, short-32"),
         ("demo/copy/lstm/0", r"expected PAPER\[/TABLE\[/ROW\]\]; got 'demo/copy/lstm/0'"),
