@@ -1,5 +1,15 @@
 """Numbers that explain a network. No plotting here."""
 
+from steadygrad.diagnostics.attention import (
+    attention_gradients,
+    cancelling_attention,
+    dependency_depths,
+    relay_attention,
+    sparse_attention,
+    sparse_attention_bound,
+    uniform_attention,
+    uniform_attention_rate,
+)
 from steadygrad.diagnostics.doctor import Diagnosis, Finding, diagnose
 from steadygrad.diagnostics.fisher import (
     chain,
@@ -7,6 +17,7 @@ from steadygrad.diagnostics.fisher import (
     feedforward_bound,
     fisher_memory_curve,
     fisher_memory_matrix,
+    ganguli_bound,
 )
 from steadygrad.diagnostics.flow import (
     Jacobians,
@@ -30,12 +41,16 @@ __all__ = [
     "Jacobians",
     "LearnedSchur",
     "Spectrum",
+    "attention_gradients",
+    "cancelling_attention",
     "chain",
     "delay_line_curve",
+    "dependency_depths",
     "diagnose",
     "feedforward_bound",
     "fisher_memory_curve",
     "fisher_memory_matrix",
+    "ganguli_bound",
     "gate_bound",
     "gradient_norms",
     "half_life",
@@ -49,8 +64,13 @@ __all__ = [
     "power_norms",
     "pseudospectral_radius",
     "recurrent_matrices",
+    "relay_attention",
+    "sparse_attention",
+    "sparse_attention_bound",
     "spectrum",
     "state_blocks",
     "trajectories",
+    "uniform_attention",
+    "uniform_attention_rate",
     "unit_triangular",
 ]

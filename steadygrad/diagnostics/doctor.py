@@ -110,7 +110,7 @@ def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
     change = math.exp(min(exponent * steps, 700.0))
     if abs(exponent) <= KEPT:
         yield Finding("Nothing is lost: perturbations of the state neither grow nor shrink", "", agreed)
-    elif abs(exponent) * steps < math.log(2):
+    elif -math.log(2) < exponent * steps < math.log(10):
         yield Finding(
             f"Little is lost: over {steps:.0f} steps gradients change by a factor of {change:.2g}", "", agreed
         )

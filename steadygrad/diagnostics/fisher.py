@@ -1,9 +1,12 @@
 """How much a linear network remembers of a signal in noise: Fisher memory (Ganguli et al., 2008; Kerg et al., 2019)."""
 
+import math
+
 import torch
 from torch import Tensor
 
 TAIL = 1e-12  # what a curve may leave out of its sum
+RESOLVED = 1e14  # condition of the noise's root up to which a curve has six digits
 
 
 def fisher_memory_curve(W: Tensor, v: Tensor, noise: float = 1.0, steps: int | None = None) -> Tensor:
@@ -25,6 +28,12 @@ def fisher_factors(W: Tensor, v: Tensor, noise: float, steps: int | None) -> Ten
     """Columns L⁻¹ Wᵏ v / √ε, where C = ε L Lᵀ."""
     W, v, radius = checked(W, v, noise)
     L = noise_root(W)
+    condition = float(torch.linalg.cond(L)) if L.isfinite().all() else math.inf
+    if condition > RESOLVED:
+        raise ValueError(
+            "Fisher memory expects a W whose noise double precision can resolve; it amplifies too much: "
+            f"the noise's root has condition {condition:.1e}, more than {RESOLVED:.0e}"
+        )
     columns: list[Tensor] = []
     total, state = 0.0, v
     while steps is None or len(columns) < steps:
@@ -50,6 +59,14 @@ def noise_root(W: Tensor) -> Tensor:
         L = torch.linalg.qr(torch.cat([(power @ L).mT, L.mT]), mode="r").R.mT
         power = power @ power
     return L
+
+
+def ganguli_bound(v: Tensor, noise: float = 1.0) -> float:
+    """Σ J(k) ≤ N ‖v‖²/ε for any W of N units; a normal W has ‖v‖²/ε exactly (Ganguli et al., 2008).
+
+    Summed over N orthonormal v the totals are N/ε for every W: what one input gains, others lose.
+    """
+    return float(len(v) * v.detach().double().square().sum() / noise)
 
 
 def delay_line_curve(alpha: float, size: int, noise: float = 1.0) -> Tensor:

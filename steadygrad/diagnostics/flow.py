@@ -99,16 +99,25 @@ def input_map(module: nn.Module, x: Tensor, block: slice | None = None, state: S
     return input_maps(jacobians(module, x, state), {"": block or slice(None)})[""]
 
 
-def input_maps(found: Jacobians, blocks: dict[str, slice]) -> dict[str, Tensor]:
-    """The same for several blocks at once, from the Jacobians."""
+def input_maps(found: Jacobians, blocks: dict[str, slice], every: int = 1) -> dict[str, Tensor]:
+    """The same for several blocks at once, from the Jacobians; only each ``every``-th τ and t."""
     time = len(found.state)
-    norms = {name: found.input.new_zeros(time, time) for name in blocks}
-    influence = found.input[:0]  # of every input so far on the state at τ: (inputs so far, S, inputs)
+    cells = len(range(0, time, every))
+    norms = {name: found.input.new_zeros(cells, cells) for name in blocks}
+    influence = found.input[:0]  # of the inputs so far on the state at τ: (inputs so far, S, inputs)
     for tau in range(time):
-        influence = torch.cat([found.state[tau] @ influence, found.input[tau, None]])
-        for name, block in blocks.items():
-            norms[name][tau, : tau + 1] = torch.linalg.matrix_norm(influence[:, block], 2)
+        influence = found.state[tau] @ influence
+        if tau % every == 0:
+            influence = torch.cat([influence, found.input[tau, None]])
+            for name, block in blocks.items():
+                norms[name][tau // every, : tau // every + 1] = largest_singular_values(influence[:, block])
     return norms
+
+
+def largest_singular_values(matrices: Tensor) -> Tensor:
+    """Of a batch of tall matrices, by the eigenvalues of MᵀM, which is small; in double precision squares fit."""
+    M = matrices.double()
+    return torch.linalg.eigvalsh(M.mT @ M)[:, -1].clamp_min(0).sqrt().to(matrices.dtype)
 
 
 def state_blocks(module: nn.Module, parts: tuple[int, ...]) -> dict[str, slice]:
@@ -136,7 +145,7 @@ def gradient_norms(
         result = torch.cat(outputs, dim=time_axis).squeeze(1 - time_axis)
         value = result[-1].sum() if loss is None else loss(result)
         gradients = torch.autograd.grad(value, states[:-1], materialize_grads=True)
-    return torch.stack([gradient.norm() for gradient in gradients])
+    return torch.stack([gradient.double().norm() for gradient in gradients])  # squares of tiny ones need the range
 
 
 def lyapunov_exponents(module: nn.Module, x: Tensor, state: State | None = None, skip: int | None = None) -> Tensor:

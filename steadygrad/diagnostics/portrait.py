@@ -56,15 +56,15 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
     """
     short = shortened(module, x)
     flow = jacobians(module, short)
-    maps = input_maps(flow, {"state": slice(None), **state_blocks(module, flow.parts)})
     every = math.ceil(len(short) / CELLS)
+    maps = input_maps(flow, state_blocks(module, flow.parts) or {"state": slice(None)}, every)
     exponents = lyapunov_from(flow.state)
     diagnosis = diagnose(module, short)
     result: dict[str, Any] = {
         "steps": len(short),
         "of_steps": len(x),
         "every": every,
-        "input_maps": {name: logarithms(norms[::every, ::every]) for name, norms in maps.items()},
+        "input_maps": {name: logarithms(norms) for name, norms in maps.items()},
         "gradient_norms": numbers(gradient_norms(module, x, loss)),
         "exponents": numbers(exponents),
         "numbers": diagnosis.numbers,

@@ -9,6 +9,7 @@ from steadygrad.diagnostics import (
     feedforward_bound,
     fisher_memory_curve,
     fisher_memory_matrix,
+    ganguli_bound,
 )
 
 N = 100
@@ -41,7 +42,7 @@ def test_table_6_with_a_diagonal(alpha, beta, printed):
 
 @pytest.mark.parametrize(("beta", "exact"), [(0, 20.83705739), (5e-3, 20.88465737)])
 def test_table_6_where_the_paper_is_further_off(beta, exact):
-    """The sums with 400 bits (mpmath); the paper prints 20.5 and 20.4, which are 1.6 and 2.3 % below."""
+    """The sums with 400 bits (mpmath); the paper prints 20.5 and 20.4, 1.6 and 2.3 % less."""
     total = float(fisher_memory_curve(chain(N, 1.05, beta, 0.2), FIRST).sum())
     assert total == pytest.approx(exact, rel=1e-8)
 
@@ -70,10 +71,34 @@ def test_proposition_1_bounds_from_below(beta):
         torch.testing.assert_close(curve, bound)
 
 
+def test_what_double_precision_cannot_resolve_is_refused():
+    for W in (chain(160, 1.05, 5e-3, 0.2), chain(400, 9.0)):
+        with pytest.raises(ValueError, match="double precision can resolve"):
+            fisher_memory_curve(W, torch.eye(len(W), dtype=torch.float64)[0])
+
+
 def test_no_network_remembers_more_than_its_units():
     torch.manual_seed(0)
+    v = 3 * torch.nn.functional.normalize(torch.randn(30, dtype=torch.float64), dim=0)
+    assert ganguli_bound(v, noise=2.0) == pytest.approx(30 * 9 / 2)
     for W in (chain(30, 1.2, 0.01, 0.1), 0.1 * torch.randn(30, 30, dtype=torch.float64)):
-        assert 0 < float(fisher_memory_curve(W, FIRST[:30]).sum()) <= 30
+        for source in (v, FIRST[:30]):
+            assert 0 < float(fisher_memory_curve(W, source, noise=2.0).sum()) <= ganguli_bound(source, noise=2.0)
+
+
+def test_a_delay_line_comes_as_near_to_the_bound_as_it_amplifies():
+    """J(k) → ‖v‖²/ε (1 − 1/α²) for k ≥ 1, so the sum of N steps tends to N ‖v‖²/ε."""
+    shares = [
+        float(fisher_memory_curve(chain(8, alpha), FIRST[:8]).sum()) / ganguli_bound(FIRST[:8]) for alpha in (2, 10)
+    ]
+    assert shares == pytest.approx([0.8, 0.99], abs=0.02)
+
+
+@pytest.mark.parametrize("W", [chain(6, 1.3, 0.2, 0.1), chain(6, 0.7, 0.0, 0.9)], ids=["chain", "leaky"])
+def test_what_one_input_gains_others_lose(W):
+    totals = [float(fisher_memory_curve(W, v, noise=0.5).sum()) for v in torch.eye(6, dtype=torch.float64)]
+    assert sum(totals) == pytest.approx(ganguli_bound(FIRST[:6], noise=0.5), rel=1e-8)
+    assert max(totals) > 2 * min(totals)
 
 
 def test_the_matrix_has_the_curve_on_its_diagonal():

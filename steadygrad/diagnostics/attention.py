@@ -1,0 +1,122 @@
+"""How far gradients reach when a recurrence attends to its past states (Kerg et al., 2020; thesis, chapter 4).
+
+h_{t+1} = V s_t,  s_t = h_t + Σ_{i≤t} α_{i,t} h_i.  The weights are a table, a row for each t and a column for each i.
+States are counted from 0; the thesis counts them from 1.
+"""
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+
+def uniform_attention(length: int) -> Tensor:
+    """α_{i,t} = 1/(t + 1) for i = 0 … t: all states so far count the same (section 4.4.2)."""
+    return torch.ones(length, length, dtype=torch.float64).tril() / torch.arange(1, length + 1)[:, None]
+
+
+def sparse_attention(attended: Sequence[Collection[int]]) -> Tensor:
+    """α_{i,t} = 1/κ_t for i ∈ A_t, κ_t = |A_t| (section 4.4.3). ``attended[t]`` is A_t; empty means no attention."""
+    weights = torch.zeros(len(attended), len(attended), dtype=torch.float64)
+    for t, states in enumerate(attended):
+        if any(not 0 <= i <= t for i in states):
+            raise ValueError(f"sparse_attention expects state {t} to attend to states 0 … {t}; got {sorted(states)}")
+        for i in states:
+            weights[t, i] = 1 / len(states)
+    return weights
+
+
+def relay_attention(length: int, kappa: int, depth: int) -> Tensor:
+    """A_t = {the last relay} ∪ {κ − 1 states before all relays}: d + 1 relays, the first of them state κ − 1.
+
+    The relays stand at equal distances, so the way from the first to the states of block b is b relays long. States
+    before the first cannot depend on it: they take their share of attention and give nothing to the gradient.
+    """
+    block = (length - kappa + 1) // (depth + 1) if kappa >= 1 and depth >= 0 else 0
+    if block < 1:
+        raise ValueError(
+            "relay_attention expects kappa of at least 1, depth of at least 0 and a length of at least kappa + depth; "
+            f"got kappa {kappa}, depth {depth}, length {length}"
+        )
+    first, others = kappa - 1, range(kappa - 1)
+    relays = [first + block * min(k // block, depth) for k in range(length - first)]
+    return sparse_attention([set[int]()] * first + [{*others, relay} for relay in relays])
+
+
+def cancelling_attention(length: int) -> Tensor:
+    """A_t = {0}, {t}, {t − 1} in turn: κ = 1, depth 1 at the most, and with V = −½ I every third gradient is 0.
+
+    The reason why theorem 4.4.3 asks for a positive real eigenvalue.
+    """
+    return sparse_attention([({0}, {t}, {t - 1})[t % 3] for t in range(length)])
+
+
+def attention_gradients(V: Tensor, weights: Tensor, start: int = 0) -> Tensor:
+    """ds_{t+k}/dh_t = H_k + Σ_{j≤k} α_{t+j,t+k} H_j,  H_0 = I,  H_{k+1} = V ds_{t+k}/dh_t,  t = ``start``.
+
+    H_k is dh_{t+k}/dh_t. For every k that the weights cover: (k, N, N), in double precision. Weights of 0 give Vᵏ. The
+    weights are held fixed, as the theorems hold them.
+    """
+    if V.dim() != 2 or V.shape[0] != V.shape[1]:
+        raise ValueError(f"attention_gradients expects a square V; got shape {tuple(V.shape)}")
+    steps = checked_steps(weights, start)
+    V = V.detach().to(torch.promote_types(V.dtype, torch.float64))
+    weights = weights.to(V)
+    H = torch.cat([torch.eye(len(V)).to(V)[None], V.new_zeros(steps, *V.shape)])
+    gradients = V.new_zeros(steps, *V.shape)
+    for k in range(steps):
+        gradients[k] = H[k] + torch.tensordot(weights[start + k, start : start + k + 1], H[: k + 1], dims=1)
+        H[k + 1] = V @ gradients[k]
+    return gradients
+
+
+def dependency_depths(weights: Tensor, start: int = 0) -> list[int]:
+    """d_k = the fewest factors V on any way from h_t to s_{t+k},  t = ``start``,  k = 0, 1, …
+
+    A way goes from a state to any later s that attends to it, or to the s of its own time, and from there through V to
+    the next state. The largest of them is the d of theorem 4.4.3.
+    """
+    steps = checked_steps(weights, start)
+    to_state, depths = [0], list[int]()  # fewest factors to h_{t+j} and to s_{t+k}
+    for k in range(steps):
+        attended = weights[start + k, start : start + k + 1].nonzero()[:, 0].tolist()
+        depths.append(min(to_state[j] for j in [*attended, k]))
+        to_state.append(depths[-1] + 1)
+    return depths
+
+
+def uniform_attention_rate(eigenvalue: complex) -> float:
+    """r = Re λ/(1 − λ) − 1:  under uniform attention the part of ds_T/dh_t that belongs to λ goes as Tʳ,  |λ| < 1.
+
+    dh_T/dh_0 is the coefficient of xᵀ in (1 − x)^{−a} (1 − λx)^{a−1},  a = λ/(1 − λ), and 1 its nearest singularity.
+    Theorem 4.4.2, Ω(1/T), thus needs an eigenvalue with Re λ ≥ |λ|²: a real one in [0, 1) will do, negative ones alone
+    will not. (Proposition B.1.33 has λ in the place of λ/(1 − λ), and −1 at the least.)
+    """
+    if not abs(eigenvalue) < 1:
+        raise ValueError(f"uniform_attention_rate expects an eigenvalue of modulus below 1; got {eigenvalue!r}")
+    return (eigenvalue / (1 - eigenvalue)).real - 1
+
+
+def sparse_attention_bound(eigenvalue: float, kappa: int, depth: int) -> float:
+    """‖ds_T/dh_t‖ ≥ λᵈ/κᵈ⁺¹ for a normal V with an eigenvalue λ > 0 (theorem 4.4.3 with the constant it leaves out).
+
+    A way with d factors V has d + 1 weights, each at least 1/κ, and for λ > 0 no other way can cancel it.
+    """
+    if not (eigenvalue > 0 and kappa >= 1 and depth >= 0):
+        raise ValueError(
+            "sparse_attention_bound expects an eigenvalue above 0, kappa of at least 1 and depth of at least 0; "
+            f"got {eigenvalue!r}, {kappa!r} and {depth!r}"
+        )
+    return float(eigenvalue**depth / kappa ** (depth + 1))
+
+
+def checked_steps(weights: Tensor, start: int) -> int:
+    """How many states there are from ``start`` on."""
+    if weights.dim() != 2 or weights.shape[0] != weights.shape[1] or weights.triu(1).any():
+        raise ValueError(
+            "attention expects a square table of weights, zero above its diagonal; "
+            f"got shape {tuple(weights.shape)}{' with weights on the future' if weights.dim() == 2 else ''}"
+        )
+    if not 0 <= start < len(weights):
+        raise ValueError(f"attention expects a start among states 0 … {len(weights) - 1}; got {start}")
+    return len(weights) - start
