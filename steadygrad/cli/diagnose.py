@@ -3,13 +3,17 @@
 steadygrad diagnose runs/nnrnn-copy-0                         a trained run, on its own task
 steadygrad diagnose lstm --layer.hidden_size 64               a layer as it starts, on random inputs
 steadygrad diagnose model.py:make --inputs 10 --steps 300     whatever make() in your file returns
+steadygrad diagnose lstm -o lstm.html                         with pictures: gradients, maps, eigenvalues
 """
 
 import argparse
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from steadygrad.cli.common import add_threads, dotted, say, set_threads
 
@@ -27,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--inputs", type=int, metavar="N", help="features of the random inputs (default: the module's own)"
     )
     parser.add_argument("--steps", type=int, default=200, metavar="N", help="length of the random inputs (default 200)")
+    parser.add_argument("-o", "--output", metavar="FILE.html", help="also write a page that shows it")
     parser.add_argument("--json", action="store_true", help="numbers and findings as JSON")
     add_threads(parser)
 
@@ -35,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
     given = dotted(options.rest, ("layer",)).get("layer", {})
     from steadygrad.diagnostics import diagnose
     from steadygrad.layers import LAYERS
+    from steadygrad.report import html
     from steadygrad.training import RunDirectory, finite
 
     set_threads(options)
@@ -54,13 +60,30 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(
             f"diagnose expects a run's directory, FILE.py:FUNCTION or a layer out of {known}; got {options.what}"
         )
-    found = diagnose(module, x)
+    if options.output and not options.output.endswith(".html"):
+        raise ValueError(f"diagnose expects -o FILE.html; got {options.output}")
+    with Console(stderr=True).status("following gradients through time"):  # only on a terminal
+        found = diagnose(module, x)
+        page = make_page(module, x, found.name) if options.output else ""
     if options.json:
         findings = [vars(finding) for finding in found.findings]
         print(json.dumps(finite({"name": found.name, "findings": findings, "numbers": found.numbers})))
     else:
         say(str(found))
+    if options.output:
+        html.write(page, Path(options.output))
+        print(f"written to {options.output}", file=sys.stderr)
     return 0
+
+
+def make_page(module: "nn.Module", x: "Tensor", name: str) -> str:
+    import steadygrad
+    from steadygrad.diagnostics import portrait
+    from steadygrad.report import html
+    from steadygrad.training import finite
+
+    one = x[0] if getattr(module, "batch_first", False) else x[:, 0]
+    return html.portrait_page(name, finite(portrait(module, one)), steadygrad.__version__)
 
 
 def fresh_layer(options: argparse.Namespace, given: dict) -> "tuple[nn.Module, Tensor]":

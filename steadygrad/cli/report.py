@@ -1,39 +1,67 @@
-"""Put runs side by side: a table and curves, as markdown and PNG.
+"""Put runs side by side: one page, or a table and curves as markdown and PNG.
 
-steadygrad report runs/demo -o demo.md        writes demo.md and demo-copy.png
-steadygrad report runs/a runs/b
+steadygrad report runs/demo -o demo.html              one page that opens offline
+steadygrad report runs/demo -o demo.md                demo.md and demo-copy.png
+steadygrad report runs/demo --figures figures         every figure in paper quality, as SVG
+steadygrad report runs/a runs/b                       only prints the table
 """
 
 import argparse
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from steadygrad.cli.common import dotted, say, show_table
+
+if TYPE_CHECKING:
+    from steadygrad.report.runs import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", metavar="DIR", help="run directories, or folders that hold some")
-    parser.add_argument("-o", "--output", metavar="FILE.md", help="without it the table is only printed")
+    parser.add_argument("-o", "--output", metavar="FILE.html|.md", help="without it the table is only printed")
+    parser.add_argument("--title", help="of the page (default: the first folder's name)")
+    parser.add_argument("--figures", metavar="DIR", help="also draw every figure into this folder")
+    parser.add_argument("--format", default="svg", choices=("svg", "png", "pdf"), help="of the figures (default svg)")
 
 
 def run(options: argparse.Namespace) -> int:
     dotted(options.rest, ())
-    from steadygrad.report import figures, runs, tables
+    from steadygrad.report import runs, tables
 
-    if options.output and not options.output.endswith(".md"):
-        raise ValueError(f"report expects -o FILE.md; got {options.output}")
+    writers = {".html": write_page, ".md": write_markdown}
+    target = Path(options.output) if options.output else None
+    if target and target.suffix not in writers:
+        raise ValueError(f"report expects -o FILE.html or FILE.md; got {options.output}")
     found = sorted(runs.find(options.folders), key=lambda run: run.task)
+    for task, group in groupby(found, key=lambda run: run.task):
+        show_table(task, *tables.runs_header_and_rows(list(group)))
+    if target:
+        writers[target.suffix](found, target, options)
+        say(f"written to {target}")
+    if options.figures:
+        from steadygrad.report import portraits
+
+        written = portraits.draw_all(found, Path(options.figures), options.format)
+        say(f"{len(written)} figures in {options.figures}")
+    return 0
+
+
+def write_page(found: "list[Run]", target: Path, options: argparse.Namespace) -> None:
+    import steadygrad
+    from steadygrad.report import html, runs
+
+    title = options.title or f"Runs: {Path(options.folders[0]).resolve().name}"
+    page = html.report_page(found, runs.find_papers(options.folders), steadygrad.__version__, title)
+    html.write(page, target)
+
+
+def write_markdown(found: "list[Run]", target: Path, options: argparse.Namespace) -> None:
+    from steadygrad.report import figures, tables
+
     parts = []
     for task, group in groupby(found, key=lambda run: run.task):
         same = list(group)
-        header, rows = tables.runs_header_and_rows(same)
-        show_table(task, header, rows)
-        if options.output:
-            target = Path(options.output)
-            picture = target.with_name(f"{target.stem}-{task}.png")
-            figures.curves(same, picture, task)
-            parts += [f"## {task}\n", tables.markdown(header, rows), f"\n![{task}]({picture.name})\n"]
-    if options.output:
-        target.write_text("# Runs\n\n" + "\n".join(parts), "utf-8")
-        say(f"written to {target}")
-    return 0
+        picture = figures.curves(same, target.with_name(f"{target.stem}-{task}.png"), task)
+        parts += [f"## {task}\n", tables.markdown(*tables.runs_header_and_rows(same)), f"\n![{task}]({picture.name})\n"]
+    target.write_text(f"# {options.title or 'Runs'}\n\n" + "\n".join(parts), "utf-8")

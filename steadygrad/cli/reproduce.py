@@ -53,8 +53,9 @@ def follow(recipe: "Recipe", seed: int) -> list:
 
 
 def show(rows: list[dict], out: Path) -> None:
-    """The table on the screen, and with its curves in the folder of the table."""
-    from steadygrad.report import figures, runs, tables
+    """The table on the screen, and with its curves and a page in the folder of the table."""
+    import steadygrad
+    from steadygrad.report import figures, html, runs, tables
 
     first = rows[0]
     folder = out / first["paper"] / first["table"]
@@ -68,6 +69,10 @@ def show(rows: list[dict], out: Path) -> None:
                 say(f"{row['row']}, seed {one['seed']}: {one['status']}: {one['why']}")
     written = ["table.md", "table.json"]
     if any(one["status"] not in ("failed", "not run") for row in rows for one in row["runs"]):
-        figures.curves(runs.find([folder]), folder / "curves.png", first["caption"])
-        written.append("curves.png")
+        found = runs.find([folder])
+        figures.curves(found, folder / "curves.png", first["caption"])
+        title = f"{first['paper']}/{first['table']}"
+        page = html.report_page(found, runs.find_papers([folder]), steadygrad.__version__, title)
+        html.write(page, folder / "report.html")
+        written += ["curves.png", "report.html"]
     say(f"{', '.join(written)} in {folder}")

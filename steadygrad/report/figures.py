@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from steadygrad.report.runs import Run, labels
+from steadygrad.report.runs import Run, group_of, labels
 
 # Okabe & Ito's colours, which everybody can tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
@@ -42,7 +42,7 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
         groups: dict[str, str] = {}
         for axis, metric in zip(axes[0], metrics, strict=True):
             for run, label in zip(runs, labels(runs), strict=True):
-                name = label.split(" seed ")[0]
+                name = group_of(label)
                 colour = groups.setdefault(name, COLOURS[len(groups) % len(COLOURS)])
                 steps, values = run.curve(metric)
                 first = name not in axis.get_legend_handles_labels()[1]

@@ -1,12 +1,27 @@
 """Reads what runs have written. Nothing here needs torch."""
 
 import json
+import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+TABLE_NEEDS = (
+    "paper",
+    "table",
+    "row",
+    "caption",
+    "metric",
+    "attained",
+    "published",
+    "runs",
+    "scale",
+    "missing",
+    "note",
+)
 NEEDED = ("status", "score", "steps", "parameters", "guessing_loss", "wall_seconds")
 
 
@@ -15,6 +30,8 @@ class Run:
     path: Path
     result: dict[str, Any]
     rows: list[dict[str, Any]]
+    observations: list[dict[str, Any]] = field(default_factory=list)
+    portrait: dict[str, Any] | None = None
 
     @property
     def layer(self) -> str:
@@ -28,10 +45,45 @@ class Run:
     def seed(self) -> int:
         return int(self.result["seed"])
 
+    @property
+    def command(self) -> str:
+        """What makes the same run again, with every setting spelled out."""
+        words = ["steadygrad", "train", self.layer, self.task]
+        for table in ("layer", "task", "train"):
+            settings = {key: value for key, value in self.result.get(table, {}).items() if key != "name"}
+            words += [word for key, value in settings.items() for word in (f"--{table}.{key}", spelled(value))]
+        return shlex.join([*words, "--seed", str(self.seed)])
+
     def curve(self, metric: str, split: str = "valid") -> tuple[list[int], list[float]]:
         """Updates and values where the metric was measured."""
         rows = [row for row in self.rows if row["split"] == split and is_number(row.get(metric))]
         return [row["step"] for row in rows], [row[metric] for row in rows]
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """What `reproduce` wrote of a paper's table, row by row."""
+
+    path: Path
+    rows: list[dict[str, Any]]
+
+
+def spelled(value: Any) -> str:
+    """As the command line and TOML spell it."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "{ " + ", ".join(f"{key} = {quoted(item)}" for key, item in value.items()) + " }"
+        case list():
+            return "[" + ", ".join(map(quoted, value)) + "]"
+    return str(value)
+
+
+def quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else spelled(value)
 
 
 def is_number(value: object) -> bool:
@@ -50,17 +102,39 @@ def find(folders: Sequence[str | Path]) -> list[Run]:
     return runs
 
 
+def find_papers(folders: Sequence[str | Path]) -> list[PaperTable]:
+    """Every table that `reproduce` wrote into these folders."""
+    found = []
+    for path in [path for folder in folders for path in sorted(Path(folder).glob("**/table.json"))]:
+        try:
+            rows = json.loads(path.read_text("utf-8"))
+            _ = [row[key] for row in rows for key in TABLE_NEEDS]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is not a table of reproduce: {error}") from None
+        found += [PaperTable(path, rows)] if rows else []
+    return found
+
+
 def read(folder: Path) -> Run:
     path = folder / "result.json"
     try:
         result = json.loads(path.read_text("utf-8"))
-        metrics = folder / "metrics.jsonl"
-        rows = list(parsed(metrics.read_text("utf-8"))) if metrics.exists() else []
-        run = Run(folder, result, rows)
+        portrait = folder / "portrait.json"
+        run = Run(
+            folder,
+            result,
+            read_rows(folder / "metrics.jsonl"),
+            read_rows(folder / "observations.jsonl"),
+            json.loads(portrait.read_text("utf-8")) if portrait.exists() else None,
+        )
         _ = run.layer, run.task, run.seed, [result[key] for key in NEEDED]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a run's result: {error}") from None
     return run
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    return list(parsed(path.read_text("utf-8"))) if path.exists() else []
 
 
 def parsed(text: str) -> Iterator[dict[str, Any]]:
@@ -83,7 +157,24 @@ def labels(runs: Sequence[Run]) -> list[str]:
         longer = [f"{name} {word}" for name, word in zip(named, words, strict=True)]
         if len(set(longer)) > len(set(named)):
             named = longer
-    return named if len(set(named)) == len(runs) else [str(run.path) for run in runs]
+    return named if len(set(named)) == len(runs) else [path.as_posix() for path in distinct_paths(runs)]
+
+
+def distinct_paths(runs: Sequence[Run]) -> list[Path]:
+    """The runs' folders without what they have in common."""
+    paths = [run.path.resolve() for run in runs]
+    common = Path(os.path.commonpath(paths))
+    return [path.relative_to(common) for path in paths]
+
+
+def group_of(label: str) -> str:
+    """The same for all seeds."""
+    return label.split(" seed ")[0]
+
+
+def part_name(name: str, part: str) -> str:
+    """Of a block of a network's state, or of the whole."""
+    return name if part == "state" else f"{name}, {part}"
 
 
 def row_or_layer(run: Run) -> str:

@@ -42,11 +42,11 @@ def clock(seconds: float | None) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def runs_header_and_rows(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+def runs_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None) -> tuple[list[str], Rows]:
     """One row a run: its score and loss at the best evaluation, beside the loss of guessing."""
     header = ["run", "parameters", "updates", "score", "loss", "guessing", "time", "ended"]
     rows = []
-    for label, run in zip(labels(runs), runs, strict=True):
+    for label, run in zip(names or labels(runs), runs, strict=True):
         result = run.result
         best, name = result.get("best") or {}, result["score"]
         rows.append(
@@ -117,12 +117,16 @@ def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
 
 def paper_table(table: Sequence[dict[str, Any]]) -> str:
     """With its caption, the loss of guessing, and what was made smaller."""
-    first = table[0]
     guesses = sorted({row["guessing_loss"] for row in table if row["guessing_loss"] is not None})
     guessing = f" Guessing: {', '.join(number(value) for value in guesses)}." if guesses else ""
-    attained = "smallest" if first["attained"] == "min" else "largest"
-    lines = [f"{first['caption']}.{guessing}", "", markdown(*paper_header_and_rows(table)), ""]
-    lines.append(f"Ours: the {attained} value of all evaluations; of several seeds the median and the range.")
+    caption = f"{table[0]['caption']}.{guessing}"
+    return "\n".join([caption, "", markdown(*paper_header_and_rows(table)), "", *paper_notes(table)]) + "\n"
+
+
+def paper_notes(table: Sequence[dict[str, Any]]) -> list[str]:
+    """What a reader of the table must know."""
+    attained = "smallest" if table[0]["attained"] == "min" else "largest"
+    lines = [f"Ours: the {attained} value of all evaluations; of several seeds the median and the range."]
     reduced = {(row["scale"], row["reduced"]) for row in table if row["reduced"] and row["runs"]}
     lines += [f"Scale {scale}: {words}." for scale, words in sorted(reduced)]
     lines += [f"- {row['row']}: {row['note']}" for row in table if row["note"]]
@@ -132,4 +136,14 @@ def paper_table(table: Sequence[dict[str, Any]]) -> str:
         for run in row["runs"]
         if run.get("why")
     ]
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """pass: our median is at least as good as the printed number; miss: it is not."""
+    values = [run["value"] for run in row["runs"] if run["value"] is not None]
+    if row["published"] is None or not values or row["scale"] == "smoke":
+        return "–"
+    middle = statistics.median(values)
+    better = middle <= row["published"] if row["attained"] == "min" else middle >= row["published"]
+    return "pass" if better else "miss"

@@ -211,7 +211,7 @@ def test_show_kernels_and_train(run):
         ("reproduce demo --train.lr 1", "unknown argument '--train.lr'"),
         ("report nowhere", "report expects folders with runs; nowhere is none"),
         ("report .", "no runs in .: a run has a result.json"),
-        ("report . -o page.html", "report expects -o FILE.md; got page.html"),
+        ("report . -o page.pdf", "report expects -o FILE.html or FILE.md; got page.pdf"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing_behind(run, tmp_path, command, words):
@@ -447,8 +447,9 @@ def test_reproduce_prints_a_table_and_writes_it(run, tmp_path):
     row = next(line for line in out.splitlines() if line.startswith("lstm "))
     assert "(18.7K)" in row
     folder = tmp_path / "there" / "demo" / "copy"
-    assert out.splitlines()[-1] == "table.md, table.json, curves.png in there/demo/copy"
-    assert sorted(path.name for path in folder.iterdir()) == ["curves.png", "lstm", "table.json", "table.md"]
+    assert out.splitlines()[-1] == "table.md, table.json, curves.png, report.html in there/demo/copy"
+    written = ["curves.png", "lstm", "report.html", "table.json", "table.md"]
+    assert sorted(path.name for path in folder.iterdir()) == written
     assert "| lstm | " in (folder / "table.md").read_text("utf-8")
     (found,) = json.loads((folder / "table.json").read_text("utf-8"))
     assert (found["row"], found["scale"], found["metric"]) == ("lstm", "smoke", "accuracy")

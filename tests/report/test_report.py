@@ -257,8 +257,8 @@ def test_labels_are_as_short_as_tells_runs_apart(tmp_path, given, expected):
 
 
 def test_runs_that_nothing_tells_apart_go_by_their_folders(tmp_path):
-    found = [runs.read(write_run(tmp_path / name)) for name in ("a", "b")]
-    assert runs.labels(found) == [str(tmp_path / "a"), str(tmp_path / "b")]
+    found = [runs.read(write_run(tmp_path / name)) for name in ("x/a", "x/b/c", "x/b/d")]
+    assert runs.labels(found) == ["a", "b/c", "b/d"]
 
 
 # figures

@@ -1,0 +1,159 @@
+"""What networks look like inside, as figures in paper quality."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle
+
+from steadygrad.report.figures import COLOURS, STYLE, curves, save
+from steadygrad.report.runs import Run, group_of, labels, part_name
+
+FLOOR = 1e-8
+"""share of the largest norm below which a map no longer tells influence from none"""
+Portrait = dict[str, Any]
+
+
+def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Path]:
+    """Curves of every task, and of the first run of every group whatever it has to show."""
+    written = []
+    for task, group in groupby(sorted(runs, key=lambda run: run.task), key=lambda run: run.task):
+        written.append(curves(list(group), folder / f"{file_name(task)}-curves.{format}", task))
+    named = zip(map(group_of, labels(runs)), runs, strict=True)
+    for name, run in dict(reversed(list(named))).items():  # the first of each name stays
+        for kind, figure in figures(run, name):
+            written.append(save(figure, folder / f"{file_name(name)}-{kind}.{format}"))
+    return written
+
+
+def figures(run: Run, name: str) -> Iterator[tuple[str, Figure]]:
+    portrait = run.portrait or {}
+    with plt.rc_context(STYLE):
+        if "input_maps" in portrait:
+            yield "reach", reach(portrait, name)
+        if "gradient_norms" in portrait:
+            yield "gradients", gradients(portrait, name)
+        if "matrices" in portrait:
+            yield "eigenvalues", eigenvalues(portrait, name)
+        for matrix, found in portrait.get("schur", {}).items():
+            yield "schur" if len(portrait["schur"]) == 1 else f"schur-{file_name(matrix)}", schur(found, name)
+        if "gates" in portrait:
+            yield "gates", gates(portrait["gates"], name)
+        if watched := [row for row in run.observations if "matrices" in row]:
+            yield "drift", drift(watched, run, name)
+
+
+def file_name(text: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-")
+
+
+def reach(portrait: Portrait, name: str) -> Figure:
+    """‖∂s_τ/∂x_t‖: x to the right, τ downwards (ENRNN, figures 4 and 5)."""
+    maps, every = portrait["input_maps"], portrait["every"]
+    figure, axes = plt.subplots(
+        1, len(maps), figsize=(3.6 * len(maps) + 0.9, 3.4), squeeze=False, layout="constrained", sharey=True
+    )
+    known = [10**v for rows in maps.values() for row in rows for v in row if v is not None]
+    high = max(known, default=1.0)
+    scale = LogNorm(max(min(known, default=1.0), high * FLOOR), high)
+    for axis, (part, rows) in zip(axes[0], maps.items(), strict=True):
+        square = [[math.nan if v is None else 10**v for v in row] + [math.nan] * (len(rows) - len(row)) for row in rows]
+        extent = (0, len(rows) * every, len(rows) * every, 0)
+        axis.imshow(square, norm=scale, cmap="viridis", extent=extent, interpolation="nearest")
+        axis.grid(False)
+        axis.set_title(part_name(name, part), fontsize=10)
+        axis.set_xlabel("input at t")
+    axes[0][0].set_ylabel("state at τ")
+    figure.colorbar(ScalarMappable(scale, "viridis"), ax=axes[0].tolist(), label="‖∂s_τ / ∂x_t‖", shrink=0.9)
+    return figure
+
+
+def gradients(portrait: Portrait, name: str) -> Figure:
+    figure, axis = single()
+    axis.semilogy([v or math.nan for v in portrait["gradient_norms"]], color=COLOURS[0])
+    axis.set(xlabel="step t", ylabel="‖∂L / ∂s_t‖", title=name)
+    return figure
+
+
+def eigenvalues(portrait: Portrait, name: str) -> Figure:
+    """In the complex plane, with the unit circle."""
+    matrices = portrait["matrices"]
+    figure, axes = plt.subplots(
+        1, len(matrices), figsize=(3.3 * len(matrices), 3.4), squeeze=False, layout="constrained"
+    )
+    for axis, (matrix, found) in zip(axes[0], matrices.items(), strict=True):
+        axis.add_patch(Circle((0, 0), 1, fill=False, color="0.5", linewidth=1))
+        re, im = found["eigenvalues"]
+        axis.scatter([*re, *re], [*im, *(-v for v in im)], s=9, color=COLOURS[0], alpha=0.8, linewidths=0)
+        far = 1.08 * max(1.0, found["radius"])
+        axis.set(xlim=(-far, far), ylim=(-far, far), aspect="equal", xlabel="Re λ", title=f"{name}: {matrix}")
+        axis.title.set_fontsize(10)
+    axes[0][0].set_ylabel("Im λ")
+    return figure
+
+
+def schur(found: Portrait, name: str) -> Figure:
+    """|Λ + T|, mean |T| by sub-diagonal, and how the angles spread (nnRNN, figures 3 and 5)."""
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.3), layout="constrained")
+    size = len(found["T"])
+    square = [[abs(v) for v in row] + [0.0] * (size - len(row)) for row in found["T"]]
+    for k, (angle, modulus) in enumerate(zip(found["angles"], found["moduli"], strict=False)):
+        c, s = abs(modulus * math.cos(angle)), modulus * math.sin(angle)
+        square[2 * k][2 * k] = square[2 * k + 1][2 * k + 1] = c
+        square[2 * k][2 * k + 1] = abs(s)
+        square[2 * k + 1][2 * k] = abs(s + found["T"][2 * k + 1][2 * k])
+    if size % 2:
+        square[-1][-1] = abs(found["moduli"][-1])
+    picture = left.imshow(square, cmap="magma_r", norm=Normalize(0, 1), interpolation="nearest")
+    left.grid(False)
+    left.set_title(f"|Λ + T|, {name}", fontsize=10)
+    figure.colorbar(picture, ax=left, shrink=0.9)
+    means = found["mean_by_subdiagonal"]
+    middle.plot(range(1, len(means) + 1), means, color=COLOURS[0], linewidth=1.2)
+    middle.set(xlabel="sub-diagonal k", ylabel="mean |T|", ylim=(0, None))
+    middle.set_title(f"T is {100 * found['transient_share']:.2g} % of ‖Λ + T‖", fontsize=10)
+    right.hist(found["angles"], bins=16, range=(0, 2 * math.pi), color=COLOURS[1], rwidth=0.92)
+    right.set_xticks([0, math.pi, 2 * math.pi], ["0", "π", "2π"])
+    right.set(xlabel="angle θ", ylabel="rotations")
+    return figure
+
+
+def gates(found: Portrait, name: str) -> Figure:
+    """What one step does to a gradient at the most, and theorem 1's bound for it (NC-GRU)."""
+    figure, axis = single()
+    axis.plot(found["bound"], color=COLOURS[1], linestyle="--", label="α + β‖U_c‖")
+    axis.plot(found["true"], color=COLOURS[0], label="‖∂h_t / ∂h_(t−1)‖")
+    axis.set(xlabel="step t", title=name, ylim=(0, None))
+    axis.legend()
+    return figure
+
+
+def drift(watched: Sequence[Portrait], run: Run, name: str) -> Figure:
+    """Distance from orthogonal over training and, where it was read, the norm that the Neumann series needs below 1."""
+    steps, neumann = run.curve("neumann_norm")
+    figure, axes = plt.subplots(
+        1, 2 if steps else 1, figsize=(9 if steps else 4.8, 3.3), squeeze=False, layout="constrained"
+    )
+    for number, matrix in enumerate(watched[-1]["matrices"]):
+        values = [row["matrices"][matrix]["orthogonality_error"] or math.nan for row in watched]
+        colour = COLOURS[number % len(COLOURS)]
+        axes[0][0].semilogy([row["step"] for row in watched], values, color=colour, label=matrix)
+    axes[0][0].set(xlabel="update", ylabel="‖WᵀW − I‖", title=name)
+    axes[0][0].legend()
+    if steps:
+        axes[0][1].semilogy(steps, neumann, color=COLOURS[0], linewidth=1.2)
+        axes[0][1].axhline(1, color="0.45", linestyle="--", linewidth=1)
+        axes[0][1].set(xlabel="update", ylabel="‖(I + A)⁻¹ δA‖₂", title="Neumann condition")
+    return figure
+
+
+def single() -> tuple[Figure, Axes]:
+    return plt.subplots(figsize=(4.8, 3.3), layout="constrained")
