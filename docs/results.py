@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from steadygrad.experiments import SCALES, Recipe, every, load, summary
-from steadygrad.report import figures, runs, tables
+from steadygrad.experiments.observer import OBSERVATIONS, PORTRAIT
+from steadygrad.report import figures, portraits, runs, tables
 from steadygrad.training import RunDirectory
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +33,11 @@ def main() -> None:
     for folder in parser.parse_args().collect:
         collect(Path(folder))
     for paper, table in tables_with_runs():
-        figures.curves(runs.find([RESULTS / paper / table]), picture(paper, table), f"{paper}/{table}")
+        found = runs.find([RESULTS / paper / table])
+        figures.curves(found, picture(paper, table), f"{paper}/{table}")
+        for recipe in rows_of(paper, table):
+            for run in [run for run in found if run.path.parent.name == recipe.row and recipe.figures][:1]:
+                portraits.draw(run, recipe.row, stem(recipe), "png", recipe.figures)
     PAGE.write_text(render(), "utf-8")
     print(f"written to {PAGE.relative_to(ROOT)}")
 
@@ -51,6 +56,8 @@ def collect(folder: Path) -> None:
             if len(text) > LARGEST:
                 text = lines(row for row in rows if row["split"] == "valid")
             (target / "metrics.jsonl").write_text(text, "utf-8")
+            for name in (PORTRAIT, OBSERVATIONS) if recipe.figures else ():
+                shutil.copy(run / name, target / name)
             print(f"{target.relative_to(ROOT)}")
 
 
@@ -62,6 +69,14 @@ def picture(paper: str, table: str) -> Path:
     return PAGE.parent / "images" / f"{paper}-{table}.png"
 
 
+def stem(recipe: Recipe) -> Path:
+    return PAGE.parent / "images" / recipe.name.replace("/", "-")
+
+
+def rows_of(paper: str, table: str) -> list[Recipe]:
+    return [recipe for recipe in load(paper).recipes if recipe.table == table]
+
+
 def tables_with_runs() -> list[tuple[str, str]]:
     return list(dict.fromkeys((recipe.paper, recipe.table) for recipe in every() if seeds(recipe)))
 
@@ -69,13 +84,18 @@ def tables_with_runs() -> list[tuple[str, str]]:
 def render() -> str:
     parts = [HEAD]
     for paper, table in tables_with_runs():
-        recipes = [recipe for recipe in load(paper).recipes if recipe.table == table]
+        recipes = rows_of(paper, table)
         rows = [summary(recipe, scale(recipe), seeds(recipe), RESULTS) for recipe in recipes]
         parts += [f"## {paper}/{table}\n", f"*{load(paper).title}*\n", tables.paper_table(rows)]
         remarks = RESULTS / paper / table / "remarks.md"
         if remarks.exists():
             parts.append(remarks.read_text("utf-8"))
         parts.append(f"![Curves of {paper}/{table}](images/{picture(paper, table).name})\n")
+        parts += [
+            f"![{recipe.name}: {kind}](images/{stem(recipe).name}-{kind}.png)\n"
+            for recipe in recipes
+            for kind in (recipe.figures if seeds(recipe) else ())
+        ]
     return "\n".join(parts)
 
 

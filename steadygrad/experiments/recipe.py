@@ -33,7 +33,7 @@ SHARED = {
     "smoke",
 }
 """what a row may say, and a table for all its rows"""
-OF_TABLE = {"caption"}
+OF_TABLE = {"caption", "figures"}
 
 Table = Mapping[str, Any]
 
@@ -71,6 +71,8 @@ class Recipe:
     published: dict[str, float] = field(default_factory=dict)
     caption: str = ""
     note: str = ""
+    figures: tuple[str, ...] = ()
+    """what to draw of each row's portrait, where the paper has figures and no numbers"""
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -168,6 +170,10 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
         raise ValueError(f"{who} expects seeds to be a list of whole numbers; got {seeds!r}")
     merged["seeds"] = tuple(seeds)
+    figures = merged.get("figures", [])
+    if not isinstance(figures, list) or not all(isinstance(figure, str) for figure in figures):
+        raise ValueError(f"{who} expects figures to be a list of names; got {figures!r}")
+    merged["figures"] = tuple(figures)
     return Recipe(paper, table, row, scales=scales, **merged)
 
 

@@ -90,6 +90,7 @@ def summary(
         "runs": [] if recipe.missing else runs,
         "seconds": sum(run["seconds"] or 0.0 for run in runs),
         "note": recipe.note,
+        "figures": list(recipe.figures),
     }
 
 

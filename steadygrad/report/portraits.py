@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,26 +30,38 @@ def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Pat
         written.append(curves(list(group), folder / f"{file_name(task)}-curves.{format}", task))
     named = zip(map(group_of, labels(runs)), runs, strict=True)
     for name, run in dict(reversed(list(named))).items():  # the first of each name stays
-        for kind, figure in figures(run, name):
-            written.append(save(figure, folder / f"{file_name(name)}-{kind}.{format}"))
+        written += draw(run, name, folder / file_name(name), format)
     return written
 
 
-def figures(run: Run, name: str) -> Iterator[tuple[str, Figure]]:
-    portrait = run.portrait or {}
+def draw(run: Run, name: str, stem: Path, format: str, kinds: Sequence[str] = ()) -> list[Path]:
+    """Figures of these kinds, or of all that the run has, into ``stem``-KIND.FORMAT."""
     with plt.rc_context(STYLE):
-        if "input_maps" in portrait:
-            yield "reach", reach(portrait, name)
-        if "gradient_norms" in portrait:
-            yield "gradients", gradients(portrait, name)
-        if "matrices" in portrait:
-            yield "eigenvalues", eigenvalues(portrait, name)
-        for matrix, found in portrait.get("schur", {}).items():
-            yield "schur" if len(portrait["schur"]) == 1 else f"schur-{file_name(matrix)}", schur(found, name)
-        if "gates" in portrait:
-            yield "gates", gates(portrait["gates"], name)
-        if watched := [row for row in run.observations if "matrices" in row]:
-            yield "drift", drift(watched, run, name)
+        return [
+            save(make(), stem.with_name(f"{stem.name}-{kind}.{format}"))
+            for kind, make in drawings(run, name).items()
+            if not kinds or kind in kinds
+        ]
+
+
+def drawings(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
+    """By kind, as far as the run has something to draw."""
+    portrait = run.portrait or {}
+    found: dict[str, Callable[[], Figure]] = {}
+    if "input_maps" in portrait:
+        found["reach"] = lambda: reach(portrait, name)
+    if "gradient_norms" in portrait:
+        found["gradients"] = lambda: gradients(portrait, name)
+    if "matrices" in portrait:
+        found["eigenvalues"] = lambda: eigenvalues(portrait, name)
+    for matrix, learned in portrait.get("schur", {}).items():
+        kind = "schur" if len(portrait["schur"]) == 1 else f"schur-{file_name(matrix)}"
+        found[kind] = partial(schur, learned, name)
+    if "gates" in portrait:
+        found["gates"] = lambda: gates(portrait["gates"], name)
+    if watched := [row for row in run.observations if "matrices" in row]:
+        found["drift"] = lambda: drift(watched, run, name)
+    return found
 
 
 def file_name(text: str) -> str:

@@ -255,7 +255,10 @@ KNOWN = "attained, (caption, )?defaults, desk, layer, metric, note, parameters, 
     ("text", "message"),
     [
         (HEADER + "yaer = 2020\n" + TABLE + ROW, r"paper.toml \[paper\]: unknown key 'yaer'; known: .*title.*year"),
-        (HEADER + TABLE + 'metrik = "mse"\n' + ROW, rf"paper.toml \[table\]: unknown key 'metrik'; known: {KNOWN}$"),
+        (
+            HEADER + TABLE + 'metrik = "mse"\n' + ROW,
+            r"paper.toml \[table\]: unknown key 'metrik'; known: attained, caption, .*figures",
+        ),
         (WHOLE + 'paramters = "15K"\n', rf"paper.toml \[table.row\]: unknown key 'paramters'; known: {KNOWN}$"),
         (WHOLE + 'caption = "mine"\n', r"paper.toml \[table.row\]: unknown key 'caption'; known: "),
         (
@@ -281,6 +284,10 @@ KNOWN = "attained, (caption, )?defaults, desk, layer, metric, note, parameters, 
             r"paper.toml \[table.row\] published expects loss to be a number; got True",
         ),
         (WHOLE + 'attained = "best"\n', r"paper.toml \[table.row\] expects attained to be min or max; got 'best'"),
+        (
+            HEADER + TABLE + "figures = [1]\n" + ROW,
+            r"paper.toml \[table.row\] expects figures to be a list of names; got \[1\]",
+        ),
         (HEADER + TABLE, r"paper.toml \[table\]: no rows"),
     ],
 )

@@ -1,0 +1,168 @@
+"""The page in a real browser: it asks for nothing, complains of nothing, and reacts."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import steadygrad
+from steadygrad.experiments import Observer, select, summary
+from steadygrad.experiments.reproduce import run_directory
+from steadygrad.report import html, runs
+from steadygrad.training import train
+from tests.report import browser
+
+PROGRAM = browser.find()
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt-get install chromium, or CHROMIUM=path")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's page, from runs of a few updates."""
+    folder = tmp_path_factory.mktemp("demo")
+    for recipe in select("demo"):
+        settings = recipe.settings("smoke")
+        often = replace(settings, train=replace(settings.train, evaluate_every=2))
+        train(often, run_directory(recipe, 0, folder), watches=[Observer()])
+    table = folder / "demo" / "copy" / "table.json"
+    table.write_text(json.dumps([summary(recipe, "smoke", [0], folder) for recipe in select("demo")]), "utf-8")
+    target = folder / "report.html"
+    html.write(html.report_page(runs.find([folder]), runs.find_papers([folder]), steadygrad.__version__), target)
+    return target
+
+
+@pytest.fixture
+def chromium(page: Path) -> Iterator[browser.Browser]:
+    with browser.Browser(str(PROGRAM)) as found:
+        found.open(page)
+        yield found
+
+
+def drawn(chromium: browser.Browser, chart: int = 0) -> list[str]:
+    """Names of the curves that a chart shows."""
+    script = f"[...document.querySelectorAll('[data-chart=chart-{chart}] path.line')].map(n => n.dataset.series)"
+    return chromium.js(script)
+
+
+def tip(chromium: browser.Browser) -> str | None:
+    return chromium.js("(n => n.hidden ? null : n.textContent)(document.getElementById('tip'))")
+
+
+def test_nothing_is_asked_for_and_nothing_goes_wrong(chromium, page):
+    chromium.until(lambda: drawn(chromium))
+    chromium.js("document.querySelectorAll('summary').forEach(n => n.click())")
+    assert [url for url in chromium.requests() if not url.startswith("data:")] == [page.resolve().as_uri()]
+    assert chromium.errors() == []
+    figures = chromium.js("[...document.querySelectorAll('figure')].map(n => n.querySelectorAll('svg, canvas').length)")
+    assert len(figures) > 5
+    assert min(figures) > 0  # every figure was drawn
+
+
+def test_the_checks_above_can_fail(chromium):
+    chromium.js("console.error('wrong'); setTimeout(() => { throw new Error('thrown'); }, 0)")
+    chromium.js("fetch('https://example.com/x').catch(() => 0)")
+    chromium.until(lambda: chromium.js("1") and len(chromium.errors()) >= 3)  # the page's own rules forbid the request
+    words = " ".join(chromium.errors())
+    assert "wrong" in words
+    assert "thrown" in words
+    assert "Content Security Policy" in words
+
+
+def test_hover_shows_the_values_of_every_curve(chromium):
+    chromium.until(lambda: drawn(chromium))
+    x, y = chromium.middle("[data-chart=chart-0] svg")
+    assert tip(chromium) is None
+    chromium.mouse("mouseMoved", x, y)
+    lines = tip(chromium).splitlines()
+    assert lines[0].startswith("update ")
+    assert [line.split(":")[0] for line in lines[1:]] == ["nnrnn", "lstm", "rnn"]
+    assert all(float(line.split(": ")[1]) > 0 for line in lines[1:])
+    chromium.mouse("mouseMoved", 1, 1)
+    chromium.until(lambda: tip(chromium) is None)
+
+
+def test_a_series_can_be_switched_off_and_on(chromium):
+    chromium.until(lambda: drawn(chromium))
+    assert drawn(chromium) == ["nnrnn", "lstm", "rnn"]
+    chosen = "[data-chart=chart-0] button[data-series=lstm]"
+    chromium.click(chosen)
+    assert drawn(chromium) == ["nnrnn", "rnn"]
+    assert chromium.js(f"document.querySelector({json.dumps(chosen)}).ariaPressed") == "false"
+    x, y = chromium.middle("[data-chart=chart-0] svg")
+    chromium.mouse("mouseMoved", x, y)
+    assert "lstm" not in tip(chromium)
+    chromium.click(chosen)
+    assert drawn(chromium) == ["nnrnn", "lstm", "rnn"]
+
+
+def axis(chromium: browser.Browser) -> list[str]:
+    texts = "[data-chart=chart-0] svg > text[text-anchor=middle]"
+    return chromium.js(f"[...document.querySelectorAll({json.dumps(texts)})].map(n => n.textContent)")
+
+
+def test_dragging_zooms_and_a_button_shows_all(chromium):
+    chromium.until(lambda: drawn(chromium))
+    x, y = chromium.middle("[data-chart=chart-0] svg")
+    whole = axis(chromium)
+    chromium.mouse("mouseMoved", x, y)
+    chromium.mouse("mousePressed", x, y, "left")
+    chromium.mouse("mouseMoved", x + 200, y, "left")
+    chromium.mouse("mouseReleased", x + 200, y, "left")
+    assert axis(chromium) != whole
+    chromium.click("[data-chart=chart-0] button[aria-label='Show all']")
+    assert axis(chromium) == whole
+
+
+def test_everything_works_without_a_mouse(chromium):
+    chromium.until(lambda: drawn(chromium))
+    chromium.js("document.querySelector('[data-chart=chart-0] svg').focus()")
+    chromium.key("ArrowRight")
+    first = tip(chromium)
+    chromium.key("ArrowRight")
+    assert first is not None
+    assert tip(chromium) != first
+    whole = axis(chromium)
+    chromium.key("+")
+    assert axis(chromium) != whole
+    chromium.key("0")
+    assert axis(chromium) == whole
+    chromium.key("Escape")
+    assert tip(chromium) is None
+    chromium.js("document.querySelector('canvas[tabindex]').focus()")
+    chromium.key("ArrowRight")
+    assert "state at" in tip(chromium)
+    reachable = "button, input, summary, a[href], [tabindex='0']"
+    assert chromium.js(f"[...document.querySelectorAll({json.dumps(reachable)})].every(n => n.tabIndex >= 0)")
+
+
+def test_the_eigenvalues_move_with_the_slider(chromium):
+    places = "[...document.querySelectorAll('.eigenvalues circle')].map(n => n.getAttribute('cx')).join()"
+    chromium.until(lambda: chromium.js(places))
+    last = chromium.js(places)
+    slider = "document.querySelector('input[type=range]')"
+    chromium.js(f"{slider}.value = 0; {slider}.dispatchEvent(new Event('input'))")
+    assert chromium.js(places) != last
+
+
+def test_light_and_dark(chromium):
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = chromium.js(paper)
+    chromium.click("#theme")
+    dark = chromium.js(paper)
+    assert light == "rgb(255, 255, 255)"
+    assert max(int(part) for part in dark.strip("rgb()").split(", ")) < 60
+    chromium.click("#theme")
+    assert chromium.js(paper) == light
+    chromium.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    chromium.js("delete document.documentElement.dataset.theme")
+    assert chromium.js(paper) == dark
+    chromium.call("Emulation.setEmulatedMedia", media="print")
+    assert chromium.js(paper) == light
+
+
+def test_a_phone_shows_it_without_scrolling_sideways(chromium):
+    chromium.call("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=2, mobile=True)
+    chromium.until(lambda: chromium.js("innerWidth") == 360)
+    chromium.until(lambda: chromium.js("document.documentElement.scrollWidth") <= 360)
