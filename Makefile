@@ -19,6 +19,7 @@ help:  ## list the targets
 
 demo: setup  ## a network that remembers beside two that forget, in about a minute
 	$(BIN)/steadygrad reproduce demo --out runs
+	@echo 'Open runs/demo/copy/report.html in a browser to look around.'
 
 setup: $(VENV)/.dev  ## create .venv and install the package into it, editable
 

@@ -117,8 +117,8 @@ def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
     elif exponent > 0:
         every = math.log(10) / exponent
         yield Finding(
-            f"Gradients grow tenfold every {every:.3g} steps, by {change:.1e} over {steps:.0f}",
-            "Clip them (train.clip 1.0) or take a layer whose matrix is orthogonal: scornn, exprnn, nnrnn.",
+            f"Gradients grow tenfold every {every:.3g} steps, by {change:.2g} over {steps:.0f}",
+            "Clip them (train.clip 1.0) or take a layer whose matrix stays orthogonal: scornn, exprnn.",
             agreed,
         )
     else:
