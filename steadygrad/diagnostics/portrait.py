@@ -51,8 +51,8 @@ def observe(module: nn.Module, x: Tensor) -> dict[str, Any]:
 def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:
     """Everything a trained network has to show on one sequence x (time, inputs).
 
-    Norms of the input map are logarithms to base 10, None where there is no influence at all; ``loss`` as for
-    `gradient_norms`, for the whole sequence.
+    Norms of the input map are logarithms to base 10, None where there is no influence at all. Gradients along time are
+    those of the last output and, if given, of a ``loss`` of all outputs, as for `gradient_norms`.
     """
     short = shortened(module, x)
     flow = jacobians(module, short)
@@ -65,7 +65,8 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
         "of_steps": len(x),
         "every": every,
         "input_maps": {name: logarithms(norms) for name, norms in maps.items()},
-        "gradient_norms": numbers(gradient_norms(module, x, loss)),
+        "output_gradients": numbers(gradient_norms(module, x)),
+        **({} if loss is None else {"loss_gradients": numbers(gradient_norms(module, x, loss))}),
         "exponents": numbers(exponents),
         "numbers": diagnosis.numbers,
         "findings": [vars(finding) for finding in diagnosis.findings],

@@ -72,7 +72,7 @@ def report_page(runs: Sequence[Run], papers: Sequence[PaperTable], version: str,
     for task, group in groupby(runs, key=lambda run: run.task):
         same = list(group)
         table = Table(*tables.runs_header_and_rows(same, [names[run.path] for run in same]))
-        sections.append(Section(f"Runs: {task}", tables=[table], charts=list(curves(same, names, colours))))
+        sections.append(Section(f"Runs: {task}", tables=[table], charts=list(run_curves(same, names, colours))))
     subjects = [
         Subject(name, colours[name], run.portrait or {}, run.observations, run.curve("neumann_norm"))
         for name, run in first_of_each(runs, names).items()
@@ -145,7 +145,7 @@ def paper_section(papers: Sequence[PaperTable]) -> Section:
     return section
 
 
-def curves(runs: Sequence[Run], names: dict[Path, str], colours: dict[str, int]) -> Iterator[Chart]:
+def run_curves(runs: Sequence[Run], names: dict[Path, str], colours: dict[str, int]) -> Iterator[Chart]:
     score = runs[0].result["score"]
     for metric in ["loss"] if score in ("loss", "mse") else ["loss", score]:
         series = []
@@ -206,18 +206,19 @@ def doctor(subjects: Sequence[Subject]) -> Section:
 
 def flow(subjects: Sequence[Subject]) -> Section:
     section = Section("How far gradients reach")
-    norms = [(s, values) for s in subjects if (values := s.portrait.get("gradient_norms"))]
-    if norms:
-        section.charts.append(
-            lines(
-                "Gradient of the loss along time",
-                [series(s, list(range(len(values))), values) for s, values in norms],
-                "step",
-                "‖∂L/∂state‖",
-                log=True,
-                explain="Flat: the beginning of a sequence is learned as well as its end.",
-            )
-        )
+    kinds = {
+        "output_gradients": (
+            "Gradient of the last output along time",
+            "Flat: what came first still counts.",
+        ),
+        "loss_gradients": ("Gradient of the loss along time", "At each step, of all outputs from there on."),
+    }
+    for key, (title, explain) in kinds.items():
+        norms = [(s, values) for s in subjects if (values := s.portrait.get(key))]
+        if norms:
+            curves = [series(s, list(range(len(values))), values) for s, values in norms]
+            label = "‖∂L/∂state‖" if key == "loss_gradients" else "‖∂output/∂state‖"
+            section.charts.append(lines(title, curves, "step", label, log=True, explain=explain))
     panels = [
         {"name": part_name(s.name, part), "rows": rows, "every": s.portrait["every"]}
         for s in subjects

@@ -50,7 +50,7 @@ def drawings(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
     found: dict[str, Callable[[], Figure]] = {}
     if "input_maps" in portrait:
         found["reach"] = lambda: reach(portrait, name)
-    if "gradient_norms" in portrait:
+    if "output_gradients" in portrait:
         found["gradients"] = lambda: gradients(portrait, name)
     if "matrices" in portrait:
         found["eigenvalues"] = lambda: eigenvalues(portrait, name)
@@ -90,9 +90,14 @@ def reach(portrait: Portrait, name: str) -> Figure:
 
 
 def gradients(portrait: Portrait, name: str) -> Figure:
+    """Of the last output and of the loss, along time."""
     figure, axis = single()
-    axis.semilogy([v or math.nan for v in portrait["gradient_norms"]], color=COLOURS[0])
-    axis.set(xlabel="step t", ylabel="‖∂L / ∂s_t‖", title=name)
+    kinds = {"output_gradients": "last output", "loss_gradients": "loss"}
+    for number, (key, label) in enumerate(kinds.items()):
+        if key in portrait:
+            axis.semilogy([v or math.nan for v in portrait[key]], color=COLOURS[number], label=label)
+    axis.set(xlabel="step t", ylabel="‖∂ · / ∂s_t‖", title=name)
+    axis.legend()
     return figure
 
 
