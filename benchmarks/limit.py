@@ -22,7 +22,7 @@ Loop = Callable[[], None]
 
 IDENTITY = ACTIVATIONS.index("identity")
 
-WALK_ABI = 4
+WALK_ABI = 5
 """the version of the C interface whose arguments `c_walk` knows"""
 
 PROBE = 1024
@@ -155,7 +155,7 @@ def c_walk(products: Products) -> Loop:
     def run() -> None:
         native.call("elman_forward", steps, N, I, IDENTITY, p.x, p.U, None, p.W, p.initial, p.states, parts)
         p.carried.zero_()
-        given = p.G, p.x, p.states, p.W, p.initial
+        given = p.G, p.x, p.states, None, p.W, p.initial
         native.call("elman_backward", steps, N, I, IDENTITY, *given, None, p.dW, p.dU_walk, None, p.carried, parts)
 
     return run

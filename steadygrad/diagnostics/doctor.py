@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from steadygrad.diagnostics.flow import as_tuple, half_life, jacobians, lyapunov_from
+from steadygrad.diagnostics.flow import as_tuple, half_life, jacobians, looking_at, lyapunov_from
 from steadygrad.matrices import Matrix
 from steadygrad.matrices.measures import orthogonality_error, spectral_radius
 
@@ -19,6 +19,8 @@ STEPS = 400
 KEPT = 1e-3
 """a growth or decay a step below this does not show within the sequences that people train on"""
 SATURATED = 0.99
+ORTHOGONAL = {"skew", "reflector", "angle"}
+"""a matrix made of nothing else is meant to be orthogonal or unitary"""
 DRIFTED = 1e-3
 """‖WᵀW − I‖ that rounding in single precision does not explain"""
 
@@ -78,7 +80,7 @@ def pick(module: nn.Module, x: Tensor) -> list[Tensor]:
 def measure(module: nn.Module, x: Tensor) -> dict[str, float]:
     found = jacobians(module, x)
     exponents = lyapunov_from(found.state)
-    with torch.no_grad():
+    with looking_at(module), torch.no_grad():
         batch = x[None] if getattr(module, "batch_first", False) else x[:, None]
         output, state = module(batch)
     bounded = float(output.abs().max()) <= 1 + 1e-6
@@ -100,7 +102,7 @@ def matrix_numbers(module: nn.Module) -> dict[str, float]:
         if isinstance(part, Matrix):
             W = part()
             found[f"spectral_radius {name}"] = spectral_radius(W)
-            if part.kinds == ("skew",):
+            if set(part.kinds) <= ORTHOGONAL:
                 found[f"orthogonality_error {name}"] = orthogonality_error(W)
     return found
 

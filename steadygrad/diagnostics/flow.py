@@ -1,12 +1,15 @@
 """How signals and gradients travel through time, in any module that is called as torch.nn.RNN, GRU or LSTM."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from steadygrad.matrices import Matrix
 
 State = Any  # a tensor (layers, batch, units) or a tuple of such
 
@@ -23,25 +26,32 @@ class Jacobians:
     parts: tuple[int, ...]
 
 
-def jacobians(module: nn.Module, x: Tensor, state: State | None = None) -> Jacobians:
-    """Along one sequence x (time, inputs), from ``state`` (batch of one) or the module's own start."""
-    check(module, x)
-    was_training = module.training
-    module.eval()  # dropout would make the copies below differ
+@contextmanager
+def looking_at(module: nn.Module) -> Iterator[None]:
+    """Without dropout, or anything else that belongs to training; afterwards every part is as it was."""
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
     try:
-        return stacked_jacobians(module, x.detach(), state)
+        with torch.backends.cudnn.flags(enabled=False):  # which has no gradients outside training
+            yield
     finally:
-        module.train(was_training)
+        for part, training in modes.items():
+            part.training = training
 
 
-def stacked_jacobians(module: nn.Module, x: Tensor, state: State | None) -> Jacobians:
-    """All steps at once: S copies of each, one for every row of its Jacobian, as one batch of one-step sequences."""
-    with torch.no_grad():
+def jacobians(module: nn.Module, x: Tensor, state: State | None = None) -> Jacobians:
+    """Along one sequence x (time, inputs), from ``state`` (batch of one) or the module's own start.
+
+    All steps at once: S copies of each, one for every row of its Jacobian, as one batch of one-step sequences.
+    """
+    check(module, x)
+    x = x.detach()
+    with looking_at(module), torch.no_grad():
         before, shapes = states_before(module, x, state)
     time, size = before.shape
     rows = before.repeat_interleave(size, dim=0).requires_grad_()
     inputs = x.repeat_interleave(size, dim=0).requires_grad_()
-    with torch.enable_grad():
+    with looking_at(module), torch.enable_grad():
         _, after = step(module, inputs, unflatten(rows, shapes))
         picked = flatten(after).view(time, size, size).diagonal(dim1=1, dim2=2)  # copy i answers for unit i
         d_state, d_input = torch.autograd.grad(picked.sum(), (rows, inputs), materialize_grads=True)
@@ -103,29 +113,32 @@ def input_maps(found: Jacobians, blocks: dict[str, slice], every: int = 1) -> di
     """The same for several blocks at once, from the Jacobians; only each ``every``-th τ and t."""
     time = len(found.state)
     cells = len(range(0, time, every))
-    norms = {name: found.input.new_zeros(cells, cells) for name in blocks}
-    influence = found.input[:0]  # of the inputs so far on the state at τ: (inputs so far, S, inputs)
+    norms = {name: found.input.new_zeros(cells, cells, dtype=torch.float64) for name in blocks}
+    influence = found.input[:0].double()  # of the inputs so far on the state at τ: (inputs so far, S, inputs)
     for tau in range(time):
-        influence = found.state[tau] @ influence
+        influence = found.state[tau].double() @ influence
         if tau % every == 0:
-            influence = torch.cat([influence, found.input[tau, None]])
+            influence = torch.cat([influence, found.input[tau, None].double()])
             for name, block in blocks.items():
                 norms[name][tau // every, : tau // every + 1] = largest_singular_values(influence[:, block])
     return norms
 
 
 def largest_singular_values(matrices: Tensor) -> Tensor:
-    """Of a batch of tall matrices, by the eigenvalues of MᵀM, which is small; in double precision squares fit."""
-    M = matrices.double()
-    return torch.linalg.eigvalsh(M.mT @ M)[:, -1].clamp_min(0).sqrt().to(matrices.dtype)
+    """Of a batch of tall matrices, by the eigenvalues of MᵀM, which is small; infinite where an entry is."""
+    size = matrices.abs().amax(dim=(1, 2), keepdim=True)
+    scaled = (matrices / size.where(size > 0, 1)).nan_to_num(0.0, 0.0, 0.0).double()  # so that squares fit
+    largest = torch.linalg.eigvalsh(scaled.mT @ scaled)[:, -1].clamp_min(0).sqrt()
+    return (largest.to(matrices.dtype) * size[:, 0, 0]).where(size[:, 0, 0].isfinite(), math.inf)
 
 
 def state_blocks(module: nn.Module, parts: tuple[int, ...]) -> dict[str, slice]:
     """Parts of the state with a name: h and c of an LSTM, long and short of a matrix that tells them apart."""
     if len(parts) == 2:
         return {"h": slice(0, parts[0]), "c": slice(parts[0], sum(parts))}
-    named = [blocks for part in module.modules() if (blocks := getattr(part, "blocks", None))]
-    return named[0] if len(named) == 1 else {}
+    maps = [part.map for part in module.modules() if isinstance(part, Matrix)]
+    named = [blocks for map in maps if isinstance(blocks := getattr(map, "blocks", None), dict)]
+    return named[0] if len(named) == 1 and len(maps) == 1 else {}
 
 
 def gradient_norms(
@@ -134,7 +147,7 @@ def gradient_norms(
     """‖∂L/∂s_t‖ for t = 0 … T − 1, s_0 the initial state; L is a ``loss`` of all outputs, or the sum of the last."""
     check(module, x)
     time_axis = 1 if getattr(module, "batch_first", False) else 0
-    with torch.enable_grad():
+    with looking_at(module), torch.enable_grad():
         before, shapes = states_before(module, x[:1].detach(), state)
         rows = before.detach().requires_grad_()
         states, outputs = [rows], []

@@ -1,12 +1,12 @@
 """What the gates of a GRU let through: theorem 1 of NC-GRU beside the truth (Mucllari et al., 2022)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from steadygrad.diagnostics.flow import check, jacobians
+from steadygrad.diagnostics.flow import check, jacobians, looking_at
 from steadygrad.kernels import activate
 from steadygrad.layers import GRU
 
@@ -39,9 +39,10 @@ def gate_bound(layer: GRU, x: Tensor) -> GateBound:
     α = δ_u (max|h| + max|c|) ‖U_u‖ + max(1 − u),  β = max u (δ_r ‖U_r‖ max|h| + max r),  δ = max g(1 − g) of a gate.
     """
     check(layer, x)
-    if not isinstance(layer, GRU) or layer.num_layers != 1:
-        raise ValueError(f"gate_bound expects a GRU of one level; got {type(layer).__name__}")
-    outputs = layer(x[:, None])[0][:, 0]
+    if not has_gate_bound(layer):
+        raise ValueError(f"gate_bound expects a GRU of one level, its reset before the product; got {layer}")
+    with looking_at(layer):
+        outputs = layer(x)[0]
     h = torch.cat([torch.zeros_like(outputs[:1]), outputs[:-1]])
     r, u, c = gate_values(layer, x, h)
     norms = {name.removesuffix("_l0"): float(torch.linalg.matrix_norm(U, 2)) for name, U in layer.matrices().items()}
@@ -56,6 +57,14 @@ def gate_bound(layer: GRU, x: Tensor) -> GateBound:
         true = torch.linalg.matrix_norm(jacobians(layer, x).state, 2)
     undecided = largest(torch.minimum(gates := torch.cat([r, u], dim=1), 1 - gates))
     return GateBound(true, alpha + beta * norms["candidate"], alpha, beta, undecided, norms["candidate"])
+
+
+def has_gate_bound(module: nn.Module) -> TypeGuard[GRU]:
+    """Whether the theorem speaks of it."""
+    if not isinstance(module, GRU) or module.num_layers != 1 or module.bidirectional:
+        return False
+    cell: Any = module.cells[0]
+    return cell.reset == "before"
 
 
 def gate_values(layer: GRU, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,19 +2,27 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from steadygrad.diagnostics.doctor import diagnose
-from steadygrad.diagnostics.flow import gradient_norms, input_maps, jacobians, lyapunov_from, state_blocks
-from steadygrad.diagnostics.gates import gate_bound
+from steadygrad.diagnostics.flow import (
+    as_tuple,
+    gradient_norms,
+    input_maps,
+    jacobians,
+    looking_at,
+    lyapunov_from,
+    state_blocks,
+    step,
+)
+from steadygrad.diagnostics.gates import gate_bound, has_gate_bound
 from steadygrad.diagnostics.spectrum import power_norms
-from steadygrad.diagnostics.transients import learned_schur
-from steadygrad.layers import GRU
-from steadygrad.matrices import Matrix
-from steadygrad.matrices.measures import departure_from_normality, orthogonality_error
+from steadygrad.diagnostics.transients import schur_forms
+from steadygrad.layers import RecurrentLayer
+from steadygrad.matrices.measures import departure_from_normality, doubled, orthogonality_error
 
 STEPS = 400
 """steps of a sequence that are looked at"""
@@ -32,7 +40,7 @@ def observe(module: nn.Module, x: Tensor) -> dict[str, Any]:
     normal, and as far as there are such parts the angles and transients of a Schur form and the gates' bound.
     """
     found: dict[str, Any] = {"matrices": {name: seen(W) for name, W in recurrent_matrices(module).items()}}
-    if schur := learned(module):
+    if schur := schur_forms(module):
         found["schur"] = {
             name: {"angles": numbers(one.angles), "transient_share": one.transient_share} for name, one in schur.items()
         }
@@ -79,14 +87,14 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
             for name, W in recurrent_matrices(module).items()
         },
     }
-    if schur := learned(module):
+    if schur := schur_forms(module):
         result["schur"] = {
             name: {
                 "angles": numbers(one.angles),
                 "moduli": numbers(one.moduli),
                 "transient_share": one.transient_share,
                 "mean_by_subdiagonal": numbers(one.mean_by_subdiagonal),
-                "T": [numbers(row[: i + 1], 3) for i, row in enumerate(one.T)],
+                "T": [numbers(row[: i + 1], 3) for i, row in enumerate(one.T.abs() if one.T.is_complex() else one.T)],
             }
             for name, one in schur.items()
         }
@@ -98,45 +106,41 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
 
 def shortened(module: nn.Module, x: Tensor) -> Tensor:
     """As many steps of x as the Jacobians leave room for."""
-    with torch.no_grad():
-        batch = x[:1, None] if not getattr(module, "batch_first", False) else x[None, :1]
-        _, state = module(batch)
-    size = sum(part.numel() for part in (state if isinstance(state, tuple | list) else [state]))
+    with looking_at(module), torch.no_grad():
+        _, state = step(module, x[:1], None)
+    size = sum(part.numel() for part in as_tuple(state))
     return x[: max(2, min(STEPS, ENTRIES // size**2))]
 
 
 @torch.no_grad()
 def recurrent_matrices(module: nn.Module) -> dict[str, Tensor]:
-    """By name: those of our layers, or the square blocks of a torch layer's weight_hh."""
-    own = getattr(module, "matrices", None)
-    if callable(own):
-        return {name: W.detach() for name, W in own().items()}
+    """By name: those of our layers, or the square blocks of weight_hh in torch's layers and cells."""
     found: dict[str, Tensor] = {}
-    for name, weight in module.named_parameters():
-        if "weight_hh" in name and weight.dim() == 2 and weight.shape[0] % weight.shape[1] == 0:
-            parts = weight.detach().split(weight.shape[1])
-            found |= {name if len(parts) == 1 else f"{name}[{i}]": part for i, part in enumerate(parts)}
+    for prefix, part in module.named_modules():
+        if isinstance(part, RecurrentLayer):
+            with looking_at(part):
+                found |= {f"{prefix}.{name}".strip("."): W.detach() for name, W in part.matrices().items()}
+        if not isinstance(part, nn.RNNBase | nn.RNNCellBase):
+            continue
+        names = part._flat_weights_names if isinstance(part, nn.RNNBase) else ["weight_hh"]
+        for own in [own for own in names if own.startswith("weight_hh")]:
+            weight = getattr(part, own).detach()  # asked for by name, as a parametrised one must be
+            if weight.shape[1] == part.hidden_size:  # not so with a projection
+                name, blocks = f"{prefix}.{own}".strip("."), weight.split(part.hidden_size)
+                found |= {name if len(blocks) == 1 else f"{name}[{i}]": block for i, block in enumerate(blocks)}
     return found
 
 
 def seen(W: Tensor) -> dict[str, Any]:
-    eigenvalues = torch.linalg.eigvals(W.double() if not W.is_complex() else W)
+    eigenvalues = torch.linalg.eigvals(doubled(W))
     upper = eigenvalues if W.is_complex() else eigenvalues[eigenvalues.imag >= 0]
     return {
+        "complex": W.is_complex(),
         "eigenvalues": [numbers(upper.real), numbers(upper.imag)],
         "radius": float(eigenvalues.abs().max()),
         "orthogonality_error": orthogonality_error(W),
         "departure": departure_from_normality(W),
     }
-
-
-def learned(module: nn.Module) -> dict[str, Any]:
-    has_schur = any(isinstance(part, Matrix) and "transient" in part.kinds for part in module.modules())
-    return learned_schur(module) if has_schur else {}
-
-
-def has_gate_bound(module: nn.Module) -> TypeGuard[GRU]:
-    return isinstance(module, GRU) and module.num_layers == 1 and not module.bidirectional
 
 
 def numbers(values: Tensor, digits: int = 5) -> list[float]:

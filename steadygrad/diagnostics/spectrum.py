@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steadygrad.matrices.measures import departure_from_normality, spectral_radius
+from steadygrad.matrices.measures import departure_from_normality, doubled, spectral_radius
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Spectrum:
 
 def spectrum(W: Tensor, powers: int = 200, epsilon: float = 1e-2) -> Spectrum:
     """Everything at once, in double precision; eigenvalues by falling modulus."""
-    W = W.detach().double()
+    W = doubled(W)
     eigenvalues = torch.linalg.eigvals(W)
     norms = power_norms(W, powers)
     return Spectrum(
@@ -42,13 +42,13 @@ def spectrum(W: Tensor, powers: int = 200, epsilon: float = 1e-2) -> Spectrum:
 
 def power_norms(W: Tensor, steps: int) -> Tensor:
     """‖Wᵏ‖₂ for k = 0 … steps."""
-    W = W.detach().double()
+    W = doubled(W)
     power = torch.eye(len(W), dtype=W.dtype, device=W.device)
     norms = [torch.ones((), dtype=W.dtype, device=W.device)]
     for _ in range(steps):
         power = W @ power
         norms.append(torch.linalg.matrix_norm(power, 2))
-    return torch.stack(norms)
+    return torch.stack(norms).real
 
 
 def pseudospectral_radius(W: Tensor, epsilon: float) -> float:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from steadygrad.matrices import Matrix, RealSchur
+from steadygrad.matrices import ComplexSchur, Matrix, RealSchur
+from steadygrad.matrices.complex import Realified
 
 
 def trajectories(W: Tensor, steps: int, samples: int = 100, seed: int = 0) -> Tensor:
@@ -40,21 +41,32 @@ class LearnedSchur:
     @property
     def transient_share(self) -> float:
         """‖T‖_F / ‖Λ + T‖_F, as if T left the blocks alone: 0 for a normal matrix."""
-        blocks = torch.full_like(self.moduli, 2.0)  # a rotation by any angle has ‖·‖_F² = 2 γ²
-        blocks[len(self.angles) :] = 1.0  # the last direction of an odd size
-        rotations, transients = (blocks * self.moduli.square()).sum(), self.T.square().sum()
+        # as many moduli as angles and fewer than units: blocks γ rot(θ) with ‖·‖_F² = 2 γ², and a last γ of an odd size
+        paired = len(self.moduli) < len(self.T)
+        blocks = torch.full_like(self.moduli, 2.0 if paired else 1.0)
+        blocks[len(self.angles) :] = 1.0
+        rotations, transients = (blocks * self.moduli.square()).sum(), self.T.abs().square().sum()
         return float((transients / (transients + rotations)).sqrt())
 
 
 def learned_schur(module: nn.Module) -> dict[str, LearnedSchur]:
     """Of every Schur-form matrix inside, by its name (nnRNN, figures 3 and 5). Angles lie in [0, 2π)."""
-    found = {}
-    for name, part in module.named_modules():
-        if isinstance(part, Matrix) and isinstance(part.map, RealSchur):
-            _, theta, gamma, packed = (free.detach() for free in part.free)
-            T = part.map.transients(packed)
-            means = [T.diagonal(-k).abs().mean() for k in range(1, len(T))]
-            found[name] = LearnedSchur(theta % (2 * math.pi), gamma, T, torch.stack(means) if means else T.new_zeros(0))
+    found = schur_forms(module)
     if not found:
         raise ValueError(f"learned_schur expects a module with a Schur-form matrix; {type(module).__name__} has none")
+    return found
+
+
+def schur_forms(module: nn.Module) -> dict[str, LearnedSchur]:
+    """The same, empty where there is none."""
+    found = {}
+    for name, part in module.named_modules():
+        map = getattr(part, "map", None)
+        map = map.inner if isinstance(map, Realified) else map
+        if isinstance(part, Matrix) and isinstance(map, RealSchur | ComplexSchur):
+            _, theta, gamma, packed = (free.detach() for free in part.free)
+            T = map.transients(packed)
+            means = [T.diagonal(-k).abs().mean() for k in range(1, len(T))]
+            means_by = torch.stack(means) if means else gamma.new_zeros(0)
+            found[name] = LearnedSchur(theta % (2 * math.pi), gamma, T, means_by)
     return found

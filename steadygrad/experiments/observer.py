@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,7 @@ class Observer(Watch):
             self.look(trainer)
 
     def row(self, trainer: Trainer, row: dict[str, Any]) -> None:
-        share = max(1, trainer.options.steps // LOOKS)
+        share = math.ceil(trainer.options.steps / LOOKS)
         last = trainer.step == trainer.options.steps
         if row["split"] == "valid" and (last or trainer.step // share > self.seen // share):
             self.look(trainer)
@@ -42,6 +43,8 @@ class Observer(Watch):
         self.seen = trainer.step
 
     def end(self, trainer: Trainer, result: dict[str, Any]) -> None:
+        if result["status"] == "done" and self.seen != trainer.step:  # solved between two looks
+            self.look(trainer)
         model = copy.deepcopy(trainer.model)
         model.load_state_dict(trainer.best_weights)
         found = attempt(lambda: trained_portrait(model, self.input, self.target, trainer.task.loss))
@@ -66,4 +69,4 @@ def attempt(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return look()
     except (ValueError, RuntimeError) as error:
-        return {"failed": str(error).splitlines()[0]}
+        return {"failed": next(iter(str(error).splitlines()), type(error).__name__)}

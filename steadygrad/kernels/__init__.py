@@ -1,8 +1,8 @@
 """Fast whole-sequence loops, each beside its reference."""
 
-from steadygrad.kernels.activations import ACTIVATIONS, activate, modrelu
+from steadygrad.kernels.activations import ACTIVATIONS, COMPLEX_MODRELU, activate, complex_modrelu, modrelu
 from steadygrad.kernels.backend import describe
-from steadygrad.kernels.elman import elman_unroll, elman_unroll_reference
+from steadygrad.kernels.elman import elman_unroll, elman_unroll_reference, operator_unroll
 from steadygrad.kernels.exponential import exponential_backward, exponential_forward
 from steadygrad.kernels.gru import gru_unroll, gru_unroll_reference
 from steadygrad.kernels.lstm import lstm_unroll, lstm_unroll_reference
@@ -11,8 +11,10 @@ from steadygrad.kernels.steps import Steps
 
 __all__ = [
     "ACTIVATIONS",
+    "COMPLEX_MODRELU",
     "Steps",
     "activate",
+    "complex_modrelu",
     "describe",
     "elman_unroll",
     "elman_unroll_reference",
@@ -24,4 +26,5 @@ __all__ = [
     "lstm_unroll_reference",
     "matmul",
     "modrelu",
+    "operator_unroll",
 ]

@@ -1,5 +1,6 @@
 """h_t = φ(U x_t + W h_{t−1} + b) for a whole sequence: the loop inside RNN, scoRNN, expRNN, nnRNN and ENRNN."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from steadygrad.kernels import native
-from steadygrad.kernels.activations import ACTIVATIONS, activate, bias_gradient, deactivate
+from steadygrad.kernels.activations import C_ENUM, COMPLEX_MODRELU, activate, bias_gradient, deactivate
 from steadygrad.kernels.backend import choose
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
@@ -18,7 +19,8 @@ def elman_unroll(
 ) -> Tensor:
     """All states (rows, hidden) from x (rows, inputs) and the initial states (batch, hidden).
 
-    ``bias`` is added before the activation; modReLU takes it as its own, inside the modulus.
+    ``bias`` is added before the activation; modReLU takes it as its own, inside the modulus. For complex modReLU a row
+    is (Re h, Im h) and the bias half as long.
     """
     backend = choose(x)
     if backend == "reference":
@@ -41,6 +43,42 @@ def elman_unroll_reference(
     return torch.cat([states[t] for t in range(len(steps.sizes))])
 
 
+def operator_unroll(
+    x: Tensor,
+    U: Tensor,
+    operator: Callable[[Tensor], Tensor],
+    bias: Tensor | None,
+    initial: Tensor,
+    activation: str,
+    steps: Steps,
+) -> Tensor:
+    """The same for a W that is only known by what it does to rows h: h Wᵀ = operator(h).
+
+    For matrices whose product costs less than n². With complex modReLU the operator takes complex rows.
+    """
+    multiply = complex_rows(operator) if activation == COMPLEX_MODRELU else operator
+    inputs = (x @ U.mT).split(steps.sizes)
+    states: dict[int, Tensor] = {}
+    h = initial[:0]
+    for t in steps.order():
+        size = steps.sizes[t]
+        h = torch.cat([h, initial[len(h) : size]])[:size]
+        wide = h if h.dtype.itemsize > 2 else h.float()  # a matrix is never evaluated in half precision
+        h = activate(activation, inputs[t] + multiply(wide).to(h.dtype), bias)
+        states[t] = h
+    return torch.cat([states[t] for t in range(len(steps.sizes))])
+
+
+def complex_rows(operator: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """For rows (Re h, Im h)."""
+
+    def multiply(h: Tensor) -> Tensor:
+        z = operator(torch.complex(*h.chunk(2, dim=1)))
+        return torch.cat([z.real, z.imag], dim=1)
+
+    return multiply
+
+
 class Elman(torch.autograd.Function):
     """The same with a backward pass written by hand."""
 
@@ -60,18 +98,18 @@ class Elman(torch.autograd.Function):
         bias = None if bias is None else bias.contiguous()
         walk = {"c": forward_c, "python": forward_python}[backend]
         states = walk(x, U, W, bias, initial, activation, steps)
-        ctx.save_for_backward(x, U, W, initial, states)
+        ctx.save_for_backward(x, U, W, bias, initial, states)
         ctx.activation, ctx.steps, ctx.backend = activation, steps, backend
         return states
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, U, W, initial, states = ctx.saved_tensors
+        x, U, W, bias, initial, states = ctx.saved_tensors
         need_x, _, _, need_bias, *_ = ctx.needs_input_grad
         walk = {"c": backward_c, "python": backward_python}[ctx.backend]
         d_x, d_U, d_W, d_bias, d_initial = walk(
-            gradient, x, U, W, initial, states, ctx.activation, ctx.steps, need_x, need_bias
+            gradient, x, U, W, bias, initial, states, ctx.activation, ctx.steps, need_x, need_bias
         )
         return d_x, d_U, d_W, d_bias, d_initial, None, None, None
 
@@ -85,7 +123,7 @@ def forward_c(
     N, I = U.shape
     states = native.empty(x, steps.rows, N)
     parts = native.slices(steps, N * (N + I))
-    native.call("elman_forward", steps, N, I, ACTIVATIONS.index(activation), x, U, bias, W, initial, states, parts)
+    native.call("elman_forward", steps, N, I, C_ENUM.index(activation), x, U, bias, W, initial, states, parts)
     return states
 
 
@@ -94,6 +132,7 @@ def backward_c(
     x: Tensor,
     U: Tensor,
     W: Tensor,
+    bias: Tensor | None,
     initial: Tensor,
     states: Tensor,
     activation: str,
@@ -106,10 +145,10 @@ def backward_c(
     parts = native.slices(steps, 2 * N * (N + I))
     deltas = native.empty(states, *states.shape) if need_x else None
     d_W, d_U, d_initial = torch.empty_like(W), torch.empty_like(U), torch.zeros_like(initial)
-    d_bias = W.new_empty(N) if need_bias else None
-    given = (gradient.contiguous(), x, states, W, initial)
+    d_bias = W.new_empty(N // 2 if activation == COMPLEX_MODRELU else N) if need_bias else None
+    given = (gradient.contiguous(), x, states, bias, W, initial)
     results = (deltas, d_W, d_U, d_bias, d_initial)
-    native.call("elman_backward", steps, N, I, ACTIVATIONS.index(activation), *given, *results, parts)
+    native.call("elman_backward", steps, N, I, C_ENUM.index(activation), *given, *results, parts)
     d_x = None if deltas is None else matmul(deltas, U)
     return d_x, d_U, d_W, d_bias, d_initial
 
@@ -133,6 +172,7 @@ def backward_python(
     x: Tensor,
     U: Tensor,
     W: Tensor,
+    bias: Tensor | None,
     initial: Tensor,
     states: Tensor,
     activation: str,
@@ -145,7 +185,7 @@ def backward_python(
     for t in reversed(steps.order()):
         here = slice(steps.offsets[t], steps.offsets[t + 1])
         carried = d_initial[: steps.sizes[t]]
-        deltas[here] = deactivate(activation, states[here], deltas[here] + carried)
+        deltas[here] = deactivate(activation, states[here], deltas[here] + carried, bias)
         torch.mm(deltas[here], W, out=carried)
     d_bias = bias_gradient(activation, states, deltas) if need_bias else None
     return deltas @ U if need_x else None, deltas.mT @ x, deltas.mT @ steps.previous(states, initial), d_bias, d_initial

@@ -1,6 +1,7 @@
-"""A gated unit with its reset before the product (Cho et al., 2014; NC-GRU Eq. 19), for a whole sequence.
+"""A gated unit with its reset before the product (Cho et al., 2014; NC-GRU Eq. 19) or after, for a whole sequence.
 
 r = σ(W_r x + U_r h + b_r),  u = σ(W_u x + U_u h + b_u),  c = φ(W_c x + U_c (r∘h) + b_c),  h ← (1 − u)∘h + u∘c
+or, with the reset after the product (torch.nn.GRU; GORU),  c = φ(W_c x + r∘(U_c h) + b_c)
 """
 
 from typing import Any
@@ -25,16 +26,17 @@ def gru_unroll(
     initial: Tensor,
     activation: str,
     steps: Steps,
+    reset: str = "before",
 ) -> Tensor:
     """All states (rows, hidden) from x (rows, inputs) and the initial states (batch, hidden).
 
     W (3·hidden, inputs), U (3·hidden, hidden) and bias (3·hidden) stand in the order reset, update, candidate;
-    ``modulus`` is the bias inside a modReLU candidate.
+    ``modulus`` is the bias inside a modReLU candidate. ``reset`` acts "before" the product with U_c or "after" it.
     """
     backend = choose(x)
     if backend == "reference":
-        return gru_unroll_reference(x, W, U, bias, modulus, initial, activation, steps)
-    return GRU.apply(x, W, U, bias, modulus, initial, activation, steps, backend)
+        return gru_unroll_reference(x, W, U, bias, modulus, initial, activation, steps, reset)
+    return GRU.apply(x, W, U, bias, modulus, initial, activation, steps, reset, backend)
 
 
 def gru_unroll_reference(
@@ -46,6 +48,7 @@ def gru_unroll_reference(
     initial: Tensor,
     activation: str,
     steps: Steps,
+    reset: str = "before",
 ) -> Tensor:
     """The definition. Every backend is tested against it, values and gradients."""
     projected = torch.nn.functional.linear(x, W, bias).split(steps.sizes)
@@ -58,7 +61,8 @@ def gru_unroll_reference(
         x_r, x_u, x_c = projected[t].chunk(3, dim=1)
         r = (x_r + h @ U_r.mT).sigmoid()
         u = (x_u + h @ U_u.mT).sigmoid()
-        c = activate(activation, x_c + (r * h) @ U_c.mT, modulus)
+        product = (r * h) @ U_c.mT if reset == "before" else r * (h @ U_c.mT)
+        c = activate(activation, x_c + product, modulus)
         h = (1 - u) * h + u * c
         states[t] = h
     return torch.cat([states[t] for t in range(len(steps.sizes))])
@@ -78,32 +82,36 @@ class GRU(torch.autograd.Function):
         initial: Tensor,
         activation: str,
         steps: Steps,
+        reset: str,
         backend: str,
     ) -> Tensor:
         x, W, U, initial = x.contiguous(), W.contiguous(), U.contiguous(), initial.contiguous()
         bias = None if bias is None else bias.contiguous()
         modulus = None if modulus is None else modulus.contiguous()
         walk = {"c": forward_c, "python": forward_python}[backend]
-        states, gates = walk(x, W, U, bias, modulus, initial, activation, steps)
-        ctx.save_for_backward(x, W, U, initial, states, gates)
+        states, gates, products = walk(x, W, U, bias, modulus, initial, activation, steps, reset)
+        ctx.save_for_backward(x, W, U, initial, states, gates, products)
         ctx.activation, ctx.steps, ctx.backend = activation, steps, backend
         return states
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, W, U, initial, states, gates = ctx.saved_tensors
+        x, W, U, initial, states, gates, products = ctx.saved_tensors
         need_x, _, _, need_bias, need_modulus, *_ = ctx.needs_input_grad
         walk = {"c": backward_c, "python": backward_python}[ctx.backend]
         d_x, d_W, d_U, d_bias, d_modulus, d_initial = walk(
-            gradient.contiguous(), x, W, U, initial, states, gates, ctx.activation, ctx.steps, need_x
+            gradient.contiguous(), x, W, U, initial, states, gates, products, ctx.activation, ctx.steps, need_x
         )
         d_bias, d_modulus = d_bias if need_bias else None, d_modulus if need_modulus else None
-        return d_x, d_W, d_U, d_bias, d_modulus, d_initial, None, None, None
+        return d_x, d_W, d_U, d_bias, d_modulus, d_initial, None, None, None, None
 
 
 Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor | None, Tensor]
 """of x, W, U, the bias, modReLU's bias, the initial states"""
+
+Walked = tuple[Tensor, Tensor, Tensor | None]
+"""states, gates, and U_c h where the reset acts after it"""
 
 
 def forward_c(
@@ -115,13 +123,15 @@ def forward_c(
     initial: Tensor,
     activation: str,
     steps: Steps,
-) -> tuple[Tensor, Tensor]:
+    reset: str,
+) -> Walked:
     N, I = U.shape[1], W.shape[1]
     states, gates = native.empty(x, steps.rows, N), native.empty(x, steps.rows, 3 * N)
+    products = native.empty(x, steps.rows, N) if reset == "after" else None
     parts = native.slices(steps, 3 * N * (N + I))
     code = ACTIVATIONS.index(activation)
-    native.call("gru_forward", steps, N, I, code, x, W, bias, U, modulus, initial, states, gates, parts)
-    return states, gates
+    native.call("gru_forward", steps, N, I, code, x, W, bias, U, modulus, initial, states, gates, products, parts)
+    return states, gates, products
 
 
 def backward_c(
@@ -132,6 +142,7 @@ def backward_c(
     initial: Tensor,
     states: Tensor,
     gates: Tensor,
+    products: Tensor | None,
     activation: str,
     steps: Steps,
     need_x: bool,
@@ -142,7 +153,7 @@ def backward_c(
     deltas = native.empty(gates, *gates.shape) if need_x else None
     d_U, d_W, d_bias = torch.empty_like(U), torch.empty_like(W), U.new_empty(4 * N)
     d_initial = torch.zeros_like(initial)
-    given = (gradient, x, states, gates, U, initial)
+    given = (gradient, x, states, gates, products, U, initial)
     results = (deltas, d_U, d_W, d_bias, d_initial)
     native.call("gru_backward", steps, N, I, ACTIVATIONS.index(activation), *given, *results, parts)
     d_gates, d_modulus = d_bias.split([3 * N, N])
@@ -158,10 +169,12 @@ def forward_python(
     initial: Tensor,
     activation: str,
     steps: Steps,
-) -> tuple[Tensor, Tensor]:
+    reset: str,
+) -> Walked:
     N = U.shape[1]
     gates = torch.nn.functional.linear(x, W, bias)
     states = x.new_empty(steps.rows, N)
+    products = x.new_empty(steps.rows, N) if reset == "after" else None
     U_ru, U_c = U[: 2 * N].mT, U[2 * N :].mT
     h = initial[:0]
     for t in steps.order():
@@ -170,10 +183,14 @@ def forward_python(
         r_u, c = gates[here, : 2 * N], gates[here, 2 * N :]
         r_u.copy_(torch.addmm(r_u, h, U_ru).sigmoid_())
         r, u = r_u.chunk(2, dim=1)
-        c.copy_(activate(activation, torch.addmm(c, r * h, U_c), modulus))
+        if products is None:
+            z = torch.addmm(c, r * h, U_c)
+        else:
+            z = torch.addcmul(c, r, torch.mm(h, U_c, out=products[here]))
+        c.copy_(activate(activation, z, modulus))
         h = torch.lerp(h, c, u)
         states[here] = h
-    return states, gates
+    return states, gates, products
 
 
 def backward_python(
@@ -184,12 +201,14 @@ def backward_python(
     initial: Tensor,
     states: Tensor,
     gates: Tensor,
+    products: Tensor | None,
     activation: str,
     steps: Steps,
     need_x: bool,
 ) -> Gradients:
     N = U.shape[1]
     deltas = torch.empty_like(gates)
+    resets = None if products is None else torch.empty_like(products)  # of U_c h
     d_initial = torch.zeros_like(initial)  # carries the gradient of the state from step to step
     previous = steps.previous(states, initial)
     for t in reversed(steps.order()):
@@ -200,10 +219,17 @@ def backward_python(
         delta = deltas[here]
         delta[:, 2 * N :] = deactivate(activation, c, d * u)
         delta[:, N : 2 * N] = d * (c - h) * u * (1 - u)
-        d_reset = delta[:, 2 * N :] @ U[2 * N :]  # of r∘h
-        delta[:, :N] = d_reset * h * r * (1 - r)
-        carried.copy_(torch.addmm(d * (1 - u) + d_reset * r, delta[:, : 2 * N], U[: 2 * N]))
+        if products is None or resets is None:
+            d_reset = delta[:, 2 * N :] @ U[2 * N :]  # of r∘h
+            delta[:, :N] = d_reset * h * r * (1 - r)
+            kept = d * (1 - u) + d_reset * r
+        else:
+            resets[here] = delta[:, 2 * N :] * r
+            delta[:, :N] = delta[:, 2 * N :] * products[here] * r * (1 - r)
+            kept = torch.addmm(d * (1 - u), resets[here], U[2 * N :])
+        carried.copy_(torch.addmm(kept, delta[:, : 2 * N], U[: 2 * N]))
     candidate = deltas[:, 2 * N :]
-    d_U = torch.cat([deltas[:, : 2 * N].mT @ previous, candidate.mT @ (previous * gates[:, :N])])
+    d_U_c = candidate.mT @ (previous * gates[:, :N]) if resets is None else resets.mT @ previous
+    d_U = torch.cat([deltas[:, : 2 * N].mT @ previous, d_U_c])
     d_modulus = bias_gradient("modrelu", gates[:, 2 * N :], candidate)
     return deltas @ W if need_x else None, deltas.mT @ x, d_U, deltas.sum(0), d_modulus, d_initial

@@ -16,20 +16,39 @@ from steadygrad.kernels.steps import Steps
 
 
 def lstm_unroll(
-    x: Tensor, W: Tensor, U: Tensor, bias: Tensor | None, initial: Tensor, initial_cells: Tensor, steps: Steps
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    bias: Tensor | None,
+    initial: Tensor,
+    initial_cells: Tensor,
+    steps: Steps,
+    detached: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """All states and all cells, (rows, hidden) each, from x (rows, inputs) and the initial ones (batch, hidden).
 
     W (4·hidden, inputs), U (4·hidden, hidden) and bias (4·hidden) stand in torch's order i, f, g, o.
+    ``detached`` (time) is 1 at steps whose gates hand no gradient to the state before, as if they saw ``h.detach()``.
     """
+    if detached is not None:
+        if detached.shape != (time := len(steps.sizes),):
+            raise ValueError(f"lstm_unroll expects detached of shape ({time},); got {tuple(detached.shape)}")
+        detached = detached.to("cpu", torch.bool).contiguous()
     backend = choose(x)
     if backend == "reference":
-        return lstm_unroll_reference(x, W, U, bias, initial, initial_cells, steps)
-    return LSTM.apply(x, W, U, bias, initial, initial_cells, steps, backend)
+        return lstm_unroll_reference(x, W, U, bias, initial, initial_cells, steps, detached)
+    return LSTM.apply(x, W, U, bias, initial, initial_cells, steps, detached, backend)
 
 
 def lstm_unroll_reference(
-    x: Tensor, W: Tensor, U: Tensor, bias: Tensor | None, initial: Tensor, initial_cells: Tensor, steps: Steps
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    bias: Tensor | None,
+    initial: Tensor,
+    initial_cells: Tensor,
+    steps: Steps,
+    detached: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The definition. Every backend is tested against it, values and gradients."""
     projected = torch.nn.functional.linear(x, W, bias).split(steps.sizes)
@@ -42,7 +61,8 @@ def lstm_unroll_reference(
             torch.cat([h, initial[len(h) : size]])[:size],
             torch.cat([cell, initial_cells[len(cell) : size]])[:size],
         )
-        i, f, g, o = (projected[t] + h @ U.mT).chunk(4, dim=1)
+        seen = h if detached is None or not detached[t] else h.detach()
+        i, f, g, o = (projected[t] + seen @ U.mT).chunk(4, dim=1)
         cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
         h = o.sigmoid() * cell.tanh()
         states[t], cells[t] = h, cell
@@ -63,6 +83,7 @@ class LSTM(torch.autograd.Function):
         initial: Tensor,
         initial_cells: Tensor,
         steps: Steps,
+        detached: Tensor | None,
         backend: str,
     ) -> tuple[Tensor, Tensor]:
         x, W, U = x.contiguous(), W.contiguous(), U.contiguous()
@@ -71,7 +92,7 @@ class LSTM(torch.autograd.Function):
         walk = {"c": forward_c, "python": forward_python}[backend]
         states, cells, gates = walk(x, W, U, bias, initial, initial_cells, steps)
         ctx.save_for_backward(x, W, U, initial, initial_cells, states, cells, gates)
-        ctx.steps, ctx.backend = steps, backend
+        ctx.steps, ctx.detached, ctx.backend = steps, detached, backend
         ctx.set_materialize_grads(False)
         return states, cells
 
@@ -84,9 +105,21 @@ class LSTM(torch.autograd.Function):
         cell_gradient = None if cell_gradient is None else cell_gradient.contiguous()
         walk = {"c": backward_c, "python": backward_python}[ctx.backend]
         d_x, d_W, d_U, d_bias, d_initial, d_initial_cells = walk(
-            gradient, cell_gradient, x, W, U, initial, initial_cells, states, cells, gates, ctx.steps, need_x
+            gradient,
+            cell_gradient,
+            x,
+            W,
+            U,
+            initial,
+            initial_cells,
+            states,
+            cells,
+            gates,
+            ctx.steps,
+            ctx.detached,
+            need_x,
         )
-        return d_x, d_W, d_U, d_bias if need_bias else None, d_initial, d_initial_cells, None, None
+        return d_x, d_W, d_U, d_bias if need_bias else None, d_initial, d_initial_cells, None, None, None
 
 
 Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -115,6 +148,7 @@ def backward_c(
     cells: Tensor,
     gates: Tensor,
     steps: Steps,
+    detached: Tensor | None,
     need_x: bool,
 ) -> Gradients:
     """One walk for everything but x, while the deltas are in cache; they are kept only where x asks for them."""
@@ -123,7 +157,7 @@ def backward_c(
     deltas = native.empty(gates, *gates.shape) if need_x else None
     d_U, d_W, d_bias = torch.empty_like(U), torch.empty_like(W), U.new_empty(4 * N)
     d_initial, d_initial_cells = torch.zeros_like(initial), torch.zeros_like(initial_cells)
-    given = (gradient, cell_gradient, x, states, cells, gates, U, initial, initial_cells)
+    given = (gradient, cell_gradient, x, states, cells, gates, U, initial, initial_cells, detached)
     results = (deltas, d_U, d_W, d_bias, d_initial, d_initial_cells)
     native.call("lstm_backward", steps, N, I, *given, *results, parts)
     d_x = None if deltas is None else matmul(deltas, W)
@@ -163,6 +197,7 @@ def backward_python(
     cells: Tensor,
     gates: Tensor,
     steps: Steps,
+    detached: Tensor | None,
     need_x: bool,
 ) -> Gradients:
     deltas = torch.empty_like(gates)
@@ -182,6 +217,9 @@ def backward_python(
         d_g.copy_(dc * i * (1 - g * g))
         d_o.copy_(dh * tanh * o * (1 - o))
         d_initial_cells[:size] = dc * f
-        torch.mm(deltas[here], U, out=d_initial[:size])
+        if detached is not None and detached[t]:
+            d_initial[:size] = 0
+        else:
+            torch.mm(deltas[here], U, out=d_initial[:size])
     d_U = deltas.mT @ steps.previous(states, initial)
     return deltas @ W if need_x else None, deltas.mT @ x, d_U, deltas.sum(0), d_initial, d_initial_cells

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from steadygrad.kernels.steps import Steps
 
-ABI = 4
+ABI = 5
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
 LARGE = 1 << 21  # bytes of a large page

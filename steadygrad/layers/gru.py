@@ -39,11 +39,14 @@ class GRUCell(Cell):
         activation: str,
         recurrent: GateSpecs,
         bias: bool,
+        reset: str = "before",
         modulus_init: Initialiser = nn.init.zeros_,
     ) -> None:
         super().__init__()
         check_activation("GRU", activation)
-        self.activation = activation
+        if reset not in ("before", "after"):
+            raise ValueError(f"GRU expects reset to be before or after, the product with U_c; got {reset!r}")
+        self.activation, self.reset = activation, reset
         self.state_sizes, self.output_size = (hidden_size,), hidden_size
         self.W = nn.Parameter(torch.empty(3 * hidden_size, input_size))
         self.U = build_gates("GRU", recurrent, self.GATES, hidden_size)
@@ -57,12 +60,17 @@ class GRUCell(Cell):
             modulus_init(self.modulus)
 
     def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        W, U, bias = self.weights()
+        states = gru_unroll(x, W, U, bias, self.modulus, state[0], self.activation, steps, self.reset)
+        return states, (steps.last(states),)
+
+    def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """W, U and b as the kernel takes them."""
         U = torch.cat([matrix() for matrix in self.U])
         bias: Tensor | None = self.b
         if bias is not None and self.modulus is not None:
             bias = torch.cat([bias, torch.zeros_like(self.modulus)])
-        states = gru_unroll(x, self.W, U, bias, self.modulus, state[0], self.activation, steps)
-        return states, (steps.last(states),)
+        return self.W, U, bias
 
     def matrices(self) -> dict[str, Tensor]:
         return {gate: matrix() for gate, matrix in zip(self.GATES, self.U, strict=True)}
@@ -72,7 +80,7 @@ class GRU(RecurrentLayer):
     """h_t = (1 − u)∘h_{t−1} + u∘c,  c = φ(W_c x_t + U_c (r∘h_{t−1}) + b_c),  r, u = σ(W x_t + U h_{t−1} + b).
 
     As in the papers u lets the candidate in, where torch.nn.GRU's z = 1 − u keeps the old state, and the reset acts
-    before the product with U_c, which torch.nn.GRU puts after it.
+    before the product with U_c; ``reset="after"`` gives torch.nn.GRU's c = φ(W_c x_t + r∘(U_c h_{t−1}) + b_c).
     ``recurrent`` is one kind of matrix for all gates or {"reset": …, "update": …, "candidate": …}.
     """
 
@@ -85,9 +93,10 @@ class GRU(RecurrentLayer):
         activation: str = "tanh",
         recurrent: GateSpecs = "free",
         bias: bool = True,
+        reset: str = "before",
         **common: Unpack[Common],
     ) -> None:
         def make_cell(width: int) -> GRUCell:
-            return GRUCell(width, hidden_size, activation=activation, recurrent=recurrent, bias=bias)
+            return GRUCell(width, hidden_size, activation=activation, recurrent=recurrent, bias=bias, reset=reset)
 
         super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

@@ -36,8 +36,12 @@ class LSTMCell(Cell):
     def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         U = torch.cat([matrix() for matrix in self.U])
         h_0, c_0 = state
-        states, cells = lstm_unroll(x, self.W, U, self.b, h_0, c_0, steps)
+        states, cells = lstm_unroll(x, self.W, U, self.b, h_0, c_0, steps, self.detached(len(steps.sizes)))
         return states, (steps.last(states), steps.last(cells))
+
+    def detached(self, time: int) -> Tensor | None:
+        """True at steps (time) whose gates hand no gradient to the state before; None, because there are none."""
+        return None
 
     def matrices(self) -> dict[str, Tensor]:
         return {gate: matrix() for gate, matrix in zip(self.GATES, self.U, strict=True)}
@@ -49,6 +53,8 @@ class LSTM(RecurrentLayer):
     ``recurrent`` is one kind of matrix for all gates or {"input": …, "forget": …, "cell": …, "output": …}.
     ``forget_bias`` is where the forget gate's bias starts, if not at random as the others.
     """
+
+    cell = LSTMCell
 
     def __init__(
         self,
@@ -62,6 +68,6 @@ class LSTM(RecurrentLayer):
         **common: Unpack[Common],
     ) -> None:
         def make_cell(width: int) -> LSTMCell:
-            return LSTMCell(width, hidden_size, recurrent=recurrent, bias=bias, forget_bias=forget_bias)
+            return self.cell(width, hidden_size, recurrent=recurrent, bias=bias, forget_bias=forget_bias)
 
         super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

@@ -15,7 +15,8 @@ class NNRNN(RNN):
 
     The eigenvalues of W are γₖ e^{±iθₖ} whatever P and T are; ``penalty()`` is δ Σ (γₖ − 1)², δ = ``spectrum_pull``,
     and keeps them near the unit circle. ``in_block=True`` is the form the paper prints (its Eq. 5), whose T also acts
-    inside the 2 × 2 blocks, where it moves the eigenvalues.
+    inside the 2 × 2 blocks, where it moves the eigenvalues. ``complex=True`` has complex units and W = P (Λ + T) Pᴴ,
+    Λ diagonal.
     """
 
     def __init__(
@@ -26,16 +27,21 @@ class NNRNN(RNN):
         *,
         spectrum_pull: float = 1e-4,  # δ of the copy task, table 2
         in_block: bool = False,
+        complex: bool = False,
         activation: str = "modrelu",
         init: str = "henaff",
         **common: Unpack[Common],
     ) -> None:
+        if complex and in_block:
+            raise ValueError("NNRNN expects in_block=False for complex units: their Λ is diagonal, without blocks")
+        schur = {"name": "complex-schur"} if complex else {"name": "schur", "in_block": in_block}
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
             activation=activation,
-            recurrent={"name": "schur", "in_block": in_block, "init": init},
+            recurrent={**schur, "init": init},
+            complex=complex,
             input_init=partial(nn.init.kaiming_normal_, nonlinearity="relu"),  # the authors' code, after expRNN's
             bias_init=uniform(0.01),
             **common,

@@ -1,9 +1,11 @@
 """Free matrices that start well: orthogonal (Henaff et al., 2016) or the identity (Le, Jaitly & Hinton, 2015)."""
 
+import math
 from functools import partial
 from typing import Unpack
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from steadygrad.layers.recurrent import Common
 from steadygrad.layers.rnn import RNN
@@ -12,7 +14,9 @@ from steadygrad.layers.rnn import RNN
 class OrthogonalRNN(RNN):
     """h_t = φ(U x_t + W h_{t−1} + b),  W free, orthogonal at the start.
 
-    ``init`` is ``haar``, ``henaff`` or ``cayley``: nnRNN's tables 2, 3 and 5 use the first and, once, the last.
+    ``init`` is ``haar``, ``henaff`` or ``cayley``: nnRNN's tables 2, 3 and 5 use the first and, once, the last. With
+    ``pull`` = λ ``penalty()`` is λ Σ ‖WᵀW − I‖_F² over the matrices and keeps them near orthogonal, the soft constraint
+    of Vorontsov et al. (2017).
     """
 
     def __init__(
@@ -24,8 +28,11 @@ class OrthogonalRNN(RNN):
         activation: str = "tanh",
         init: str = "haar",
         bias: bool = True,
+        pull: float = 0.0,
         **common: Unpack[Common],
     ) -> None:
+        if not (isinstance(pull, int | float) and 0 <= pull < math.inf):
+            raise ValueError(f"OrthogonalRNN expects pull to be a number of at least 0; got {pull!r}")
         super().__init__(
             input_size,
             hidden_size,
@@ -35,6 +42,17 @@ class OrthogonalRNN(RNN):
             bias=bias,
             **common,
         )
+        self.pull = pull
+
+    def penalty(self) -> Tensor | float:
+        if not self.pull:
+            return 0.0
+        return self.pull * sum(distance(W) for W in self.matrices().values())
+
+
+def distance(W: Tensor) -> Tensor:
+    """‖WᵀW − I‖_F²."""
+    return (W.mT @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)).square().sum()
 
 
 class IRNN(RNN):

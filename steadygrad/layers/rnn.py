@@ -8,7 +8,8 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import ACTIVATIONS, Steps, elman_unroll
+from steadygrad.kernels import ACTIVATIONS, Steps, elman_unroll, operator_unroll
+from steadygrad.layers.complex import ComplexElmanCell
 from steadygrad.layers.recurrent import Cell, Common, RecurrentLayer
 from steadygrad.matrices import Spec, build
 
@@ -52,7 +53,10 @@ class ElmanCell(Cell):
             (bias_init or (uniform(0.01) if activation == "modrelu" else as_torch))(self.b)
 
     def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        states = elman_unroll(x, self.U, self.W(), self.b, state[0], self.activation, steps)
+        if (operator := self.W.operator()) is None:
+            states = elman_unroll(x, self.U, self.W(), self.b, state[0], self.activation, steps)
+        else:
+            states = operator_unroll(x, self.U, operator, self.b, state[0], self.activation, steps)
         return states, (steps.last(states),)
 
     def matrices(self) -> dict[str, Tensor]:
@@ -63,7 +67,7 @@ class RNN(RecurrentLayer):
     """h_t = φ(U x_t + W h_{t−1} + b),  φ = tanh unless said otherwise.
 
     ``recurrent`` is what W is: a name out of `steadygrad.matrices.MATRICES`, a table {"name": …, options}, or a
-    function size → `Matrix`.
+    function size → `Matrix`. With ``complex`` the units are complex, with modReLU, and come out as (Re h, Im h).
     """
 
     def __init__(
@@ -75,11 +79,18 @@ class RNN(RecurrentLayer):
         activation: str = "tanh",
         recurrent: Spec = "free",
         bias: bool = True,
+        complex: bool = False,
         input_init: Initialiser | None = None,
         bias_init: Initialiser | None = None,
         **common: Unpack[Common],
     ) -> None:
-        def make_cell(width: int) -> ElmanCell:
+        if complex and activation != "modrelu":
+            raise ValueError(f"RNN expects activation modrelu for complex units; got {activation!r}")
+
+        def make_cell(width: int) -> Cell:
+            if complex:
+                own = {"input_init": input_init, "bias_init": bias_init}
+                return ComplexElmanCell(width, hidden_size, recurrent=recurrent, bias=bias, **own)
             return ElmanCell(
                 width,
                 hidden_size,

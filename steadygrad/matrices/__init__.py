@@ -7,31 +7,47 @@ from typing import Any
 
 from steadygrad.matrices import init
 from steadygrad.matrices.cayley import ScaledCayley, scaled_cayley
+from steadygrad.matrices.complex import complexify, realified, realify
+from steadygrad.matrices.complex_schur import ComplexSchur, complex_schur
 from steadygrad.matrices.eigenvalue import EigenvalueNormalized, eigenvalue_normalized
+from steadygrad.matrices.evolution import UnitaryEvolution, unitary_evolution
 from steadygrad.matrices.exponential import Exponential, exponential
 from steadygrad.matrices.free import Free, free
+from steadygrad.matrices.givens import Givens, givens
+from steadygrad.matrices.householder import Householder, householder
 from steadygrad.matrices.longshort import LongShort, long_short
 from steadygrad.matrices.matrix import Matrix, NonFiniteError, check_size, nearest_orthogonal, skew, skew_free
 from steadygrad.matrices.measures import departure_from_normality, orthogonality_error, spectral_radius
 from steadygrad.matrices.neumann import NeumannCayley, neumann_cayley
 from steadygrad.matrices.schur import RealSchur, real_schur
+from steadygrad.matrices.svd import BoundedSVD, bounded_svd
+from steadygrad.matrices.unitary import ComplexCayley, StiefelSteps, complex_cayley, stiefel
 
 __all__ = [
     "MATRICES",
+    "BoundedSVD",
+    "ComplexCayley",
+    "ComplexSchur",
     "EigenvalueNormalized",
     "Exponential",
     "Free",
+    "Givens",
+    "Householder",
     "LongShort",
     "Matrix",
     "NeumannCayley",
     "NonFiniteError",
     "RealSchur",
     "ScaledCayley",
+    "StiefelSteps",
+    "UnitaryEvolution",
     "build",
+    "complexify",
     "departure_from_normality",
     "init",
     "nearest_orthogonal",
     "orthogonality_error",
+    "realify",
     "skew",
     "skew_free",
     "spectral_radius",
@@ -46,21 +62,35 @@ MATRICES: dict[str, Callable[..., Matrix]] = {
     "schur": real_schur,
     "eigenvalue": eigenvalue_normalized,
     "longshort": long_short,
+    "householder": householder,
+    "svd": bounded_svd,
 }
+
+COMPLEX: dict[str, Callable[..., Matrix]] = {
+    "evolution": unitary_evolution,
+    "stiefel": stiefel,
+    "complex-cayley": complex_cayley,
+    "givens": givens,
+    "complex-schur": complex_schur,
+}
+"""of complex numbers; between real units, n complex ones take the place of 2 n real ones"""
 
 Spec = str | Mapping[str, Any] | Callable[[int], Matrix] | Matrix
 
 
-def build(spec: Spec, size: int) -> Matrix:
-    """The matrix that ``spec`` asks for: a name, ``{"name": …, option: …}``, a function of the size, or a `Matrix`."""
+def build(spec: Spec, size: int, *, complex: bool = False) -> Matrix:
+    """The matrix that ``spec`` asks for: a name, ``{"name": …, option: …}``, a function of the size, or a `Matrix`.
+
+    ``complex`` says that ``size`` counts complex units. A complex matrix between real units acts on pairs of them.
+    """
     check_size("A matrix", size)
     match spec:
         case str():
-            return from_table({"name": spec}, size)
+            return from_table({"name": spec}, size, complex)
         case Matrix():
             matrix = spec
         case Mapping():
-            return from_table(spec, size)
+            return from_table(spec, size, complex)
         case _ if callable(spec):
             matrix = spec(size)
         case _:
@@ -69,14 +99,21 @@ def build(spec: Spec, size: int) -> Matrix:
         raise ValueError(f"a function for a matrix must return a Matrix; {spec!r} gave a {type(matrix).__name__}")
     if matrix.size != size:
         raise ValueError(f"a matrix of size {size} is needed here; got one of size {matrix.size}")
+    if getattr(matrix.map, "complex", False) and not complex:
+        raise ValueError(f"a real matrix is needed here; got a complex one, {type(matrix.map).__name__}")
     return matrix
 
 
-def from_table(table: Mapping[str, Any], size: int) -> Matrix:
+def from_table(table: Mapping[str, Any], size: int, complex: bool) -> Matrix:
     name, options = table.get("name"), {key: value for key, value in table.items() if key != "name"}
-    if name not in list(MATRICES):  # a list, because a name that cannot be hashed is a wrong name too
-        raise ValueError(f"no matrix {name!r}; choose from {', '.join(MATRICES)}")
-    known = list(inspect.signature(MATRICES[name]).parameters)[1:]  # the first is the size
+    builders = MATRICES | COMPLEX
+    if name not in list(builders):  # a list, because a name that cannot be hashed is a wrong name too
+        raise ValueError(f"no matrix {name!r}; choose from {', '.join(builders)}")
+    known = list(inspect.signature(builders[name]).parameters)[1:]  # the first is the size
     if unknown := [key for key in options if key not in known]:
         raise ValueError(f"matrix {name!r} has no option {', '.join(map(repr, unknown))}; known: {', '.join(known)}")
-    return MATRICES[name](size, **options)
+    if name in MATRICES or complex:
+        return builders[name](size, **options)
+    if size % 2:
+        raise ValueError(f"matrix {name!r} is complex: between real units it needs an even number of them; got {size}")
+    return realified(builders[name](size // 2, **options))

@@ -40,13 +40,22 @@ class Matrix(nn.Module):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What each free tensor is, as the map says: skew, angle, modulus, transient, coupling or plainly matrix."""
+        """What each free tensor is, as the map says: skew, reflector, angle, modulus, …, or plainly matrix."""
         return getattr(self.map, "kinds", None) or ("matrix",) * len(self.free)
 
     def readings(self) -> dict[str, float]:
         """Numbers worth watching while the matrix is trained, if its map has any."""
         read: Callable[[], dict[str, float]] | None = getattr(self.map, "readings", None)
         return {} if read is None else read()
+
+    def operator(self) -> Callable[[Tensor], Tensor] | None:
+        """Rows h → rows h Wᵀ without W, where the map knows how to and that is faster."""
+        if self.size < getattr(self.map, "operator_from", math.inf):
+            return None
+        free = self._free()
+        self._check_finite(free)
+        operator: Any = self.map.operator
+        return operator(*(f if f.dtype.itemsize > 2 else f.float() for f in free))
 
     def forward(self) -> Tensor:
         free = self._free()
@@ -73,7 +82,8 @@ class Matrix(nn.Module):
         if dtype.itemsize > 2 and not torch.is_autocast_enabled(device):
             return self.map(*free)
         with torch.autocast(device, enabled=False):
-            return self.map(*(f if dtype.itemsize > 2 else f.float() for f in free)).to(dtype)
+            W = self.map(*(f if dtype.itemsize > 2 else f.float() for f in free))
+            return W if W.is_complex() else W.to(dtype)  # there is no half of a complex number
 
     def _causes(self) -> list[Tensor]:
         return [*self._free(), *self.map.buffers()]

@@ -7,9 +7,9 @@ from steadygrad.matrices.matrix import check_square
 
 
 def orthogonality_error(W: Tensor) -> float:
-    """‖WᵀW − I‖_F."""
+    """‖WᴴW − I‖_F."""
     W = checked("orthogonality_error", W)
-    return float(torch.linalg.matrix_norm(W.mT @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)))
+    return float(torch.linalg.matrix_norm(W.mH @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)))
 
 
 def spectral_radius(W: Tensor) -> float:
@@ -21,7 +21,7 @@ def spectral_radius(W: Tensor) -> float:
 def departure_from_normality(W: Tensor) -> float:
     """(‖W‖_F² − Σ|λ|²)^½, Henrici's measure: 0 for a normal matrix."""
     W = checked("departure_from_normality", W)
-    excess = W.square().sum() - torch.linalg.eigvals(W).abs().square().sum()
+    excess = W.abs().square().sum() - torch.linalg.eigvals(W).abs().square().sum()
     return float(excess.clamp_min(0).sqrt())  # rounding may leave it just below 0
 
 
@@ -29,4 +29,9 @@ def checked(who: str, W: Tensor) -> Tensor:
     check_square(who, W)
     if wrong := int((~W.isfinite()).sum()):
         raise ValueError(f"{who} expects finite entries; got {wrong} NaN or infinite values")
-    return W.detach().double()
+    return doubled(W)
+
+
+def doubled(W: Tensor) -> Tensor:
+    """In double precision, real or complex as it is."""
+    return W.detach().to(torch.complex128 if W.is_complex() else torch.float64)

@@ -42,7 +42,7 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
         groups: dict[str, str] = {}
         for axis, metric in zip(axes[0], metrics, strict=True):
             for run, label in zip(runs, labels(runs), strict=True):
-                name = group_of(label)
+                name = plain(group_of(label))
                 colour = groups.setdefault(name, COLOURS[len(groups) % len(COLOURS)])
                 steps, values = run.curve(metric)
                 first = name not in axis.get_legend_handles_labels()[1]
@@ -50,18 +50,23 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
             finish(axis, metric, runs)
         figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right center")
         if title:
-            figure.suptitle(title)
+            figure.suptitle(plain(title))
         return save(figure, path)
 
 
+def plain(text: str) -> str:
+    """Not a formula, whatever stands in it."""
+    return text.replace("$", r"\$")
+
+
 def save(figure: Figure, path: str | Path) -> Path:
-    """As PNG, SVG or PDF, whichever the name ends in; whole or not at all."""
+    """As PNG, SVG or PDF, whichever the name ends in; whole or not at all. The figure is closed."""
     target = Path(path)
-    if target.suffix not in FORMATS:
-        raise ValueError(f"a figure expects a file name that ends in {', '.join(FORMATS)}; got {target.name}")
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.stem}.part{target.suffix}")
     try:
+        if target.suffix not in FORMATS:
+            raise ValueError(f"a figure expects a file name that ends in {', '.join(FORMATS)}; got {target.name}")
+        target.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(partial, metadata=FORMATS[target.suffix])
         partial.replace(target)
     finally:

@@ -115,18 +115,17 @@ def script_json(value: Any) -> str:
 
 def in_order(runs: Sequence[Run], papers: Sequence[PaperTable]) -> list[Run]:
     """By task, and within it as the papers' tables have the rows."""
-    places = {paper.path.parent / row["row"]: place for paper in papers for place, row in enumerate(paper.rows)}
+    rows = [paper.path.parent / row["row"] for paper in papers for row in paper.rows]
+    places = {row: place for place, row in enumerate(rows)}
     return sorted(runs, key=lambda run: (run.task, places.get(run.path.parent, len(places))))
 
 
 def first_of_each(runs: Sequence[Run], names: dict[Path, str]) -> dict[str, Run]:
-    """One run of every group: seeds look alike inside."""
+    """One run of every group, the first that has most to show: seeds look alike inside."""
     seen: dict[str, Run] = {}
-    for run in runs:
-        name = group_of(names[run.path])
-        if name not in seen or not seen[name].portrait:
-            seen[name] = run
-    return seen
+    for run in sorted(runs, key=lambda run: (run.portrait is None, not run.observations)):
+        seen.setdefault(group_of(names[run.path]), run)
+    return {group_of(names[run.path]): seen[group_of(names[run.path])] for run in runs}
 
 
 # papers, curves, settings
@@ -249,13 +248,14 @@ def eigenvalues(subjects: Sequence[Subject]) -> Section:
     panels: list[Chart] = []
     for s in subjects:
         rows = [row for row in s.observations if "matrices" in row] or [{"step": None, **s.portrait}]
-        for name in rows[-1].get("matrices", {}):
+        for name, last in rows[-1].get("matrices", {}).items():
+            real = not last.get("complex", False)  # then eigenvalues come in pairs, of which one is kept
             frames = [
                 {"step": row["step"], "re": re, "im": im}
                 for row in rows
                 for re, im in [row["matrices"][name]["eigenvalues"]]
             ]
-            panels.append({"name": matrix_name(s, name), "colour": s.colour, "mirrored": True, "frames": frames})
+            panels.append({"name": matrix_name(s, name), "colour": s.colour, "mirrored": real, "frames": frames})
     section = Section("Spectrum")
     if panels:
         trained = any(len(panel["frames"]) > 1 for panel in panels)

@@ -15,7 +15,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from steadygrad.report.figures import COLOURS, STYLE, curves, save
+from steadygrad.report.figures import COLOURS, STYLE, curves, plain, save
 from steadygrad.report.runs import Run, group_of, labels, part_name
 
 FLOOR = 1e-8
@@ -25,12 +25,16 @@ Portrait = dict[str, Any]
 
 def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Path]:
     """Curves of every task, and of the first run of every group whatever it has to show."""
-    written = []
+    written: list[Path] = []
     for task, group in groupby(sorted(runs, key=lambda run: run.task), key=lambda run: run.task):
         written.append(curves(list(group), folder / f"{file_name(task)}-curves.{format}", task))
     named = zip(map(group_of, labels(runs)), runs, strict=True)
     for name, run in dict(reversed(list(named))).items():  # the first of each name stays
-        written += draw(run, name, folder / file_name(name), format)
+        stem = folder / file_name(name)
+        taken = {path.name for path in written}
+        while any(other.startswith(f"{stem.name}-") for other in taken):
+            stem = stem.with_name(f"{stem.name}+")
+        written += draw(run, name, stem, format)
     return written
 
 
@@ -39,7 +43,7 @@ def draw(run: Run, name: str, stem: Path, format: str, kinds: Sequence[str] = ()
     with plt.rc_context(STYLE):
         return [
             save(make(), stem.with_name(f"{stem.name}-{kind}.{format}"))
-            for kind, make in drawings(run, name).items()
+            for kind, make in drawings(run, plain(name)).items()
             if not kinds or kind in kinds
         ]
 
@@ -65,7 +69,7 @@ def drawings(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
 
 
 def file_name(text: str) -> str:
-    return re.sub(r"[^\w.+-]+", "-", text).strip("-")
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "run"
 
 
 def reach(portrait: Portrait, name: str) -> Figure:
@@ -110,7 +114,9 @@ def eigenvalues(portrait: Portrait, name: str) -> Figure:
     for axis, (matrix, found) in zip(axes[0], matrices.items(), strict=True):
         axis.add_patch(Circle((0, 0), 1, fill=False, color="0.5", linewidth=1))
         re, im = found["eigenvalues"]
-        axis.scatter([*re, *re], [*im, *(-v for v in im)], s=9, color=COLOURS[0], alpha=0.8, linewidths=0)
+        if not found.get("complex"):  # of a pair one was kept
+            re, im = [*re, *re], [*im, *(-v for v in im)]
+        axis.scatter(re, im, s=9, color=COLOURS[0], alpha=0.8, linewidths=0)
         far = 1.08 * max(1.0, found["radius"])
         axis.set(xlim=(-far, far), ylim=(-far, far), aspect="equal", xlabel="Re λ", title=f"{name}: {matrix}")
         axis.title.set_fontsize(10)
@@ -123,7 +129,12 @@ def schur(found: Portrait, name: str) -> Figure:
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.3), layout="constrained")
     size = len(found["T"])
     square = [[abs(v) for v in row] + [0.0] * (size - len(row)) for row in found["T"]]
+    if len(found["moduli"]) == size > 1:  # complex units: Λ is diagonal
+        for k, modulus in enumerate(found["moduli"]):
+            square[k][k] = abs(modulus)
     for k, (angle, modulus) in enumerate(zip(found["angles"], found["moduli"], strict=False)):
+        if 2 * k + 1 >= size or len(found["moduli"]) == size:
+            break
         c, s = abs(modulus * math.cos(angle)), modulus * math.sin(angle)
         square[2 * k][2 * k] = square[2 * k + 1][2 * k + 1] = c
         square[2 * k][2 * k + 1] = abs(s)

@@ -4,8 +4,9 @@ import json
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,15 @@ TABLE_NEEDS = (
     "metric",
     "attained",
     "published",
+    "parameters",
+    "printed_parameters",
     "runs",
     "scale",
+    "reduced",
     "missing",
     "note",
 )
+RUN_NEEDS = ("seed", "status", "value", "seconds")
 NEEDED = ("status", "score", "steps", "parameters", "guessing_loss", "wall_seconds")
 
 
@@ -79,7 +84,24 @@ def spelled(value: Any) -> str:
             return "{ " + ", ".join(f"{key} = {quoted(item)}" for key, item in value.items()) + " }"
         case list():
             return "[" + ", ".join(map(quoted, value)) + "]"
+        case str() if reads_otherwise(value):
+            return quoted(value)
     return str(value)
+
+
+def reads_otherwise(word: str) -> bool:
+    """Whether it would be taken for a number, a list, true, none, …"""
+    try:
+        tomllib.loads(f"value = {word}")
+    except tomllib.TOMLDecodeError:
+        pass
+    else:
+        return True
+    try:
+        float(word)
+    except ValueError:
+        return word in ("", "none")
+    return True
 
 
 def quoted(value: Any) -> str:
@@ -96,7 +118,9 @@ def find(folders: Sequence[str | Path]) -> list[Run]:
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise ValueError(f"report expects folders with runs; {folder} is none")
-        runs += [read(path.parent) for path in sorted(folder.glob("**/result.json"))]
+        known = {run.path.resolve() for run in runs}
+        found = [path.parent for path in sorted(folder.glob("**/result.json"))]
+        runs += [read(path) for path in found if path.resolve() not in known]
     if not runs:
         raise ValueError(f"no runs in {', '.join(map(str, folders))}: a run has a result.json")
     return runs
@@ -108,29 +132,50 @@ def find_papers(folders: Sequence[str | Path]) -> list[PaperTable]:
     for path in [path for folder in folders for path in sorted(Path(folder).glob("**/table.json"))]:
         try:
             rows = json.loads(path.read_text("utf-8"))
-            _ = [row[key] for row in rows for key in TABLE_NEEDS]
+            check_table(rows)
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is not a table of reproduce: {error}") from None
+            raise ValueError(f"{path} is not a table of reproduce: {error!r}") from None
         found += [PaperTable(path, rows)] if rows else []
     return found
+
+
+def check_table(rows: Any) -> None:
+    """Has all that is read of it later, in the types that are read."""
+    if not isinstance(rows, list):
+        raise TypeError("expected a list of rows")
+    for row in rows:
+        _ = [row[key] for key in TABLE_NEEDS]
+        if row["published"] is not None and not is_number(row["published"]):
+            raise TypeError("published is no number")
+        if not isinstance(row["runs"], list):
+            raise TypeError("runs is no list")
+        for run in row["runs"]:
+            _ = [run[key] for key in RUN_NEEDS]
+            if run["value"] is not None and not is_number(run["value"]):
+                raise TypeError("value is no number")
 
 
 def read(folder: Path) -> Run:
     path = folder / "result.json"
     try:
         result = json.loads(path.read_text("utf-8"))
-        portrait = folder / "portrait.json"
-        run = Run(
-            folder,
-            result,
-            read_rows(folder / "metrics.jsonl"),
-            read_rows(folder / "observations.jsonl"),
-            json.loads(portrait.read_text("utf-8")) if portrait.exists() else None,
-        )
+        run = Run(folder, result, read_rows(folder / "metrics.jsonl"), read_rows(folder / "observations.jsonl"))
         _ = run.layer, run.task, run.seed, [result[key] for key in NEEDED]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a run's result: {error}") from None
-    return run
+    return replace(run, portrait=read_portrait(folder / "portrait.json"))
+
+
+def read_portrait(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        portrait = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not a portrait: {error}") from None
+    if not isinstance(portrait, dict):
+        raise ValueError(f"{path} is not a portrait: expected a table; got {type(portrait).__name__}")
+    return portrait
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -169,7 +214,7 @@ def distinct_paths(runs: Sequence[Run]) -> list[Path]:
 
 def group_of(label: str) -> str:
     """The same for all seeds."""
-    return label.split(" seed ")[0]
+    return re.sub(r" seed \d+$", "", label)
 
 
 def part_name(name: str, part: str) -> str:

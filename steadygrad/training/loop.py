@@ -290,11 +290,8 @@ class Trainer:
         self.directory.keep_rows(self.rows)
 
     def result(self, status: str, why: str | None) -> dict[str, Any]:
-        tables = self.settings.resolved()
         return {
-            "layer": tables["layer"],
-            "task": tables["task"],
-            "train": tables["train"],
+            **self.settings.complete(),
             "parameters": self.parameters,
             "seed": self.settings.seed,
             "steps": self.step,

@@ -111,17 +111,21 @@ class Settings:
 
     def resolved(self) -> dict[str, Any]:
         """With every default written out; what is None is left out, as TOML has no word for it."""
+        tables = self.complete()
+        known = {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
+        return {"seed": self.seed, **known}
+
+    def complete(self) -> dict[str, dict[str, Any]]:
+        """The three tables with every default, also those that are None."""
         layer = LAYERS[named("layer", self.layer, LAYERS)]
         defaults = {
             key: p.default for key, p in layer_options(layer).items() if p.default is not inspect.Parameter.empty
         }
-        tables = {
+        return {
             "layer": {"name": self.layer["name"], **defaults, **self.layer},
             "task": {"name": self.task["name"], **asdict(self.build_task())},
             "train": asdict(self.train),
         }
-        known = {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
-        return {"seed": self.seed, **known}
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any], who: str = "settings") -> "Settings":

@@ -582,3 +582,76 @@ def test_what_argparse_refuses_is_one_line_too(capsys, words):
     assert error.value.code == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n"), err.startswith("steadygrad: ")) == ("", 1, True)
+
+
+# report, as a page and as figures
+
+
+def test_report_writes_one_page(run, trained, tmp_path):
+    code, out, err = run("report", trained, "-o", "there/page.html")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == "written to there/page.html"
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["page.html"]
+    page = (tmp_path / "there" / "page.html").read_text("utf-8")
+    assert page.startswith("<!doctype html>")
+    assert f"<h1>Runs: {trained.name}</h1>" in page
+    for name in ("lstm", "nnrnn"):
+        assert f"<summary>{name}</summary>" in page
+        assert re.search(
+            rf"<code>steadygrad train {name} copy --layer\.[^<]* --task.delay 4 [^<]*--seed 0</code>", page
+        )
+    assert "Gradient of the loss along time" in page  # `train` has looked at them
+    assert run("report", trained, "-o", "page.html", "--title", "<mine>")[0] == 0
+    assert "<h1>&lt;mine&gt;</h1>" in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_report_draws_figures(run, trained, tmp_path):
+    some = tmp_path / "some"  # of what it has to show: a figure takes a while
+    some.mkdir()
+    for name in ("result.json", "metrics.jsonl"):
+        (some / name).write_bytes((trained / "nnrnn" / name).read_bytes())
+    portrait = json.loads((trained / "nnrnn" / "portrait.json").read_text("utf-8"))
+    (some / "portrait.json").write_text(json.dumps({key: portrait[key] for key in ("output_gradients", "schur")}))
+    code, out, err = run("report", some, "--figures", "there", "--format", "png")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == "3 figures in there"
+    names = ["copy-curves.png", "nnrnn-gradients.png", "nnrnn-schur.png"]
+    assert sorted(path.name for path in (tmp_path / "there").iterdir()) == names
+    assert all(is_png(path) for path in (tmp_path / "there").iterdir())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["some", "there"]
+
+
+@pytest.mark.parametrize("name", ["page.htm", "page", "page.HTML", "page.html.gz", "page.json"])
+def test_report_refuses_other_endings_before_it_writes(run, trained, tmp_path, name):
+    code, out, err = run("report", trained, "-o", name, "--figures", "there")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"report expects -o FILE.html or FILE.md; got {name}" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_report_refuses_other_formats_before_it_writes(capsys, trained, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(trained), "--figures", "there", "--format", "gif"])
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "invalid choice: 'gif'" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["{", "[3]", '[{"paper": "p"}]'])
+def test_report_names_a_table_that_was_altered(run, tmp_path, trained, content):
+    (tmp_path / "table.json").write_text(content)
+    code, _, err = run("report", trained, tmp_path, "-o", "page.html")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "table.json is not a table of reproduce: " in err
+    assert [path.name for path in tmp_path.iterdir()] == ["table.json"]
+
+
+def test_report_says_what_stands_in_its_way(run, trained, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for options in (["-o", "file/page.html"], ["--figures", "file"]):
+        code, _, err = run("report", trained, *options)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "file" in err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "mine")]

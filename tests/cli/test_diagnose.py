@@ -76,3 +76,80 @@ def test_bad_input_is_one_line(run, words, message):
     code, out, err = run("diagnose", *words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
+
+
+# as a page
+
+EXPLODES = """
+import torch
+
+def make():
+    layer = torch.nn.RNN(3, 4, nonlinearity="relu", bias=False)
+    torch.nn.init.constant_(layer.weight_hh_l0, 2.0)
+    return layer
+"""
+
+
+def page_of(path):
+    text = path.read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    assert [found.name for found in path.parent.iterdir()] == [path.name]
+    block = text.split('id="data">')[1].split("</script>")[0]
+    return text, [chart["title"] for chart in json.loads(block).values()]
+
+
+def test_a_layer_as_a_page(run, tmp_path):
+    target = tmp_path / "new" / "page.html"
+    code, out, err = run("diagnose", "lstm", "--layer.hidden_size", 6, "--steps", 20, "-o", target)
+    assert (code, err) == (0, f"written to {target}\n")
+    assert out.startswith("LSTM\n- ")
+    text, titles = page_of(target)
+    assert "<h1>Diagnosis: LSTM</h1>" in text
+    assert titles[0] == "Gradient of the last output along time"
+    assert any(title.startswith("What the state still knows") for title in titles)
+    assert "Eigenvalues of the recurrent matrices" in titles
+    assert "Gradients shrink" in text  # the finding stands there too
+
+
+def test_a_page_leaves_json_alone(run, tmp_path):
+    words = ["diagnose", "nnrnn", "--layer.hidden_size", 6, "--steps", 20, "--json"]
+    code, out, err = run(*words, "-o", tmp_path / "page.html")
+    assert (code, err.count("\n")) == (0, 1)
+    assert json.loads(out) == json.loads(run(*words)[1])
+    assert any(title.startswith("|T| of NNRNN") for title in page_of(tmp_path / "page.html")[1])
+
+
+def test_a_trained_run_as_a_page(run, tmp_path):
+    settings = ["--layer.hidden_size", 6, "--task.delay", 5, "--train.steps", 3]
+    assert run("train", "gru", "copy", *settings, "--out", tmp_path / "run")[0] == 0
+    code, _, err = run("diagnose", tmp_path / "run", "-o", tmp_path / "new" / "page.html")
+    assert (code, err.count("\n")) == (0, 1)
+    text, titles = page_of(tmp_path / "new" / "page.html")
+    assert "One step's gain and its bound: GRU" in titles
+
+
+def test_ones_own_module_as_a_page(run, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    target = tmp_path / "new" / "page.html"
+    code, _, err = run("diagnose", f"{tmp_path / 'mine.py'}:Own", "--inputs", 3, "--steps", 20, "-o", target)
+    assert (code, err.count("\n")) == (0, 1)
+    assert "Own: inner.weight_hh_l0[2]" in page_of(target)[0]
+
+
+def test_a_network_that_explodes_as_a_page(run, tmp_path):
+    """Eight times as much with every step: what the page is for."""
+    (tmp_path / "explodes.py").write_text(EXPLODES)
+    target = tmp_path / "new" / "page.html"
+    code, out, err = run("diagnose", f"{tmp_path / 'explodes.py'}:make", "--steps", 60, "-o", target)
+    assert (code, err.count("\n")) == (0, 1)
+    assert "Gradients grow tenfold" in out
+    assert "Gradients grow tenfold" in page_of(target)[0]
+
+
+@pytest.mark.parametrize("name", ["page.md", "page", "page.htm", "page.png", ".html/page.HTML"])
+def test_other_endings_are_refused_before_anything_is_written(run, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("diagnose", "lstm", "-o", name)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"diagnose expects -o FILE.html; got {name}" in err
+    assert list(tmp_path.iterdir()) == []

@@ -41,7 +41,7 @@ def x():
 def test_jacobians_multiply_to_the_gradient_of_the_whole(make, x):
     """Of the last state's sum with respect to every input, by autograd through the whole sequence."""
     torch.manual_seed(0)
-    module = make().double()
+    module = make().double().eval()
     found = jacobians(module, x)
     g = torch.ones(sum(found.parts), dtype=torch.float64)
     expected = x.clone().requires_grad_()
@@ -57,13 +57,14 @@ def test_jacobians_multiply_to_the_gradient_of_the_whole(make, x):
 def test_gradient_norms_follow_the_jacobians(make, x):
     torch.manual_seed(0)
     module = make().double()
-    direction = torch.randn(4, dtype=torch.float64)
+    width = getattr(module, "output_size", 4)
+    direction = torch.randn(width, dtype=torch.float64)
     norms = gradient_norms(module, x, loss=lambda outputs: outputs[-1] @ direction)
     assert norms.shape == (6,)
     found = jacobians(module, x)
     g = torch.zeros(sum(found.parts), dtype=torch.float64)
-    last = found.parts[0] - 4  # the last layer's h, which is the output
-    g[last : last + 4] = direction
+    last = found.parts[0] - width  # the last layer's h, which is the output
+    g[last : last + width] = direction
     for t in reversed(range(6)):
         g = g @ found.state[t]
         torch.testing.assert_close(norms[t], g.norm())

@@ -9,7 +9,7 @@ from torch import nn
 
 from steadygrad.diagnostics import gate_bound
 from steadygrad.diagnostics.gates import gate_values
-from steadygrad.layers import GRU, LSTM, NCGRU
+from steadygrad.layers import GORU, GRU, LSTM, NCGRU
 
 
 @pytest.fixture
@@ -80,6 +80,6 @@ def test_corollary_2_gates_open_or_closed_unit_by_unit(x):
 
 
 def test_other_modules_are_refused(x):
-    for module in (LSTM(3, 4), nn.GRU(3, 4), GRU(3, 4, num_layers=2)):
+    for module in (LSTM(3, 4), nn.GRU(3, 4), GRU(3, 4, num_layers=2), GRU(3, 4, reset="after"), GORU(3, 4)):
         with pytest.raises(ValueError, match="expects a GRU of one level"):
             gate_bound(module.double(), x)

@@ -39,23 +39,27 @@ class Problem:
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         weights = torch.Generator().manual_seed(1)
         sum((o * torch.randn(o.shape, generator=weights, dtype=o.dtype)).sum() for o in outputs).backward()
-        return [o.detach() for o in outputs] + [leaf.grad for leaf in leaves if leaf is not None]
+        # a leaf from which everything is detached has no gradient by definition, and zeros by the fast paths
+        gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves if leaf is not None]
+        return [o.detach() for o in outputs] + gradients
 
 
 def problem(cell: str, activation: str, steps: Steps, N: int, I: int, dtype: torch.dtype, bias: bool = True) -> Problem:
     def random(*shape: int, scale: float = 1.0) -> Tensor:
         return scale * torch.randn(*shape, dtype=dtype)
 
-    gates = {"elman": 1, "gru": 3, "lstm": 4}[cell]
+    gates = {"elman": 1, "gru": 3, "gru-after": 3, "lstm": 4, "lstm-detached": 4}[cell]
     x, initial = random(steps.rows, I), random(steps.batch, N)
     W, U = random(gates * N, I), random(gates * N, N, scale=0.7 / N**0.5)
     b = random(gates * N, scale=0.3) if bias else None
     if cell == "elman":
         return Problem(elman_unroll, [x, W, U, b, initial], (activation, steps))
-    if cell == "gru":
+    if cell.startswith("gru"):
         modulus = random(N, scale=0.3) if activation == "modrelu" else None
-        return Problem(gru_unroll, [x, W, U, b, modulus, initial], (activation, steps))
-    return Problem(lstm_unroll, [x, W, U, b, initial, random(steps.batch, N)], (steps,))
+        rest = (activation, steps, "after") if cell == "gru-after" else (activation, steps)
+        return Problem(gru_unroll, [x, W, U, b, modulus, initial], rest)
+    rest = (steps, torch.rand(len(steps.sizes)) < 0.5) if cell == "lstm-detached" else (steps,)
+    return Problem(lstm_unroll, [x, W, U, b, initial, random(steps.batch, N)], rest)
 
 
 def assert_same(got: list[Tensor], expected: list[Tensor], dtype: torch.dtype) -> None:
@@ -64,7 +68,8 @@ def assert_same(got: list[Tensor], expected: list[Tensor], dtype: torch.dtype) -
         torch.testing.assert_close(g, e, rtol=0, atol=TOLERANCE[dtype] * scale)
 
 
-CELLS = [*(("elman", a) for a in ACTIVATIONS), *(("gru", a) for a in ACTIVATIONS), ("lstm", "tanh")]
+EXACT = [*((cell, a) for cell in ("elman", "gru", "gru-after") for a in ACTIVATIONS), ("lstm", "tanh")]
+CELLS = [*EXACT, ("lstm-detached", "tanh")]  # which leaves gradients out on purpose
 every_cell = pytest.mark.parametrize(("cell", "activation"), CELLS)
 lengths = st.lists(st.integers(1, 9), min_size=1, max_size=14)
 
@@ -143,7 +148,7 @@ def test_a_gradient_that_is_one_number_spread_out(cell, activation, backend):
 
 
 @needs_c
-@every_cell
+@pytest.mark.parametrize(("cell", "activation"), EXACT)
 @pytest.mark.parametrize("backend", ["c", "python"])
 def test_gradcheck(cell, activation, backend, monkeypatch):
     monkeypatch.setenv(VARIABLE, backend)
@@ -155,6 +160,82 @@ def test_gradcheck(cell, activation, backend, monkeypatch):
         return case.kernel(*(None if t is None else next(left) for t in case.tensors), *case.rest)
 
     assert torch.autograd.gradcheck(run, present)
+
+
+def detached_problem(mask: Tensor | None, steps: Steps, dtype: torch.dtype) -> Problem:
+    torch.manual_seed(0)
+    case = problem("lstm", "tanh", steps, 21, 3, dtype)
+    case.rest = (steps, mask)
+    return case
+
+
+MASKS = {"none": [0, 0, 0, 0, 0], "all": [1, 1, 1, 1, 1], "some": [0, 1, 1, 0, 1]}
+LAYOUTS = {"padded": (5, 5, 5, 5, 5), "packed": (5, 4, 4, 2, 1)}
+
+
+@needs_c
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_detached_steps(mask, sizes, reverse, dtype):
+    """Values never change, gradients do as in the definition; where no step is detached nothing changes at all."""
+    steps = Steps(sizes, reverse)
+    expected = detached_problem(torch.tensor(mask), steps, dtype).solve("reference")
+    for backend in ("c", "python", "reference"):
+        got = detached_problem(torch.tensor(mask), steps, dtype).solve(backend)
+        plain = detached_problem(None, steps, dtype).solve(backend)
+        assert_same(got, expected, dtype)
+        assert all(torch.equal(a, b) for a, b in zip(got[:2], plain[:2], strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(got, plain, strict=True)) == (not any(mask))
+        as_floats = detached_problem(torch.tensor(mask, dtype=dtype), steps, dtype).solve(backend)
+        assert all(torch.equal(a, b) for a, b in zip(got, as_floats, strict=True))
+
+
+@needs_c
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("backend", ["c", "python", "reference"])
+def test_a_detached_step_is_the_step_in_the_order_of_time(backend, reverse, monkeypatch):
+    """One sequence, one step detached: the state that it starts from gets nothing from the other side but through c."""
+    monkeypatch.setenv(VARIABLE, backend)
+    steps, N, T, t = Steps((1,) * 6, reverse), 4, 6, 2
+    x, W, U, b, initial, cells = problem("lstm", "tanh", steps, N, 2, torch.float64).tensors
+    detached = torch.arange(T) == t
+    cut = lstm_unroll(x, W, U.requires_grad_(), b, initial, cells, steps, detached)[0]
+    beyond = range(t + 1) if reverse else range(t, T)  # steps that come after the cut
+    (got,) = torch.autograd.grad(cut[list(beyond)].sum(), U)
+    # the same by two walks: one up to the cut, and one from there on whose h is a constant
+    early, late = (range(t + 1, T), range(t + 1)) if reverse else (range(t), range(t, T))
+    first = lstm_unroll(x[list(early)], W, U, b, initial, cells, Steps((1,) * len(early), reverse))
+    last = slice(0, 1) if reverse else slice(-1, None)
+    second = lstm_unroll(
+        x[list(late)], W, U, b, first[0][last].detach(), first[1][last], Steps((1,) * len(late), reverse)
+    )
+    (expected,) = torch.autograd.grad(second[0].sum(), U)
+    torch.testing.assert_close(got, expected)
+
+
+@needs_c
+@pytest.mark.parametrize("backend", ["c", "python"])
+def test_gradcheck_with_no_step_detached(backend, monkeypatch):
+    monkeypatch.setenv(VARIABLE, backend)
+    case = problem("lstm", "tanh", Steps((3, 2, 2)), 5, 2, torch.float64)
+    present = [t.requires_grad_() for t in case.tensors]
+    assert torch.autograd.gradcheck(lambda *values: lstm_unroll(*values, case.rest[0], torch.zeros(3)), present)
+
+
+def test_detached_of_another_length_is_refused():
+    case = detached_problem(torch.zeros(4), Steps.padded(5, 2), torch.float32)
+    with pytest.raises(ValueError, match=r"lstm_unroll expects detached of shape \(5,\); got \(4,\)"):
+        case.solve("auto")
+
+
+@pytest.mark.parametrize("reset", ["before", "after"])
+def test_only_a_reset_after_the_product_keeps_the_product(reset):
+    case = problem("gru", "tanh", Steps.padded(3, 2), 4, 2, torch.float32)
+    case.tensors[0].requires_grad_()
+    *_, products = gru_unroll(*case.tensors, *case.rest, reset).grad_fn.saved_tensors
+    assert (products is None) == (reset == "before")
 
 
 @needs_c

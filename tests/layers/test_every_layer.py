@@ -70,7 +70,7 @@ def test_batch_members_are_independent(make, form, x):
 @every_form
 def test_gradients_match_finite_differences(make, form):
     """Over every parameter, the input and the initial state."""
-    layer = build(make, **form)
+    layer = build(make, **form).eval()  # in training a matrix may take an update for a reason to move its base
     x, start = torch.randn(3, 2, I, dtype=torch.float64), random_state(layer, 2)
     names, values = zip(*layer.named_parameters(), strict=True)
 
@@ -108,10 +108,10 @@ def test_packed_equals_one_by_one(make, form, sorted):
 @every_form
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_shaped_as_torch(make, form, batch_first, x):
-    """Batched, unbatched, batch first: the shapes of torch.nn.GRU or LSTM."""
+    """Batched, unbatched, batch first: the shapes of a torch.nn.GRU or LSTM with as many features."""
     layer = build(make, batch_first=batch_first, **form)
     twin = torch.nn.LSTM if len(layer.state_sizes) == 2 else torch.nn.GRU
-    theirs = twin(I, N, batch_first=batch_first, dtype=torch.float64, **form)
+    theirs = twin(I, layer.state_sizes[0], batch_first=batch_first, dtype=torch.float64, **form)
     for input in (x, x[:, 0]):
         (ours, our_state), (output, state) = layer(input), theirs(input)
         assert ours.shape == output.shape
@@ -129,7 +129,7 @@ def test_backward_direction_reads_backwards(make, x):
     one.cells[0].load_state_dict(both.cells[1].state_dict())
     output, end = both(x)
     reverse, reverse_end = one(x.flip(0))
-    torch.testing.assert_close(output[..., N:], reverse.flip(0))
+    torch.testing.assert_close(output[..., one.output_size :], reverse.flip(0))
     for a, b in zip(parts(end), parts(reverse_end), strict=True):
         torch.testing.assert_close(a[1:], b)
 
@@ -161,9 +161,10 @@ def test_saved_in_the_midst_of_training_goes_on_the_same(make, x, tmp_path):
     save_file(layer.state_dict(), tmp_path / "layer.safetensors")
     other.load_state_dict(load_file(tmp_path / "layer.safetensors"))
     other_optimizer = torch.optim.SGD(other.parameters(), lr=0.01)
-    for _ in range(3):
-        update(layer, optimizer)
-        update(other, other_optimizer)
+    for step in range(3):
+        for goes_on, its_optimizer in ((layer, optimizer), (other, other_optimizer)):
+            torch.manual_seed(step)  # for what a layer draws while it is trained
+            update(goes_on, its_optimizer)
     for a, b in zip(layer.state_dict().values(), other.state_dict().values(), strict=True):
         assert torch.equal(a, b)
 
@@ -263,9 +264,10 @@ def test_bad_state_is_explained(make, x):
     def give(*state):
         layer(x, state if len(state) > 1 else state[0])
 
-    with pytest.raises(ValueError, match=r"expects a hidden state of shape \(1, 4, 6\); got \(1, 3, 6\)"):
+    size = layer.state_sizes[0]
+    with pytest.raises(ValueError, match=rf"expects a hidden state of shape \(1, 4, {size}\); got \(1, 3, {size}\)"):
         give(*(s[:, :3] for s in good))
-    with pytest.raises(ValueError, match=r"expects a hidden state of shape \(1, 6\); got \(1, 4, 6\)"):
+    with pytest.raises(ValueError, match=rf"expects a hidden state of shape \(1, {size}\); got \(1, 4, {size}\)"):
         layer(x[:, 0], good if len(good) > 1 else good[0])
     with pytest.raises(ValueError, match=r"expects a hidden state of type torch.float64; got torch.float32"):
         give(*(s.float() for s in good))

@@ -1,5 +1,6 @@
 """One number a layer that somebody else computed: torch, the authors' code, or a closed form."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,17 @@ import pytest
 import torch
 
 from steadygrad import layers
-from steadygrad.matrices import Exponential, Matrix, RealSchur, ScaledCayley, build, measures, skew_free
+from steadygrad.matrices import (
+    MATRICES,
+    Exponential,
+    Householder,
+    Matrix,
+    RealSchur,
+    ScaledCayley,
+    build,
+    measures,
+    skew_free,
+)
 
 ORACLES = Path(__file__).parents[1] / "oracles"
 
@@ -82,6 +93,28 @@ def test_gru_is_torch_gru_where_the_two_definitions_meet(x):
     copy_to_torch(cell, theirs, 0, "", (cell.W * sign[:, None], U), cell.b * sign)
     for a, b in zip(ours(x), theirs(x), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_gru_with_its_reset_after_the_product_is_torch_gru(x):
+    """Where torch's b_hn, the one bias inside the reset, is 0: values and the gradients of all weights."""
+    options = {"num_layers": 2, "bidirectional": True, "dtype": torch.float64}
+    ours, theirs = layers.GRU(3, 6, reset="after", **options), torch.nn.GRU(3, 6, **options)
+    sign = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64).repeat_interleave(6)
+    ends = [f"l{level}{suffix}" for level in range(2) for suffix in ("", "_reverse")]
+    for cell, end in zip(ours.cells, ends, strict=True):
+        U = torch.cat([matrix() for matrix in cell.U])
+        copy_to_torch(cell, theirs, int(end[1]), end[2:], (cell.W * sign[:, None], U * sign[:, None]), cell.b * sign)
+    h_0 = torch.randn(4, 4, 6, dtype=torch.float64)
+    (output, h), (their_output, their_h) = ours(x, h_0), theirs(x, h_0)
+    torch.testing.assert_close(output, their_output)
+    torch.testing.assert_close(h, their_h)
+    output.square().sum().backward()
+    their_output.square().sum().backward()
+    for cell, end in zip(ours.cells, ends, strict=True):
+        torch.testing.assert_close(cell.W.grad * sign[:, None], getattr(theirs, f"weight_ih_{end}").grad)
+        torch.testing.assert_close(cell.b.grad * sign, getattr(theirs, f"bias_ih_{end}").grad)
+        U_grad = torch.cat([matrix.free[0].grad for matrix in cell.U])
+        torch.testing.assert_close(U_grad * sign[:, None], getattr(theirs, f"weight_hh_{end}").grad)
 
 
 def loss_and_gradients(layer, o, h_0=None):
@@ -201,6 +234,227 @@ def test_ncgru_by_hand(orthogonal):
     torch.testing.assert_close(layer(x)[1][0], h)
 
 
+@pytest.mark.parametrize("recurrent", ["exponential", {"name": "cayley", "reflections": 2}, "free"], ids=str)
+def test_goru_by_hand(recurrent):
+    """Section 3 of Jing et al., in numpy, one sequence after the other: g keeps, 1 − g renews."""
+    layer = layers.GORU(2, 5, recurrent=recurrent, dtype=torch.float64)
+    cell = layer.cells[0]
+    with torch.no_grad():
+        for parameter in (cell.W, cell.b, cell.modulus, *cell.U[0].parameters(), *cell.U[1].parameters()):
+            parameter.normal_(std=0.5)
+    Q = layer.matrices()["candidate_l0"].detach()
+    assert (measures.orthogonality_error(Q) < 1e-10) == (recurrent != "free")
+    U_r, U_g, Q = (W.detach().numpy() for W in layer.matrices().values())
+    W_r, W_g, W_c = np.split(cell.W.detach().numpy(), 3)
+    b_r, b_g = np.split(cell.b.detach().numpy(), 2)
+    b = cell.modulus.detach().numpy()
+    x = np.random.default_rng(0).normal(size=(6, 3, 2))
+    states = np.zeros((6, 3, 5))
+    for i in range(3):
+        h = np.zeros(5)
+        for t in range(6):
+            r = 1 / (1 + np.exp(-(W_r @ x[t, i] + U_r @ h + b_r)))
+            g = 1 / (1 + np.exp(-(W_g @ x[t, i] + U_g @ h + b_g)))
+            z = r * (Q @ h) + W_c @ x[t, i]
+            h = g * h + (1 - g) * np.sign(z) * np.maximum(np.abs(z) + b, 0)
+            states[t, i] = h
+    np.testing.assert_allclose(layer(torch.from_numpy(x))[0].detach().numpy(), states, rtol=1e-12, atol=1e-14)
+
+
+def test_goru_starts_as_the_authors_code():
+    layer = layers.GORU(3, 40)
+    cell = layer.cells[0]
+    assert (cell.b[:40] == 2).all()
+    assert 0.2 < cell.b[40:].abs().max() <= (3 / 40) ** 0.5
+    assert (cell.modulus == 0.01).all()
+    for small in (cell.W, cell.U[0](), cell.U[1]()):
+        assert 0.0095 < small.abs().max() <= 0.01
+    assert (layers.GORU(3, 40, reset_bias=-1.0).cells[0].b[:40] == -1).all()
+    N, I = 40, 3
+    assert sum(p.numel() for p in layer.parameters()) == 3 * N * I + 2 * N * N + N * (N - 1) // 2 + 3 * N
+
+
+def h_detach_loop(cell, x, state, detached):
+    """One sequence x (time, inputs) as the authors' code walks it: h is detached or not before it goes into a step."""
+    U = torch.cat([matrix() for matrix in cell.U])
+    h, c = state
+    states = []
+    for x_t, stop in zip(x, detached, strict=True):
+        h = h.detach() if stop else h
+        i, f, g, o = (cell.W @ x_t + U @ h + cell.b).chunk(4)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        states.append(h)
+    return torch.stack(states), h, c
+
+
+def gradients_of(output, weights, *leaves):
+    return torch.autograd.grad((output * weights).sum(), leaves, materialize_grads=True)
+
+
+@pytest.mark.parametrize("backend", ["c", "python", "reference"])
+def test_h_detach_with_certainty_is_the_authors_loop(backend, monkeypatch):
+    monkeypatch.setenv("STEADYGRAD_KERNELS", backend)
+    layer = layers.HDetachLSTM(3, 6, detach_probability=1.0, dtype=torch.float64)
+    x, *state = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((7, 3), (1, 6), (1, 6)))
+    weights = torch.randn(7, 6, dtype=torch.float64)
+    leaves = (x, *state, *layer.parameters())
+    output, (h, c) = layer(x, tuple(state))
+    expected, last_h, last_c = h_detach_loop(layer.cells[0], x, [s[0] for s in state], [True] * 7)
+    for a, b in ((output, expected), (h[0], last_h), (c[0], last_c)):
+        torch.testing.assert_close(a, b)
+    ours, theirs = gradients_of(output, weights, *leaves), gradients_of(expected, weights, *leaves)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+    assert not ours[1].any()  # nothing gets back to h_0,
+    assert ours[2].all()  # all to c_0
+
+
+@pytest.mark.parametrize("backend", ["c", "python", "reference"])
+def test_h_detach_draws_a_step_for_the_whole_batch(backend, monkeypatch):
+    """Two directions, sequences of unequal length: the same seed tells the authors' loop when to detach."""
+    monkeypatch.setenv("STEADYGRAD_KERNELS", backend)
+    layer = layers.HDetachLSTM(3, 6, detach_probability=0.5, bidirectional=True, dtype=torch.float64)
+    sequences = [torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (9, 5, 5, 2)]
+    weights = torch.randn(sum(map(len, sequences)), 12, dtype=torch.float64)
+    torch.manual_seed(3)
+    packed, _ = layer(torch.nn.utils.rnn.pack_sequence(sequences))
+    output = torch.cat(torch.nn.utils.rnn.unpack_sequence(packed))
+    torch.manual_seed(3)
+    detached = [(torch.rand(9) < 0.5).tolist() for _ in range(2)]
+    assert {True, False} == set(detached[0]) == set(detached[1])
+    assert detached[0] != detached[1]
+    start = (torch.zeros(6, dtype=torch.float64),) * 2
+    both = []
+    for x in sequences:
+        n = len(x)
+        ahead, *_ = h_detach_loop(layer.cells[0], x, start, detached[0][:n])
+        back, *_ = h_detach_loop(layer.cells[1], x.flip(0), start, detached[1][:n][::-1])
+        both.append(torch.cat([ahead, back.flip(0)], dim=1))
+    expected = torch.cat(both)
+    torch.testing.assert_close(output, expected)
+    leaves = (*sequences, *layer.parameters())
+    for a, b in zip(gradients_of(output, weights, *leaves), gradients_of(expected, weights, *leaves), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(("probability", "training"), [(0.0, True), (0.25, False)], ids=["never", "in evaluation"])
+def test_h_detach_is_lstm_bit_for_bit(x, probability, training):
+    options = {"num_layers": 2, "bidirectional": True, "dtype": torch.float64}
+    layer, lstm = layers.HDetachLSTM(3, 6, detach_probability=probability, **options), layers.LSTM(3, 6, **options)
+    lstm.load_state_dict(layer.state_dict())
+    layer.train(training)
+    before = torch.get_rng_state()
+    found = []
+    for one in (layer, lstm):
+        leaf = x.clone().requires_grad_()
+        output, (h, c) = one(leaf)
+        (output.square().sum() + h.sum() + c.sum()).backward()
+        found.append([output, h, c, leaf.grad, *(p.grad for p in one.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert torch.equal(before, torch.get_rng_state()) == (not training)
+
+
+def test_h_detach_changes_gradients_only(x):
+    layer, lstm = layers.HDetachLSTM(3, 6, dtype=torch.float64), layers.LSTM(3, 6, dtype=torch.float64)
+    lstm.load_state_dict(layer.state_dict())
+    outputs = [one(x)[0] for one in (layer, lstm)]
+    assert torch.equal(*outputs)
+    for output in outputs:
+        output.sum().backward()
+    assert not torch.allclose(layer.cells[0].W.grad, lstm.cells[0].W.grad)
+
+
+def test_h_detach_without_gradients_draws_nothing(x):
+    layer = layers.HDetachLSTM(3, 6, dtype=torch.float64)
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        layer(x)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_h_detach_draws_as_often_as_it_says():
+    cell = layers.HDetachLSTM(3, 6, detach_probability=0.25).cells[0]
+    draws = torch.stack([cell.detached(100) for _ in range(1000)]).double()
+    spread = (0.25 * 0.75 / draws.numel()) ** 0.5
+    assert abs(draws.mean() - 0.25) < 4 * spread
+    assert ((draws.mean(0) - 0.25).abs() < 4.5 * spread * 10).all()  # at every step alike
+    together = (draws[:, 1:] * draws[:, :-1]).mean()  # and whatever the step before drew
+    assert abs(together - 0.25**2) < 4 * (0.0625 * 0.9375 / draws.numel()) ** 0.5 * 1.5
+
+
+def reflections_in_numpy(free, size):
+    """The product of the reflections whose vectors are packed in ``free``, by what each does to the identity."""
+    vectors, free = [], free.detach().numpy()
+    while len(free):
+        u, free = np.split(free, [size - len(vectors)])
+        vectors.append(u)
+    W = np.eye(size)
+    for i, u in reversed(list(enumerate(vectors))):  # the last acts first
+        W[i:] -= 2 * np.outer(u, u @ W[i:]) / (u @ u)
+    return W
+
+
+def walk_in_numpy(cell, W, x):
+    """h_t = modReLU(U x_t + W h_{t−1}; b) for one sequence."""
+    U, b, h, states = cell.U.detach().numpy(), cell.b.detach().numpy(), np.zeros(len(W)), []
+    for x_t in x:
+        z = U @ x_t + W @ h
+        h = np.sign(z) * np.maximum(np.abs(z) + b, 0)
+        states.append(h)
+    return np.stack(states)
+
+
+@pytest.mark.parametrize("reflections", [None, 1, 3])
+def test_ornn_by_hand(reflections):
+    """Mhammedi et al. in numpy, reflection by reflection."""
+    layer = layers.ORNN(2, 5, reflections=reflections, dtype=torch.float64)
+    cell = layer.cells[0]
+    with torch.no_grad():
+        cell.b.normal_(std=0.1)
+        cell.W.free[0].normal_()
+    x = np.random.default_rng(0).normal(size=(6, 2))
+    expected = walk_in_numpy(cell, reflections_in_numpy(cell.W.free[0], 5), x)
+    np.testing.assert_allclose(layer(torch.from_numpy(x))[0].detach().numpy(), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("reflections", [None, 2])
+def test_spectral_rnn_by_hand(reflections):
+    """Zhang, Lei & Dhillon in numpy: the singular values by their sigmoid, the bases reflection by reflection."""
+    layer = layers.SpectralRNN(2, 5, margin=0.3, reflections=reflections, dtype=torch.float64)
+    cell = layer.cells[0]
+    with torch.no_grad():
+        for parameter in (cell.b, *cell.W.free):
+            parameter.normal_()
+    left, right, p = cell.W.free
+    sigma = 1 + 2 * 0.3 * (1 / (1 + np.exp(-p.detach().numpy())) - 0.5)
+    W = reflections_in_numpy(left, 5) @ np.diag(sigma) @ reflections_in_numpy(right, 5).T
+    x = np.random.default_rng(0).normal(size=(6, 2))
+    expected = walk_in_numpy(cell, W, x)
+    np.testing.assert_allclose(layer(torch.from_numpy(x))[0].detach().numpy(), expected, rtol=0, atol=1e-12)
+
+
+def test_reflections_are_16_unless_there_are_fewer_units():
+    for make, parts in ((layers.ORNN, 1), (layers.SpectralRNN, 2)):
+        for hidden, count in ((64, 904), (16, 136), (5, 15)):
+            assert [f.numel() for f in make(3, hidden).cells[0].W.free[:parts]] == [count] * parts
+    assert layers.SpectralRNN(3, 64, bases="exponential").cells[0].W.free[0].numel() == 2016
+
+
+def test_pull_keeps_a_free_matrix_near_orthogonal():
+    """λ Σ ‖WᵀW − I‖_F² over all levels and directions, with its gradient 4 λ W (WᵀW − I)."""
+    layer = layers.OrthogonalRNN(2, 6, 2, bidirectional=True, pull=0.5, dtype=torch.float64)
+    assert layer.penalty().item() < 1e-10
+    with torch.no_grad():
+        for cell in layer.cells:
+            cell.W.free[0].mul_(1.1)
+    layer.penalty().backward()
+    assert layer.penalty().item() == pytest.approx(0.5 * 4 * 6 * (1.1**2 - 1) ** 2)
+    W = layer.cells[3].W.free[0]
+    torch.testing.assert_close(W.grad, 4 * 0.5 * W.detach() * (1.1**2 - 1))
+    assert layers.OrthogonalRNN(2, 6).penalty() == 0.0
+
+
 def count(layer, outputs):
     """Parameters of the layer and a linear read-out."""
     return sum(p.numel() for p in layer.parameters()) + (layer.output_size + 1) * outputs
@@ -221,11 +475,12 @@ def test_parameter_counts_of_the_papers(layer, outputs, expected):
 
 
 def test_any_cell_takes_any_matrix(x):
-    for recurrent in ("free", "exponential", "dtriv", "cayley", "neumann", "schur", "eigenvalue", "longshort"):
+    for recurrent in MATRICES:
         for layer in (
             layers.RNN(3, 6, recurrent=recurrent, dtype=torch.float64),
             layers.GRU(3, 6, recurrent=recurrent, dtype=torch.float64),
             layers.LSTM(3, 6, recurrent=recurrent, dtype=torch.float64),
+            layers.GORU(3, 6, recurrent=recurrent, dtype=torch.float64),
         ):
             layer(x)[0].sum().backward()
             assert all(p.grad is not None for p in layer.parameters())
@@ -263,10 +518,25 @@ def test_matrices_by_gate_by_table_and_by_function():
         (lambda: layers.ScoRNN(3, 6, reflections=-1), r"reflections.*0 … 6; got -1"),
         (lambda: layers.NCGRU(3, 6, reflections=7), r"reflections.*0 … 6; got 7"),
         (lambda: layers.ExpRNN(3, 6, init="nonsense"), "no initialiser 'nonsense'; choose from"),
+        (lambda: layers.ORNN(3, 6, reflections=7), r"reflections.*1 … 6; got 7"),
+        (lambda: layers.ORNN(3, 6, init="nonsense"), "no initialiser 'nonsense' of reflections; choose from"),
+        (lambda: layers.SpectralRNN(3, 6, margin=2), "margin between 0 and 1; got 2"),
+        (lambda: layers.SpectralRNN(3, 6, bases="givens"), "bases to be one of householder, exponential; got 'givens'"),
+        (
+            lambda: layers.OrthogonalRNN(3, 6, pull=-1),
+            "OrthogonalRNN expects pull to be a number of at least 0; got -1",
+        ),
         (lambda: layers.NCGRU(3, 6, orthogonal="u"), "NCGRU expects orthogonal to be one of c, rc, ruc; got 'u'"),
         (lambda: layers.NCGRU(3, 6, order=4), "order"),
         (lambda: layers.LSTM(3, 6, bias=False, forget_bias=1.0), "forget_bias"),
         (lambda: layers.ENRNN(3, 6, short_size=7), "short_size|short"),
+        (lambda: layers.GRU(3, 6, reset="between"), "GRU expects reset to be before or after.*; got 'between'"),
+        (lambda: layers.GORU(3, 6, recurrent="unknown"), "no matrix 'unknown'"),
+        (
+            lambda: layers.HDetachLSTM(3, 6, detach_probability=1.5),
+            "HDetachLSTM expects detach_probability between 0 and 1; got 1.5",
+        ),
+        (lambda: layers.HDetachLSTM(3, 6, detach_probability=float("nan")), "between 0 and 1; got nan"),
     ],
 )
 def test_bad_settings_are_explained(make, message):
@@ -276,3 +546,21 @@ def test_bad_settings_are_explained(make, message):
 
 def test_forget_bias():
     assert (layers.LSTM(3, 4, forget_bias=2.0).cells[0].b[4:8] == 2).all()
+
+
+@pytest.mark.parametrize("reflections", [1, 3])
+def test_ornn_without_its_matrix_is_the_same(reflections, monkeypatch):
+    """Values and gradients; real rows, no W."""
+    torch.manual_seed(0)
+    layer = layers.ORNN(3, 6, reflections=reflections, dtype=torch.float64)
+    x = torch.randn(7, 4, 3, dtype=torch.float64)
+    results = []
+    for smallest in (math.inf, 1):
+        monkeypatch.setattr(Householder, "operator_from", smallest)
+        assert (layer.cells[0].W.operator() is None) == (smallest == math.inf)
+        layer.zero_grad()
+        output, _ = layer(x)
+        output.pow(3).sum().backward()
+        results.append([output.detach(), *(p.grad.clone() for p in layer.parameters())])
+    for dense, stepped in zip(*results, strict=True):
+        torch.testing.assert_close(dense, stepped)

@@ -13,7 +13,7 @@ from torch import nn
 from steadygrad.matrices import MATRICES, Matrix, ScaledCayley, build
 
 every_matrix = pytest.mark.parametrize("name", MATRICES)
-ORTHOGONAL = ["exponential", "dtriv", "cayley", "neumann", "schur"]  # at their start
+ORTHOGONAL = ["exponential", "dtriv", "cayley", "neumann", "schur", "householder", "svd"]  # at their start
 
 
 def disturb(matrix: Matrix, scale: float = 0.3) -> Matrix:
@@ -71,6 +71,7 @@ def test_parameters_are_float_and_counted_once(name):
     expected = {
         "free": 64, "exponential": 28, "dtriv": 28, "cayley": 28, "neumann": 28,
         "schur": 28 + 4 + 4 + 24, "eigenvalue": 64, "longshort": 10 + 9 + 15,
+        "householder": 36, "svd": 36 + 36 + 8,
     }  # fmt: skip
     assert sum(p.numel() for p in build(name, 8).parameters()) == expected[name]
 
@@ -128,7 +129,7 @@ def test_double_is_double(name):
     with torch.no_grad():
         W = fresh()
         assert W.dtype == torch.float64
-        if name in ORTHOGONAL and name != "schur":
+        if name in ORTHOGONAL and name not in ("schur", "svd"):
             torch.testing.assert_close(W.mT @ W, torch.eye(6, dtype=torch.float64), atol=1e-13, rtol=0)
     torch.testing.assert_close(twin(), W)
 

@@ -122,6 +122,8 @@ CELL = "layer.cells.0"
         ("nnrnn", {f"{CELL}.W.free.0": 28}, {f"{CELL}.W.free.3": 24}),  # A of P; T without the blocks
         ("exprnn", {f"{CELL}.W.free.0": 28}, {}),
         ("scornn", {f"{CELL}.W.free.0": 28}, {}),
+        ("ornn", {f"{CELL}.W.free.0": 36}, {}),
+        ("svdrnn", {f"{CELL}.W.free.0": 36, f"{CELL}.W.free.1": 36}, {}),  # the bases, not p
         ("enrnn", {f"{CELL}.W.free.0": 10}, {}),  # A of the 5 long-term units
         ("ncgru", {f"{CELL}.U.2.free.0": 28}, {}),  # A of U_c
         *((layer, {}, {}) for layer in ("lstm", "gru", "rnn", "rnn-orth", "irnn")),

@@ -36,6 +36,49 @@ INLINE void NAME(elman_deactivate)(const int activation, int64_t rows, int64_t N
     }
 }
 
+/* Complex units: the first half of a row holds real parts, the second imaginary ones, and there are N/2 biases.
+ * z → (|z| + b) z/|z|, or 0 where |z| + b ≤ 0 */
+INLINE void NAME(complex_activate)(int64_t rows, int64_t N, const REAL *bias, REAL *h) {
+    int64_t half = N / 2;
+    vec zero = {0};
+    for (int64_t r = 0; r < rows; r++, h += N) EACH_VECTOR(j, left, half) {
+        vec re = NAME(load_part)(h + j, left), im = NAME(load_part)(h + half + j, left), b = zero;
+        if (bias) b = NAME(load_part)(bias + j, left);
+        vec size = NAME(root)(re * re + im * im), scale = (size + b) / size;
+        scale = NAME(select)((mask)(size + b <= zero) | (mask)(size == zero), zero, scale);
+        NAME(store_part)(h + j, re * scale, left);
+        NAME(store_part)(h + half + j, im * scale, left);
+    }
+}
+
+/* With u = y/|y| and |z| = |y| − b: along u the gradient passes as it is, across u it is scaled by |y|/|z|. */
+INLINE void NAME(complex_deactivate)(int64_t rows, int64_t N, const REAL *bias, const REAL *h, const REAL *gradient,
+                                     const REAL *carried, REAL *delta, REAL *d_bias) {
+    int64_t half = N / 2;
+    vec zero = {0};
+    EACH_VECTOR(j, left, half) {
+        vec b = zero, sum = zero;
+        if (bias) b = NAME(load_part)(bias + j, left);
+        for (int64_t k = j; k < j + rows * N; k += N) {
+            vec re = NAME(load_part)(h + k, left), im = NAME(load_part)(h + k + half, left);
+            vec d_re = NAME(load_part)(gradient + k, left) + NAME(load_part)(carried + k, left);
+            vec d_im = NAME(load_part)(gradient + k + half, left) + NAME(load_part)(carried + k + half, left);
+            vec size = NAME(root)(re * re + im * im);
+            mask silent = (mask)(size == zero);
+            vec before = size - b, least = size * (sizeof(REAL) == 4 ? (REAL)1.1920929e-7 : (REAL)2.220446049250313e-16);
+            before = NAME(select)((mask)(before < least), least, before); /* |z| may be lost to rounding, but is not 0 */
+            vec along = (re * d_re + im * d_im) / size, scale = size / before;
+            along = NAME(select)(silent, zero, along);
+            scale = NAME(select)(silent, zero, scale);
+            vec rest = NAME(select)(silent, zero, along * (1 - scale) / size);
+            NAME(store_part)(delta + k, scale * d_re + rest * re, left);
+            NAME(store_part)(delta + k + half, scale * d_im + rest * im, left);
+            sum += along;
+        }
+        if (d_bias) NAME(store_part)(d_bias + j, NAME(load_part)(d_bias + j, left) + sum, left);
+    }
+}
+
 #define FOR_ACTIVATION(activation, call, ...)             \
     switch (activation) {                                 \
         case MODRELU: NAME(call)(MODRELU, __VA_ARGS__); break; \
@@ -58,7 +101,8 @@ static void NAME(elman_forward_slice)(void *argument, int slice) {
             REAL *h = job->states + here * N;
             NAME(product)(rows, N, (NAME(left_t)){I, job->x + here * I, I}, (NAME(left_t)){N, before, N}, job->packed, h, N, 0);
             if (job->activation == IDENTITY && !job->bias) continue;
-            FOR_ACTIVATION(job->activation, elman_activate, rows, N, job->bias, h)
+            if (job->activation == COMPLEX_MODRELU) NAME(complex_activate)(rows, N, job->bias, h);
+            else FOR_ACTIVATION(job->activation, elman_activate, rows, N, job->bias, h)
         }
     }
 }
@@ -98,8 +142,10 @@ static void NAME(elman_backward_slice)(void *argument, int slice) {
                                                    : job->states + (job->walk.offsets[span.previous] + span.from) * N;
             REAL *deltas = outer.deltas + NAME(outer_take)(&outer, rows, before, job->x + here * I) * N;
             REAL *carried = job->d_initial + span.from * N;
-            FOR_ACTIVATION(job->activation, elman_deactivate, rows, N, job->states + here * N, job->gradient + here * N,
-                           carried, deltas, d_bias)
+            const REAL *h = job->states + here * N, *gradient = job->gradient + here * N;
+            if (job->activation == COMPLEX_MODRELU)
+                NAME(complex_deactivate)(rows, N, job->bias, h, gradient, carried, deltas, d_bias);
+            else FOR_ACTIVATION(job->activation, elman_deactivate, rows, N, h, gradient, carried, deltas, d_bias)
             if (job->deltas) memcpy(job->deltas + here * N, deltas, (size_t)(rows * N) * sizeof(REAL));
             NAME(product)(rows, N, (NAME(left_t)){0, NULL, 0}, (NAME(left_t)){N, deltas, N}, job->packed, carried, N, 0);
         }
@@ -108,17 +154,19 @@ static void NAME(elman_backward_slice)(void *argument, int slice) {
     NAME(outer_close)(&outer);
 }
 
-/* d_initial comes as zeros. `deltas`, the gradients before the activation, and d_bias may be null. */
+/* d_initial comes as zeros. `deltas`, the gradients before the activation, d_bias and bias may be null; complex modReLU
+ * alone looks at the bias. */
 static int NAME(elman_backward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *gradient,
-                                const REAL *x, const REAL *states, const REAL *W, const REAL *initial, REAL *deltas,
+                                const REAL *x, const REAL *states, const REAL *bias, const REAL *W, const REAL *initial, REAL *deltas,
                                 REAL *d_W, REAL *d_U, REAL *d_bias, REAL *d_initial, int slices) {
     int64_t bounds[slices + 1];
     balance(&walk, slices, bounds);
-    NAME(sums_t) sums = {hidden, hidden, inputs, d_bias ? hidden : 0, slices, NULL};
+    int64_t biases = activation == COMPLEX_MODRELU ? hidden / 2 : hidden;
+    NAME(sums_t) sums = {hidden, hidden, inputs, d_bias ? biases : 0, slices, NULL};
     REAL *packed = NAME(pack)(hidden, NAME(plain)(NULL, 0, 0), NAME(plain)(W, hidden, hidden));
     int ready = NAME(sums_open)(&sums) && packed;
     NAME(elman_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .activation = activation, .bounds = bounds,
-                         .packed = packed, .gradient = gradient, .x = x, .initial = initial, .states = (REAL *)states,
+                         .packed = packed, .bias = bias, .gradient = gradient, .x = x, .initial = initial, .states = (REAL *)states,
                          .deltas = deltas, .sums = sums, .d_initial = d_initial};
     if (ready) run_slices(NAME(elman_backward_slice), &job, slices);
     give_back(packed);

@@ -9,24 +9,24 @@ int EXPORT(elman_forward)(WALK, int64_t hidden, int64_t inputs, int64_t activati
 }
 
 int EXPORT(elman_backward)(WALK, int64_t hidden, int64_t inputs, int64_t activation, const REAL *gradient, const REAL *x,
-                           const REAL *states, const REAL *W, const REAL *initial, REAL *deltas, REAL *d_W, REAL *d_U,
-                           REAL *d_bias, REAL *d_initial, int64_t slices) {
-    DISPATCH(elman_backward, REAL_TAG, THE_WALK, hidden, inputs, (int)activation, gradient, x, states, W, initial, deltas,
-             d_W, d_U, d_bias, d_initial, (int)slices)
+                           const REAL *states, const REAL *bias, const REAL *W, const REAL *initial, REAL *deltas,
+                           REAL *d_W, REAL *d_U, REAL *d_bias, REAL *d_initial, int64_t slices) {
+    DISPATCH(elman_backward, REAL_TAG, THE_WALK, hidden, inputs, (int)activation, gradient, x, states, bias, W, initial,
+             deltas, d_W, d_U, d_bias, d_initial, (int)slices)
 }
 
 int EXPORT(gru_forward)(WALK, int64_t hidden, int64_t inputs, int64_t activation, const REAL *x, const REAL *W,
                         const REAL *bias, const REAL *U, const REAL *modulus, const REAL *initial, REAL *states, REAL *gates,
-                        int64_t slices) {
+                        REAL *products, int64_t slices) {
     DISPATCH(gru_forward, REAL_TAG, THE_WALK, hidden, inputs, (int)activation, x, W, bias, U, modulus, initial, states, gates,
-             (int)slices)
+             products, (int)slices)
 }
 
 int EXPORT(gru_backward)(WALK, int64_t hidden, int64_t inputs, int64_t activation, const REAL *gradient, const REAL *x,
-                         const REAL *states, const REAL *gates, const REAL *U, const REAL *initial, REAL *deltas,
-                         REAL *d_U, REAL *d_W, REAL *d_bias, REAL *d_initial, int64_t slices) {
-    DISPATCH(gru_backward, REAL_TAG, THE_WALK, hidden, inputs, (int)activation, gradient, x, states, gates, U, initial, deltas,
-             d_U, d_W, d_bias, d_initial, (int)slices)
+                         const REAL *states, const REAL *gates, const REAL *products, const REAL *U, const REAL *initial,
+                         REAL *deltas, REAL *d_U, REAL *d_W, REAL *d_bias, REAL *d_initial, int64_t slices) {
+    DISPATCH(gru_backward, REAL_TAG, THE_WALK, hidden, inputs, (int)activation, gradient, x, states, gates, products, U,
+             initial, deltas, d_U, d_W, d_bias, d_initial, (int)slices)
 }
 
 int EXPORT(lstm_forward)(WALK, int64_t hidden, int64_t inputs, const REAL *x, const REAL *W, const REAL *bias, const REAL *U,
@@ -38,10 +38,10 @@ int EXPORT(lstm_forward)(WALK, int64_t hidden, int64_t inputs, const REAL *x, co
 
 int EXPORT(lstm_backward)(WALK, int64_t hidden, int64_t inputs, const REAL *gradient, const REAL *cell_gradient,
                           const REAL *x, const REAL *states, const REAL *cells, const REAL *gates, const REAL *U,
-                          const REAL *initial, const REAL *initial_cells, REAL *deltas, REAL *d_U, REAL *d_W, REAL *d_bias,
-                          REAL *d_initial, REAL *d_initial_cells, int64_t slices) {
+                          const REAL *initial, const REAL *initial_cells, const uint8_t *detached, REAL *deltas, REAL *d_U,
+                          REAL *d_W, REAL *d_bias, REAL *d_initial, REAL *d_initial_cells, int64_t slices) {
     DISPATCH(lstm_backward, REAL_TAG, THE_WALK, hidden, inputs, gradient, cell_gradient, x, states, cells, gates, U, initial,
-             initial_cells, deltas, d_U, d_W, d_bias, d_initial, d_initial_cells, (int)slices)
+             initial_cells, detached, deltas, d_U, d_W, d_bias, d_initial, d_initial_cells, (int)slices)
 }
 
 int EXPORT(gemm)(int64_t rows, int64_t columns, int64_t depth, double alpha, const REAL *a, int64_t a_row, int64_t a_k,

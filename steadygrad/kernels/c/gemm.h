@@ -126,7 +126,8 @@ static void NAME(sums_close)(NAME(sums_t) *sums, REAL *d_hidden, REAL *d_input, 
 
 /* The weight gradient of a walk, Σ δ ⊗ [h_before | x], gathered while δ and h are still in cache: the walk leaves its deltas
  * in `deltas`, and whenever these are full they are multiplied with the states and inputs they belong to. The last rows of
- * a GRU's δ, those of the candidate, go with r∘h instead of h; the walk leaves it in `resets`. */
+ * a GRU's δ, those of the candidate, meet the state through the reset: δ ⊗ r∘h where it acts before the product, r∘δ ⊗ h
+ * where it acts after; the walk leaves r∘h, or r∘δ, in `resets`. */
 typedef struct {
     int64_t rows;
     const REAL *states, *inputs;
@@ -136,18 +137,19 @@ typedef struct {
     int64_t width, hidden, inputs, room, filled, chunks; /* width: of a δ, so 1, 3 or 4 times hidden */
     REAL *deltas, *resets, *panel, *total;               /* total: width × (hidden + inputs) */
     NAME(chunk_t) *chunk;
+    int reset;
 } NAME(outer_t);
 
-static int NAME(outer_open)(NAME(outer_t) *outer, const NAME(sums_t) *sums, int slice, int64_t most_rows, int resets) {
+static int NAME(outer_open)(NAME(outer_t) *outer, const NAME(sums_t) *sums, int slice, int64_t most_rows, int reset) {
     int64_t room = at_least(NAME(DEPTH), most_rows), width = sums->width, hidden = sums->hidden;
     NAME(sums_clear)(sums, slice);
     *outer = (NAME(outer_t)){.width = width, .hidden = hidden, .inputs = sums->inputs, .room = room,
-                             .total = NAME(sums_weight)(sums, slice)};
+                             .total = NAME(sums_weight)(sums, slice), .reset = reset};
     outer->deltas = NAME(numbers)(room * width);
-    outer->resets = resets ? NAME(numbers)(room * hidden) : NULL;
+    outer->resets = reset ? NAME(numbers)(room * hidden) : NULL;
     outer->panel = NAME(numbers)(room * PANEL);
     outer->chunk = borrow((size_t)room * sizeof(NAME(chunk_t)));
-    return outer->deltas && outer->panel && outer->chunk && (outer->resets || !resets);
+    return outer->deltas && outer->panel && outer->chunk && (outer->resets || !reset);
 }
 
 static void NAME(outer_close)(NAME(outer_t) *outer) {
@@ -157,13 +159,15 @@ static void NAME(outer_close)(NAME(outer_t) *outer) {
     give_back(outer->chunk);
 }
 
-/* total rows first … last − 1 += δᵀ [states | inputs], the states at `resets` if given, else where the chunks say */
-static void NAME(outer_add)(NAME(outer_t) *outer, int64_t first, int64_t last, const REAL *resets) {
-    int64_t N = outer->hidden, I = outer->inputs, columns = N + I;
-    NAME(gemm_t) job = {.rows = outer->width, .columns = columns, .depth = outer->filled, .alpha = 1, .a = outer->deltas,
-                        .a_row = 1, .a_k = outer->width, .c = outer->total, .c_row = columns, .accumulate = 1};
-    for (int64_t column = 0; column < columns; column += PANEL) {
-        int64_t width = at_most(PANEL, columns - column), of_states = at_most(width, at_least(0, N - column)), done = 0;
+/* total, from row `first` on and in columns begin … end − 1, += δᵀ [states | inputs], the states at `resets` if given, else
+ * where the chunks say */
+static void NAME(outer_add)(NAME(outer_t) *outer, NAME(left_t) deltas, int64_t first, int64_t begin, int64_t end,
+                            const REAL *resets) {
+    int64_t N = outer->hidden, I = outer->inputs;
+    NAME(gemm_t) job = {.rows = deltas.depth, .columns = end, .depth = outer->filled, .alpha = 1, .a = deltas.data, .a_row = 1,
+                        .a_k = deltas.stride, .c = outer->total + first * (N + I), .c_row = N + I, .accumulate = 1};
+    for (int64_t column = begin; column < end; column += PANEL) {
+        int64_t width = at_most(PANEL, end - column), of_states = at_most(width, at_least(0, N - column)), done = 0;
         REAL *to = outer->panel;
         if (width < PANEL) memset(to, 0, (size_t)(outer->filled * PANEL) * sizeof(REAL));
         for (int64_t c = 0; c < outer->chunks; c++) {
@@ -180,19 +184,24 @@ static void NAME(outer_add)(NAME(outer_t) *outer, int64_t first, int64_t last, c
                 for (int64_t j = of_states; j < width; j++) to[j] = chunk.inputs[k * I + column + j - N];
             }
         }
-        NAME(gemm_rows)(&job, first, last, 0, outer->filled, outer->panel, column);
+        NAME(gemm_rows)(&job, 0, deltas.depth, 0, outer->filled, outer->panel, column);
     }
 }
 
 static void NAME(outer_flush)(NAME(outer_t) *outer) {
-    int64_t plain = outer->resets ? outer->width - outer->hidden : outer->width;
-    if (outer->filled) NAME(outer_add)(outer, 0, plain, NULL);
-    if (outer->filled && outer->resets) NAME(outer_add)(outer, plain, outer->width, outer->resets);
+    int64_t N = outer->hidden, all = N + outer->inputs, plain = outer->reset ? outer->width - N : outer->width;
+    NAME(left_t) gates = {plain, outer->deltas, outer->width}, candidate = {N, outer->deltas + plain, outer->width};
+    if (outer->filled) NAME(outer_add)(outer, gates, 0, 0, all, NULL);
+    if (outer->filled && outer->reset == RESET_BEFORE) NAME(outer_add)(outer, candidate, plain, 0, all, outer->resets);
+    if (outer->filled && outer->reset == RESET_AFTER) {
+        NAME(outer_add)(outer, (NAME(left_t)){N, outer->resets, N}, plain, 0, N, NULL);
+        NAME(outer_add)(outer, candidate, plain, N, all, NULL);
+    }
     outer->filled = outer->chunks = 0;
 }
 
 /* Room for the deltas of `rows` rows whose previous states and inputs lie at `states` and `inputs`; that for their r∘h
- * is at the same place in `resets`. Returns the place. */
+ * or r∘δ is at the same place in `resets`. Returns the place. */
 static int64_t NAME(outer_take)(NAME(outer_t) *outer, int64_t rows, const REAL *states, const REAL *inputs) {
     if (outer->filled + rows > outer->room) NAME(outer_flush)(outer);
     int64_t place = outer->filled;

@@ -1,14 +1,16 @@
 /* r = σ(W_r x + U_r h + b_r),  u = σ(W_u x + U_u h + b_u),  c = φ(W_c x + U_c (r∘h) + b_c),  h ← (1 − u)∘h + u∘c
+ * or, with the reset after the product,                     c = φ(W_c x + r∘(U_c h) + b_c)
  *
- * W (3N × I), U (3N × N) and bias (3N) stand in this order: reset, update, candidate; so do the saved gates. */
+ * W (3N × I), U (3N × N) and bias (3N) stand in this order: reset, update, candidate; so do the saved gates. Where
+ * `products` are given the reset acts after the product, and they hold U_c h. */
 typedef struct {
     walk_t walk;
     int64_t hidden, inputs;
     int activation;
     const int64_t *bounds;
     const REAL *x, *bias, *modulus, *initial, *gradient;
-    const REAL *packed[3];
-    REAL *states, *gates, *deltas, *d_initial;
+    const REAL *packed[4];
+    REAL *states, *gates, *products, *deltas, *d_initial;
     NAME(sums_t) sums;
     atomic_int failed;
 } NAME(gru_t);
@@ -64,21 +66,67 @@ static void NAME(gru_forward_slice)(void *argument, int slice) {
     give_back(scratch);
 }
 
+/* The reset after the product: nothing has to wait for it, so all products come first. */
+static void NAME(gru_after_forward_slice)(void *argument, int slice) {
+    NAME(gru_t) *job = argument;
+    int64_t N = job->hidden, I = job->inputs;
+    NAME(left_t) none = {0, NULL, 0};
+    span_t spans[2];
+    for (int64_t s = 0; s < job->walk.steps; s++) {
+        int count = spans_of(&job->walk, s, job->bounds[slice], job->bounds[slice + 1], spans);
+        for (int i = 0; i < count; i++) {
+            span_t span = spans[i];
+            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
+            const REAL *before = span.previous < 0 ? job->initial + span.from * N
+                                                   : job->states + (job->walk.offsets[span.previous] + span.from) * N;
+            REAL *gates = job->gates + here * 3 * N, *products = job->products + here * N, *after = job->states + here * N;
+            NAME(left_t) x = {I, job->x + here * I, I}, h = {N, before, N};
+            NAME(product)(rows, N, x, h, job->packed[0], gates, 3 * N, 0);
+            NAME(product)(rows, N, x, h, job->packed[1], gates + N, 3 * N, 0);
+            NAME(product)(rows, N, x, none, job->packed[2], gates + 2 * N, 3 * N, 0);
+            NAME(product)(rows, N, none, h, job->packed[3], products, N, 0);
+            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+                REAL *gate = gates + row * 3 * N + j;
+                vec r = NAME(load_part)(gate, left), u = NAME(load_part)(gate + N, left);
+                vec c = NAME(load_part)(gate + 2 * N, left), b = {0};
+                vec old = NAME(load_part)(before + row * N + j, left);
+                if (job->bias) {
+                    r += NAME(load_part)(job->bias + j, left);
+                    u += NAME(load_part)(job->bias + N + j, left);
+                    c += NAME(load_part)(job->bias + 2 * N + j, left);
+                }
+                if (job->modulus) b = NAME(load_part)(job->modulus + j, left);
+                r = NAME(sigmoid)(r);
+                u = NAME(sigmoid)(u);
+                c = NAME(activate)(job->activation, c + r * NAME(load_part)(products + row * N + j, left), b);
+                NAME(store_part)(gate, r, left);
+                NAME(store_part)(gate + N, u, left);
+                NAME(store_part)(gate + 2 * N, c, left);
+                NAME(store_part)(after + row * N + j, old + u * (c - old), left);
+            }
+        }
+    }
+}
+
 static int NAME(gru_forward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *x, const REAL *W,
                              const REAL *bias, const REAL *U, const REAL *modulus, const REAL *initial, REAL *states,
-                             REAL *gates, int slices) {
+                             REAL *gates, REAL *products, int slices) {
     int64_t bounds[slices + 1];
     balance(&walk, slices, bounds);
     NAME(gru_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .activation = activation, .bounds = bounds, .x = x,
-                       .bias = bias, .modulus = modulus, .initial = initial, .states = states, .gates = gates};
-    int failed = 0;
-    for (int g = 0; g < 3; g++) {
-        job.packed[g] = NAME(pack)(hidden, NAME(transposed)(W + g * hidden * inputs, inputs),
-                                   NAME(transposed)(U + g * hidden * hidden, hidden));
-        failed |= !job.packed[g];
+                       .bias = bias, .modulus = modulus, .initial = initial, .states = states, .gates = gates,
+                       .products = products};
+    int failed = 0, packs = products ? 4 : 3; /* W_c and U_c together, or apart */
+    NAME(source_t) nothing = NAME(plain)(NULL, 0, 0);
+    for (int k = 0; k < packs; k++) {
+        int64_t g = k < 3 ? k : 2;
+        NAME(source_t) from_x = NAME(transposed)(W + g * hidden * inputs, inputs);
+        NAME(source_t) from_h = NAME(transposed)(U + g * hidden * hidden, hidden);
+        job.packed[k] = NAME(pack)(hidden, k == 3 ? nothing : from_x, k == 2 && products ? nothing : from_h);
+        failed |= !job.packed[k];
     }
-    if (!failed) run_slices(NAME(gru_forward_slice), &job, slices);
-    for (int g = 0; g < 3; g++) give_back((void *)job.packed[g]);
+    if (!failed) run_slices(products ? NAME(gru_after_forward_slice) : NAME(gru_forward_slice), &job, slices);
+    for (int k = 0; k < packs; k++) give_back((void *)job.packed[k]);
     return failed || atomic_load(&job.failed);
 }
 
@@ -89,7 +137,7 @@ static void NAME(gru_backward_slice)(void *argument, int slice) {
     REAL *d_bias = NAME(sums_bias)(&job->sums, slice); /* reset, update, candidate, and modReLU's */
     REAL *scratch = NAME(numbers)((last - first) * N + 1);
     NAME(outer_t) outer;
-    int open = NAME(outer_open)(&outer, &job->sums, slice, last - first, 1);
+    int open = NAME(outer_open)(&outer, &job->sums, slice, last - first, RESET_BEFORE);
     if (!open || !scratch) atomic_store(&job->failed, 1);
     NAME(left_t) none = {0, NULL, 0};
     span_t spans[2];
@@ -139,23 +187,70 @@ static void NAME(gru_backward_slice)(void *argument, int slice) {
     give_back(scratch);
 }
 
-/* d_initial comes as zeros. d_bias (4 hidden) is that of the three gates, then modReLU's. `deltas` may be null. */
+/* The same with the reset after the product; packed[0] is all of U. */
+static void NAME(gru_after_backward_slice)(void *argument, int slice) {
+    NAME(gru_t) *job = argument;
+    int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
+    REAL *d_bias = NAME(sums_bias)(&job->sums, slice);
+    NAME(outer_t) outer;
+    int open = NAME(outer_open)(&outer, &job->sums, slice, last - first, RESET_AFTER);
+    if (!open) atomic_store(&job->failed, 1);
+    span_t spans[2];
+    for (int64_t s = job->walk.steps - 1; s >= 0 && open; s--) {
+        int count = spans_of(&job->walk, s, first, last, spans);
+        for (int i = 0; i < count; i++) {
+            span_t span = spans[i];
+            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
+            const REAL *before = span.previous < 0 ? job->initial + span.from * N
+                                                   : job->states + (job->walk.offsets[span.previous] + span.from) * N;
+            const REAL *gates = job->gates + here * 3 * N, *gradient = job->gradient + here * N;
+            int64_t place = NAME(outer_take)(&outer, rows, before, job->x + here * I);
+            REAL *deltas = outer.deltas + place * 3 * N, *resets = outer.resets + place * N;
+            REAL *carried = job->d_initial + span.from * N;
+            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+                const REAL *gate = gates + row * 3 * N + j;
+                REAL *carry = carried + row * N + j;
+                vec r = NAME(load_part)(gate, left), u = NAME(load_part)(gate + N, left);
+                vec c = NAME(load_part)(gate + 2 * N, left), old = NAME(load_part)(before + row * N + j, left);
+                vec d = NAME(load_part)(gradient + row * N + j, left) + NAME(load_part)(carry, left);
+                vec d_u = d * (c - old) * u * (1 - u), d_c = NAME(deactivate)(job->activation, c, d * u);
+                vec d_r = d_c * NAME(load_part)(job->products + (here + row) * N + j, left) * r * (1 - r);
+                vec parts[4] = {d_r, d_u, d_c, NAME(bias_part)(MODRELU, c, d_c)};
+                for (int k = 0; k < 4; k++) {
+                    if (k < 3) NAME(store_part)(deltas + row * 3 * N + k * N + j, parts[k], left);
+                    NAME(store_part)(d_bias + k * N + j, NAME(load_part)(d_bias + k * N + j, left) + parts[k], left);
+                }
+                NAME(store_part)(resets + row * N + j, r * d_c, left); /* what reaches U_c h */
+                NAME(store_part)(carry, d * (1 - u), left);
+            }
+            if (job->deltas) memcpy(job->deltas + here * 3 * N, deltas, (size_t)(rows * 3 * N) * sizeof(REAL));
+            NAME(product)(rows, N, (NAME(left_t)){2 * N, deltas, 3 * N}, (NAME(left_t)){N, resets, N}, job->packed[0], carried,
+                          N, 1);
+        }
+    }
+    if (open) NAME(outer_flush)(&outer);
+    NAME(outer_close)(&outer);
+}
+
+/* d_initial comes as zeros. d_bias (4 hidden) is that of the three gates, then modReLU's. `deltas` and `products` may be
+ * null, the latter where the reset acts before the product. */
 static int NAME(gru_backward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *gradient, const REAL *x,
-                              const REAL *states, const REAL *gates, const REAL *U, const REAL *initial, REAL *deltas,
-                              REAL *d_U, REAL *d_W, REAL *d_bias, REAL *d_initial, int slices) {
+                              const REAL *states, const REAL *gates, const REAL *products, const REAL *U, const REAL *initial,
+                              REAL *deltas, REAL *d_U, REAL *d_W, REAL *d_bias, REAL *d_initial, int slices) {
     int64_t bounds[slices + 1];
     balance(&walk, slices, bounds);
     NAME(sums_t) sums = {3 * hidden, hidden, inputs, 4 * hidden, slices, NULL};
     NAME(source_t) nothing = NAME(plain)(NULL, 0, 0);
-    REAL *both = NAME(pack)(hidden, nothing, NAME(plain)(U, 2 * hidden, hidden));
-    REAL *candidate = NAME(pack)(hidden, nothing, NAME(plain)(U + 2 * hidden * hidden, hidden, hidden));
-    int ready = NAME(sums_open)(&sums) && both && candidate;
+    REAL *gates_U = NAME(pack)(hidden, nothing, NAME(plain)(U, (products ? 3 : 2) * hidden, hidden)), *candidate_U = NULL;
+    if (!products) candidate_U = NAME(pack)(hidden, nothing, NAME(plain)(U + 2 * hidden * hidden, hidden, hidden));
+    int ready = NAME(sums_open)(&sums) && gates_U && (candidate_U || products);
     NAME(gru_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .activation = activation, .bounds = bounds,
                        .gradient = gradient, .x = x, .initial = initial, .states = (REAL *)states, .gates = (REAL *)gates,
-                       .packed = {both, candidate, NULL}, .deltas = deltas, .sums = sums, .d_initial = d_initial};
-    if (ready) run_slices(NAME(gru_backward_slice), &job, slices);
-    give_back(both);
-    give_back(candidate);
+                       .products = (REAL *)products, .packed = {gates_U, candidate_U}, .deltas = deltas, .sums = sums,
+                       .d_initial = d_initial};
+    if (ready) run_slices(products ? NAME(gru_after_backward_slice) : NAME(gru_backward_slice), &job, slices);
+    give_back(gates_U);
+    give_back(candidate_U);
     NAME(sums_close)(&sums, d_U, d_W, d_bias);
     return !ready || atomic_load(&job.failed);
 }

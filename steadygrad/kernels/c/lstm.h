@@ -6,6 +6,7 @@ typedef struct {
     int64_t hidden, inputs;
     const int64_t *bounds;
     const REAL *x, *bias, *initial, *initial_cells, *packed, *gradient, *cell_gradient;
+    const uint8_t *detached;
     REAL *states, *cells, *gates, *deltas, *d_initial, *d_initial_cells;
     NAME(sums_t) sums;
     atomic_int failed;
@@ -95,18 +96,21 @@ static void NAME(lstm_backward_slice)(void *argument, int slice) {
                 NAME(store_part)(job->d_initial_cells + carry, dc * forget, left);
             }
             if (job->deltas) memcpy(job->deltas + here * 4 * N, deltas, (size_t)(rows * 4 * N) * sizeof(REAL));
-            NAME(product)(rows, N, none, (NAME(left_t)){4 * N, deltas, 4 * N}, job->packed, job->d_initial + span.from * N, N, 0);
+            REAL *carried = job->d_initial + span.from * N;
+            if (job->detached && job->detached[span.t]) memset(carried, 0, (size_t)(rows * N) * sizeof(REAL));
+            else NAME(product)(rows, N, none, (NAME(left_t)){4 * N, deltas, 4 * N}, job->packed, carried, N, 0);
         }
     }
     if (open) NAME(outer_flush)(&outer);
     NAME(outer_close)(&outer);
 }
 
-/* d_initial and d_initial_cells come as zeros. `deltas` may be null. */
+/* d_initial and d_initial_cells come as zeros. `deltas` may be null, and so may `detached`: a 1 for each step whose gates
+ * hand no gradient to the state before. */
 static int NAME(lstm_backward)(walk_t walk, int64_t hidden, int64_t inputs, const REAL *gradient, const REAL *cell_gradient,
                                const REAL *x, const REAL *states, const REAL *cells, const REAL *gates, const REAL *U,
-                               const REAL *initial, const REAL *initial_cells, REAL *deltas, REAL *d_U, REAL *d_W,
-                               REAL *d_bias, REAL *d_initial, REAL *d_initial_cells, int slices) {
+                               const REAL *initial, const REAL *initial_cells, const uint8_t *detached, REAL *deltas,
+                               REAL *d_U, REAL *d_W, REAL *d_bias, REAL *d_initial, REAL *d_initial_cells, int slices) {
     int64_t bounds[slices + 1];
     balance(&walk, slices, bounds);
     NAME(sums_t) sums = {4 * hidden, hidden, inputs, 4 * hidden, slices, NULL};
@@ -115,7 +119,8 @@ static int NAME(lstm_backward)(walk_t walk, int64_t hidden, int64_t inputs, cons
     NAME(lstm_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .bounds = bounds, .gradient = gradient,
                         .cell_gradient = cell_gradient, .x = x, .states = (REAL *)states, .cells = (REAL *)cells,
                         .gates = (REAL *)gates, .packed = packed, .initial = initial, .initial_cells = initial_cells,
-                        .deltas = deltas, .sums = sums, .d_initial = d_initial, .d_initial_cells = d_initial_cells};
+                        .detached = detached, .deltas = deltas, .sums = sums, .d_initial = d_initial,
+                        .d_initial_cells = d_initial_cells};
     if (ready) run_slices(NAME(lstm_backward_slice), &job, slices);
     give_back(packed);
     NAME(sums_close)(&sums, d_U, d_W, d_bias);

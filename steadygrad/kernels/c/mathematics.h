@@ -1,5 +1,9 @@
 /* Vector functions. Comparisons are written so that NaN goes through: a diverged run must look diverged. */
 INLINE vec NAME(select)(mask where, vec yes, vec no) { return (vec)((where & (mask)yes) | (~where & (mask)no)); }
+INLINE vec NAME(root)(vec x) {
+    for (int k = 0; k < LANES; k++) x[k] = sizeof(REAL) == 4 ? (REAL)sqrtf((float)x[k]) : (REAL)sqrt((double)x[k]);
+    return x;
+}
 INLINE vec NAME(absolute)(vec x) { return NAME(select)((mask)(x < 0), -x, x); }
 
 /* 2ⁿ − 1 and exp(r) − 1 for x = n ln 2 + r, |r| ≤ ln 2 / 2: kept apart, so that small x lose no digit. */

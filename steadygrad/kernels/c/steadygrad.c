@@ -20,13 +20,15 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define STEADYGRAD_ABI 4
+#define STEADYGRAD_ABI 5
 #define JOIN3_(a, b, c) a##_##b##_##c
 #define JOIN3(a, b, c) JOIN3_(a, b, c)
 #define NAME(function) JOIN3(function, REAL_TAG, ISA)
 #define INLINE static inline __attribute__((always_inline))
 
-enum activation { MODRELU, TANH, RELU, IDENTITY };
+enum activation { MODRELU, TANH, RELU, IDENTITY, COMPLEX_MODRELU }; /* the last for elman.h alone */
+
+enum reset { NO_RESET, RESET_BEFORE, RESET_AFTER }; /* in a GRU: U_c (r∘h), or r∘(U_c h) */
 
 /* The time axis: which rows are there at which step, and in which direction it is walked. */
 typedef struct {

@@ -1,0 +1,46 @@
+"""Complex units behind a real interface: inside h is complex, outside it is (Re h, Im h)."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.kernels import COMPLEX_MODRELU, Steps, elman_unroll, operator_unroll
+from steadygrad.layers.recurrent import Cell
+from steadygrad.matrices import Spec, build
+from steadygrad.matrices.complex import realify
+
+
+class ComplexElmanCell(Cell):
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  modReLU(z) = z/|z| · max(|z| + b, 0),  h, U, W complex.
+
+    A matrix with an `operator` of its own steps without W where that is faster.
+    """
+
+    def __init__(
+        self, input_size: int, units: int, *, recurrent: Spec, bias: bool, input_init: Any = None, bias_init: Any = None
+    ) -> None:
+        super().__init__()
+        self.state_sizes, self.output_size = (2 * units,), 2 * units
+        self.U = nn.Parameter(torch.empty(2 * units, input_size))  # real parts, then imaginary ones
+        self.W = build(recurrent, units, complex=True)
+        self.b = nn.Parameter(torch.empty(units)) if bias else None
+        if input_init is None:
+            bound = 1 / math.sqrt(units)
+            nn.init.uniform_(self.U, -bound, bound)
+        else:
+            input_init(self.U)
+        if self.b is not None:
+            (bias_init or (lambda b: nn.init.uniform_(b, -0.01, 0.01)))(self.b)
+
+    def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if (operator := self.W.operator()) is None:
+            W = realify(self.W()).to(self.U.dtype)
+            states = elman_unroll(x, self.U, W, self.b, state[0], COMPLEX_MODRELU, steps)
+        else:
+            states = operator_unroll(x, self.U, operator, self.b, state[0], COMPLEX_MODRELU, steps)
+        return states, (steps.last(states),)
+
+    def matrices(self) -> dict[str, Tensor]:
+        return {"recurrent": self.W()}

@@ -1,0 +1,73 @@
+"""GORU: a gated unit whose candidate turns the old state by an orthogonal matrix (Jing et al., 2017)."""
+
+import math
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.layers.gru import GRUCell
+from steadygrad.layers.recurrent import Common, RecurrentLayer
+from steadygrad.layers.rnn import uniform
+from steadygrad.matrices import Free, Matrix, Spec
+
+
+class GORUCell(GRUCell):
+    """See `GORU`. W, U and b stand in the order r, g, c; the kernel has u = 1 − g = σ(−z_g), so g's turn their sign."""
+
+    sign: Tensor
+
+    def __init__(
+        self, input_size: int, hidden_size: int, *, recurrent: Spec, activation: str, reset_bias: float
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            activation=activation,
+            recurrent={"reset": small, "update": small, "candidate": recurrent},
+            bias=True,
+            reset="after",
+            modulus_init=lambda modulus: nn.init.constant_(modulus, 0.01),
+        )
+        uniform(0.01)(self.W)
+        assert self.b is not None
+        nn.init.constant_(self.b[:hidden_size], reset_bias)
+        # TensorFlow's own choice, to which the authors' code leaves it
+        uniform(math.sqrt(3 / hidden_size))(self.b[hidden_size : 2 * hidden_size])
+        sign = torch.tensor([1.0, -1.0, 1.0]).repeat_interleave(hidden_size)
+        self.register_buffer("sign", sign, persistent=False)
+
+    def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        W, U, b = super().weights()
+        rows = self.sign[:, None]
+        return W * rows, U * rows, None if b is None else b * self.sign
+
+
+def small(size: int) -> Matrix:
+    """A free matrix ~ U(±0.01), as in the authors' code."""
+    return Matrix(Free(size), torch.empty(size, size).uniform_(-0.01, 0.01))
+
+
+class GORU(RecurrentLayer):
+    """h_t = g∘h_{t−1} + (1 − g)∘c,  c = modReLU(W_c x_t + r∘(Q h_{t−1}); b),  r, g = σ(W x_t + U h_{t−1} + b).
+
+    Q is orthogonal. g keeps the old state, so u = 1 − g is what `GRU` calls update; U_g goes by that name too.
+    ``recurrent`` is what Q is: exp(A), any rotation, unless said otherwise. ``reset_bias`` is where b_r starts.
+    W, U_r and U_g start small, as in the authors' code.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        recurrent: Spec = "exponential",
+        activation: str = "modrelu",
+        reset_bias: float = 2.0,
+        **common: Unpack[Common],
+    ) -> None:
+        def make_cell(width: int) -> GORUCell:
+            return GORUCell(width, hidden_size, recurrent=recurrent, activation=activation, reset_bias=reset_bias)
+
+        super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

@@ -1,0 +1,56 @@
+"""h-detach: an LSTM that learns by less of the gradient through h, all of that through c (Kanuparthi et al., 2019)."""
+
+from typing import Unpack, cast
+
+import torch
+from torch import Tensor
+
+from steadygrad.layers.gru import GateSpecs
+from steadygrad.layers.lstm import LSTM, LSTMCell
+from steadygrad.layers.recurrent import Common
+
+
+class HDetachCell(LSTMCell):
+    """See `HDetachLSTM`."""
+
+    detach_probability = 0.0
+
+    def detached(self, time: int) -> Tensor | None:
+        if not self.training or not torch.is_grad_enabled():
+            return None
+        return torch.rand(time, device="cpu") < self.detach_probability
+
+
+class HDetachLSTM(LSTM):
+    """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  the gates from x_t and h_{t−1} or, with probability p, stop(h_{t−1}).
+
+    While training, each step of each level and direction draws for the whole batch whether its gates hand a gradient to
+    h_{t−1}. What c carries and what h_{t−1} gets as an output always passes, and values are those of `LSTM`; so is all
+    of it in evaluation. ``detach_probability`` is p.
+    """
+
+    cell = HDetachCell
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        detach_probability: float = 0.25,
+        recurrent: GateSpecs = "free",
+        bias: bool = True,
+        forget_bias: float | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        if not 0 <= detach_probability <= 1:
+            raise ValueError(f"{self._name} expects detach_probability between 0 and 1; got {detach_probability!r}")
+        super().__init__(
+            input_size, hidden_size, num_layers, recurrent=recurrent, bias=bias, forget_bias=forget_bias, **common
+        )
+        self.detach_probability = detach_probability
+        for cell in self.cells:
+            cast(HDetachCell, cell).detach_probability = detach_probability
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, detach_probability={self.detach_probability}"

@@ -1,0 +1,95 @@
+"""Recurrent networks of complex units whose matrix is unitary."""
+
+from typing import Any, Unpack
+
+from torch import nn
+
+from steadygrad.layers.recurrent import Common
+from steadygrad.layers.rnn import RNN, uniform
+
+
+class UnitaryRNN(RNN):
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  h complex, W unitary."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        recurrent: dict[str, Any],
+        *,
+        bias: bool = True,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            activation="modrelu",
+            recurrent=recurrent,
+            bias=bias,
+            complex=True,
+            input_init=nn.init.xavier_uniform_,
+            bias_init=uniform(0.01),
+            **common,
+        )
+
+
+class URNN(UnitaryRNN):
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = D₃ R₂ F⁻¹ D₂ Π R₁ F D₁ (Arjovsky, Shah & Bengio, 2016).
+
+    7 n numbers make W, and a product with it costs n log n; most unitary matrices are out of its reach.
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, *, bias: bool = True, **common: Unpack[Common]
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, {"name": "evolution"}, bias=bias, **common)
+
+
+class FullCapacityURNN(UnitaryRNN):
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W any unitary matrix, on their manifold (Wisdom et al., 2016)."""
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, *, bias: bool = True, **common: Unpack[Common]
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, {"name": "stiefel"}, bias=bias, **common)
+
+
+class ScuRNN(UnitaryRNN):
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = (I + A)⁻¹ (I − A) D,  D = diag(e^{iθ}) (Maduranga et al., 2019)."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        init: str = "cayley",
+        bias: bool = True,
+        **common: Unpack[Common],
+    ) -> None:
+        recurrent = {"name": "complex-cayley", "init": init}
+        super().__init__(input_size, hidden_size, num_layers, recurrent, bias=bias, **common)
+
+
+class EURNN(UnitaryRNN):
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = F_L … F_1 D, layers of plane rotations (Jing et al., 2017).
+
+    ``capacity`` is L: None for all n layers, which reach every unitary matrix. ``style="fft"`` has log₂ n layers
+    of its own.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        capacity: int | None = 2,
+        style: str = "tunable",
+        bias: bool = True,
+        **common: Unpack[Common],
+    ) -> None:
+        recurrent = {"name": "givens", "capacity": capacity, "style": style}
+        super().__init__(input_size, hidden_size, num_layers, recurrent, bias=bias, **common)

@@ -1,0 +1,82 @@
+"""Complex matrices in real arithmetic: W acts on (Re h, Im h) as [[Re W, −Im W], [Im W, Re W]]."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.matrices.matrix import Matrix, index_of
+
+Operator = Callable[[Tensor], Tensor]
+"""rows h → rows h Wᵀ, without W"""
+
+
+def realify(W: Tensor) -> Tensor:
+    """[[Re W, −Im W], [Im W, Re W]]; unitary becomes orthogonal, skew-Hermitian skew-symmetric."""
+    if not W.is_complex():
+        return torch.block_diag(W, W)
+    return torch.cat([torch.cat([W.real, -W.imag], dim=1), torch.cat([W.imag, W.real], dim=1)])
+
+
+def complexify(R: Tensor) -> Tensor:
+    """The W of R = realify(W)."""
+    n = len(R) // 2
+    return torch.complex(R[:n, :n], R[n:, :n])
+
+
+def skew_hermitian_free(A: Tensor) -> Tensor:
+    """A packed: Re A below its diagonal, then Im A on and below it; n² real numbers."""
+    n = len(A)
+    return torch.cat([A.real[tuple(below(n, -1, A.device))], A.imag[tuple(below(n, 0, A.device))]])
+
+
+def skew_hermitian(free: Tensor, n: int) -> Tensor:
+    """realify(A) of the packed A = −Aᴴ."""
+    if free.shape != (n * n,):
+        raise ValueError(f"skew_hermitian expects {n * n} numbers for size {n}; got shape {tuple(free.shape)}")
+    real, imaginary = free.split([n * (n - 1) // 2, n * (n + 1) // 2])
+    S = free.new_zeros(n, n).index_put(tuple(below(n, -1, free.device)), real)
+    K = free.new_zeros(n, n).index_put(tuple(below(n, 0, free.device)), imaginary)
+    S, K = S - S.mT, K + K.tril(-1).mT
+    return torch.cat([torch.cat([S, -K], dim=1), torch.cat([K, S], dim=1)])
+
+
+@index_of
+def below(n: int, offset: int, device: torch.device) -> Tensor:
+    """Rows and columns of the lower triangle."""
+    return torch.tril_indices(n, n, offset, device=device)
+
+
+class Realified(nn.Module):
+    """[[Re W, −Im W], [Im W, Re W]] of a complex map's W, for cells of real units."""
+
+    inner: Any
+
+    def __init__(self, map: nn.Module) -> None:
+        super().__init__()
+        self.inner = map
+        self.size = 2 * self.inner.size
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return self.inner.kinds
+
+    def forward(self, *free: Tensor) -> Tensor:
+        return realify(self.inner(*free))
+
+
+def realified(matrix: Matrix) -> Matrix:
+    return Matrix(Realified(matrix.map), *matrix.free)
+
+
+def phases(angles: Tensor) -> Tensor:
+    """e^{iθ}."""
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def haar_unitary(size: int) -> Tensor:
+    """A uniformly random unitary matrix."""
+    Z = torch.randn(size, size, dtype=torch.complex128)
+    Q, R = torch.linalg.qr(Z)
+    return (Q * R.diagonal().sgn()).to(torch.get_default_dtype().to_complex())

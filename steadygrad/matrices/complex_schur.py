@@ -1,0 +1,61 @@
+"""Non-normal complex matrices with a chosen spectrum, by their Schur form: what Kerg et al. (2019) wish for first."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.matrices import init as initialisers
+from steadygrad.matrices.complex import below, complexify, phases, skew_hermitian, skew_hermitian_free
+from steadygrad.matrices.exponential import SkewExp
+from steadygrad.matrices.matrix import Matrix, check_size, skew, skew_free
+
+
+class ComplexSchur(nn.Module):
+    """W = P (Λ + T) Pᴴ,  P = exp(A), A skew-Hermitian, Λ = diag(γₖ e^{iθₖ}), T strictly lower triangular.
+
+    Every complex matrix has this form. The eigenvalues are γₖ e^{iθₖ} whatever P and T are, one for each unit, where
+    the real form has pairs of them.
+    """
+
+    complex = True
+    kinds = ("skew", "angle", "modulus", "transient")
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = check_size("ComplexSchur", size)
+
+    @staticmethod
+    def free_sizes(size: int) -> tuple[int, int, int, int]:
+        """How many real numbers the packed A, θ, γ and T have."""
+        return size * size, size, size, size * (size - 1)
+
+    def forward(self, basis: Tensor, theta: Tensor, gamma: Tensor, T: Tensor) -> Tensor:
+        free = {"basis": basis, "theta": theta, "gamma": gamma, "T": T}
+        for (name, tensor), length in zip(free.items(), self.free_sizes(self.size), strict=True):
+            if tensor.shape != (length,):
+                raise ValueError(
+                    f"ComplexSchur of size {self.size} expects {length} numbers in {name}; "
+                    f"got shape {tuple(tensor.shape)}"
+                )
+        P = complexify(SkewExp.apply(skew_free(skew_hermitian(basis, self.size)), 2 * self.size))
+        core = self.transients(T) + torch.diag(gamma * phases(theta))
+        return P @ core @ P.mH
+
+    def transients(self, T: Tensor) -> Tensor:
+        """The packed T, real parts first, as a matrix."""
+        entries = torch.complex(*T.chunk(2))
+        return entries.new_zeros(self.size, self.size).index_put(tuple(below(self.size, -1, T.device)), entries)
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}"
+
+
+def complex_schur(size: int, *, init: str = "henaff") -> Matrix:
+    """A `ComplexSchur` that starts unitary: γ = 1, T = 0, θ ~ U(0, 2π); its basis starts real, as ``init`` says."""
+    if init not in initialisers.SKEW:
+        raise ValueError(f"ComplexSchur expects init out of {', '.join(initialisers.SKEW)}; got {init!r}")
+    A = skew(initialisers.SKEW[init](size), size)
+    theta = torch.empty(size).uniform_(0, 2 * math.pi)
+    basis = skew_hermitian_free(A.to(A.dtype.to_complex()))
+    return Matrix(ComplexSchur(size), basis, theta, torch.ones(size), torch.zeros(size * (size - 1)))

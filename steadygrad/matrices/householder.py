@@ -1,0 +1,193 @@
+"""Orthogonal matrices as products of Householder reflections (Mhammedi et al., 2017)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from steadygrad.kernels import matmul
+from steadygrad.matrices.matrix import Matrix, check_size, check_square, index_of, is_count, nearest_orthogonal
+
+
+class Reflections(torch.autograd.Function):
+    """W = I − Vᵀ Y,  Y = S⁻¹ V,  S = striu(V Vᵀ) + ½ I,  the rows of V being the vectors at length 1.
+
+    This is their product in one piece, the compact WY form. With G = dL/dW
+    dL/dV = (M + Mᵀ) V − Y Gᵀ − Q,  Q = S⁻ᵀ V G,  M = striu(Q Yᵀ)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, free: Tensor, n: int, k: int) -> Tensor:
+        V, length = unit_rows(free, n, k)
+        S = matmul(V, V.mT)
+        S.diagonal().sub_(0.5)  # what stands below the diagonal is not looked at
+        Y = torch.linalg.solve_triangular(S, V, upper=True)
+        ctx.save_for_backward(V, S, Y, length)
+        W = matmul(V.mT, Y, alpha=-1)
+        W.diagonal().add_(1)
+        return W
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None]:
+        V, S, Y, length = ctx.saved_tensors
+        k, n = V.shape
+        Q = matmul(torch.linalg.solve_triangular(S.mT, V, upper=False), G)
+        M = matmul(Q, Y.mT).triu_(1)
+        M += M.mT.contiguous()
+        dV = matmul(M, V, add=matmul(Y, G.mT, add=Q).neg_())
+        dV -= V * (dV * V).sum(1, keepdim=True)  # a reflection does not depend on the length of its vector
+        return dV.div_(length).view(-1).index_select(0, trapezoid(n, k, V.device)), None, None
+
+
+@index_of
+def trapezoid(n: int, k: int, device: torch.device) -> Tensor:
+    """Where the vectors lie in the flat k × n matrix of their rows: the i-th begins with i − 1 zeros."""
+    rows, cols = torch.triu_indices(k, n, device=device)
+    return rows * n + cols
+
+
+def unit_rows(free: Tensor, n: int, k: int) -> tuple[Tensor, Tensor]:
+    """The vectors at length 1, as the rows of a k × n matrix, and the lengths that they had, (k, 1)."""
+    V = free.new_zeros(k * n).scatter(0, trapezoid(n, k, free.device), free).view(k, n)
+    largest = V.detach().abs().amax(1, keepdim=True)
+    if not torch.compiler.is_compiling() and not largest.all():
+        first = int((largest == 0).flatten().nonzero()[0]) + 1
+        raise ValueError(f"Householder expects vectors that have a direction; number {first} of {k} is 0")
+    V = V / largest  # so that no square overflows or vanishes
+    length = torch.linalg.vector_norm(V, dim=1, keepdim=True)
+    return V / length, length.detach() * largest
+
+
+class Householder(nn.Module):
+    """W = H_1 H_2 … H_k,  H_i = I − 2 u_i u_iᵀ/‖u_i‖²,  u_i with i − 1 leading zeros, so W is orthogonal.
+
+    ``reflections`` is k. These are exactly the orthogonal matrices with det W = (−1)^k and rank(W − I) ≤ k, which leave
+    n − k directions in place. So k = n and k = n − 1 reach half of all orthogonal matrices each: the last of n vectors
+    is a single number, which turns the last axis round whatever its value, and with it the determinant. A vector of
+    zeros has no direction to reflect in and none to learn in: it is refused.
+    """
+
+    kinds = ("reflector",)
+
+    def __init__(self, size: int, reflections: int | None = None) -> None:
+        super().__init__()
+        self.size = check_size("Householder", size)
+        if reflections is not None and not (is_count(reflections, least=1) and reflections <= size):
+            raise ValueError(f"reflections counts the vectors of Householder, so 1 … {size}; got {reflections!r}")
+        self.reflections = size if reflections is None else reflections
+
+    @property
+    def free_size(self) -> int:
+        """How many numbers the packed vectors have."""
+        return self.reflections * (2 * self.size - self.reflections + 1) // 2
+
+    @property
+    def determinant(self) -> int:
+        return (-1) ** self.reflections
+
+    def forward(self, free: Tensor) -> Tensor:
+        return Reflections.apply(self._checked(free), self.size, self.reflections)
+
+    @property
+    def operator_from(self) -> int:
+        """Size from which stepping without W is faster; for many reflections it never is."""
+        return 384 if self.reflections <= 16 else 1 << 62
+
+    def operator(self, free: Tensor) -> Callable[[Tensor], Tensor]:
+        """h ↦ h Wᵀ for rows h, in 2 n k multiplications a row and without W."""
+        V, _ = unit_rows(self._checked(free), self.size, self.reflections)
+        S = V @ V.mT - 0.5 * torch.eye(len(V), dtype=V.dtype, device=V.device)
+        X = torch.linalg.solve_triangular(S.mT, V, upper=False)
+        return lambda h: h - (h @ V.mT) @ X
+
+    @torch.no_grad()
+    def right_inverse(self, W: Tensor) -> Tensor:
+        """The packed vectors, of length 1, of W; a W that is not orthogonal is first replaced by the nearest that is.
+
+        With fewer than n − 1 reflections few matrices are within reach, and any other is refused.
+        """
+        check_square("Householder", W, self.size)
+        eps = torch.finfo(W.dtype).eps
+        I = torch.eye(self.size, dtype=torch.float64, device=W.device)
+        U = W.double()
+        orthogonal = bool((U.mT @ U - I).abs().max() < eps**0.5)
+        U = nearest_orthogonal(U, None if orthogonal else self.determinant)
+        Q = torch.linalg.svd(U - I).U[:, : self.reflections]  # spans what W moves, if it is within reach
+        C = nearest_orthogonal(Q.mT @ U @ Q)  # W = I + Q (C − I) Qᵀ
+        V = torch.zeros_like(U[: self.reflections])
+        for i in range(self.reflections):
+            w = mirror(Q[i])  # another basis, of which only the first vector is not at right angles to e_i
+            Q, C = reflected(Q, w), reflected(reflected(C, w).mT, w).mT
+            v = mirror(C[:, 0])
+            V[i] = Q @ v
+            Q, C = Q[:, 1:], reflected(C.mT, v).mT[1:, 1:]  # e_i has found its place
+        free = V.view(-1).index_select(0, trapezoid(self.size, self.reflections, V.device))
+        if not (self(free) - U).abs().max() < eps**0.5:
+            raise ValueError(
+                f"Householder with reflections={self.reflections} cannot reach this orthogonal matrix, only those with "
+                f"determinant {self.determinant} and rank(W − I) ≤ {self.reflections}; choose other reflections"
+            )
+        return free.to(W.dtype)
+
+    def _checked(self, free: Tensor) -> Tensor:
+        if free.shape != (self.free_size,):
+            raise ValueError(
+                f"Householder of size {self.size} with {self.reflections} reflections expects {self.free_size} "
+                f"numbers; got shape {tuple(free.shape)}"
+            )
+        return free
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}, reflections={self.reflections}"
+
+
+def mirror(x: Tensor) -> Tensor:
+    """A vector of length 1 whose reflection takes x to ‖x‖ e_1."""
+    v, rest, length = x.clone(), torch.linalg.vector_norm(x[1:]), torch.linalg.vector_norm(x)
+    v[0] = x[0] - length if x[0] < 0 else -(rest**2) / (x[0] + length)  # x_1 − ‖x‖ without cancellation
+    if not torch.linalg.vector_norm(v) > torch.finfo(x.dtype).eps:  # x is there, or nowhere
+        v = torch.zeros_like(v)
+        v[-1] = 1
+    return v / torch.linalg.vector_norm(v)
+
+
+def reflected(rows: Tensor, v: Tensor) -> Tensor:
+    """rows (I − 2 v vᵀ) for ‖v‖ = 1."""
+    return rows - 2 * torch.outer(rows @ v, v)
+
+
+def normal(size: int, reflections: int, generator: Generator | None = None) -> Tensor:
+    """Directions out of a normal distribution, as the authors of oRNN and Spectral RNN start them."""
+    V = torch.randn(reflections, size, dtype=torch.float64, generator=generator).triu()
+    return V / torch.linalg.vector_norm(V, dim=1, keepdim=True)
+
+
+def haar(size: int, reflections: int, generator: Generator | None = None) -> Tensor:
+    """H_i takes e_i to a random direction x, u = x − e_i: the first k columns of W are uniform (Stewart, 1980).
+
+    Reflections in random directions are not: in many dimensions they hardly move e_i.
+    """
+    V = normal(size, reflections, generator)
+    for i, x in enumerate(V):
+        x[i:] = mirror(x[i:])
+    return V
+
+
+STARTS = {"haar": haar, "normal": normal}
+
+
+def start(name: str, map: Householder) -> Tensor:
+    """The packed vectors, of length 1, from which ``map`` starts."""
+    if name not in STARTS:
+        raise ValueError(f"no initialiser {name!r} of reflections; choose from {', '.join(STARTS)}")
+    V = STARTS[name](map.size, map.reflections)
+    return V.view(-1)[trapezoid(map.size, map.reflections, V.device)].to(torch.get_default_dtype())
+
+
+def householder(size: int, *, reflections: int | None = None, init: str = "haar") -> Matrix:
+    """A `Householder` of ``reflections`` vectors, or as many as ``size``."""
+    map = Householder(size, reflections)
+    return Matrix(map, start(init, map))

@@ -1,0 +1,123 @@
+"""Matrices with singular values near 1 (Zhang, Lei & Dhillon, 2018; Vorontsov et al., 2017)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from steadygrad.kernels import matmul
+from steadygrad.matrices.exponential import Exponential
+from steadygrad.matrices.householder import Householder, start
+from steadygrad.matrices.init import free_tensor
+from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_between
+
+BASES = ("householder", "exponential")
+
+
+class SVDProduct(torch.autograd.Function):
+    """W = U diag(σ) Vᵀ in one product; its gradient in two."""
+
+    @staticmethod
+    def forward(ctx: Any, U: Tensor, sigma: Tensor, V: Tensor) -> Tensor:
+        ctx.save_for_backward(U, sigma, V)
+        return matmul(U * sigma, V.mT)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        U, sigma, V = ctx.saved_tensors
+        GV = matmul(G, V)
+        return GV * sigma, (GV * U).sum(0), matmul(G.mT, U * sigma)
+
+
+class BoundedSVD(nn.Module):
+    """W = U diag(σ) Vᵀ,  σ = 1 + 2 r (sigmoid(p) − ½) between 1 − r and 1 + r,  U and V orthogonal.
+
+    ``margin`` is r: a step stretches or shrinks a state or a gradient by no more than that; with 0 W is orthogonal and
+    p has no effect. U and V are products of ``reflections`` Householder reflections each (Spectral RNN) or, with
+    ``bases="exponential"``, exponentials of skew-symmetric matrices, any rotation: the hard constraint of Vorontsov et
+    al. without its steps along geodesics. Either way det W > 0.
+    """
+
+    determinant = 1
+
+    def __init__(
+        self, size: int, margin: float = 0.01, reflections: int | None = None, bases: str = "householder"
+    ) -> None:
+        super().__init__()
+        self.size = check_size("BoundedSVD", size)
+        if not is_between(margin, 0, 1):
+            raise ValueError(f"BoundedSVD expects a margin between 0 and 1; got {margin!r}")
+        if bases not in BASES:
+            raise ValueError(f"BoundedSVD expects bases to be one of {', '.join(BASES)}; got {bases!r}")
+        if bases != "householder" and reflections is not None:
+            raise ValueError(f"BoundedSVD takes reflections with householder bases; got {reflections!r} with {bases}")
+        self.margin = margin
+        self.basis: Householder | Exponential = (
+            Householder(size, reflections) if bases == "householder" else Exponential(size)
+        )
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return (*self.basis.kinds, *self.basis.kinds, "singular")
+
+    def singular_values(self, p: Tensor) -> Tensor:
+        """σ, in the order of the columns of U and V."""
+        return 1 + self.margin * torch.tanh(p / 2)  # the same, and 1 at p = 0 to the last digit
+
+    def forward(self, left: Tensor, right: Tensor, p: Tensor) -> Tensor:
+        """W from the free tensors of U and of V and from p."""
+        if p.shape != (self.size,):
+            raise ValueError(f"BoundedSVD of size {self.size} expects {self.size} numbers in p; got {tuple(p.shape)}")
+        return SVDProduct.apply(self.basis(left), self.singular_values(p), self.basis(right))
+
+    @torch.no_grad()
+    def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The free tensors of W; a W with singular values out of bounds is first replaced by the nearest within them.
+
+        One within them but with det W < 0 is out of reach and refused, and with fewer than n − 1 reflections every W
+        is: a singular value decomposition does not ask for bases that so few can make.
+        """
+        check_square("BoundedSVD", W, self.size)
+        n, low, high = self.size, 1 - self.margin, 1 + self.margin
+        if isinstance(self.basis, Householder) and self.basis.reflections < n - 1:
+            raise ValueError(
+                f"BoundedSVD finds a matrix from n or n − 1 reflections only; got {self.basis.reflections} of {n}"
+            )
+        if wrong := int((~W.isfinite()).sum()):
+            raise ValueError(f"BoundedSVD expects finite entries; got {wrong} that are not")
+        tolerance = torch.finfo(W.dtype).eps ** 0.5
+        U, sigma, Vh = torch.linalg.svd(W.double())
+        if torch.linalg.det(U) * torch.linalg.det(Vh) < 0:
+            if sigma[0] < high + tolerance and sigma[-1] > low - tolerance:
+                raise ValueError("BoundedSVD cannot reach this matrix: its determinant is negative")
+            U[:, -1], sigma[-1] = -U[:, -1], -sigma[-1]  # as `nearest_orthogonal` does, where W stretches least
+        if torch.linalg.det(U) * getattr(self.basis, "determinant", 1) < 0:
+            U[:, 0], Vh[0] = -U[:, 0], -Vh[0]
+        p = 2 * torch.atanh(within((sigma - 1) / self.margin)) if self.margin else torch.zeros_like(sigma)
+        left, right = self.basis.right_inverse(U), self.basis.right_inverse(Vh.mT)
+        return left.to(W.dtype), right.to(W.dtype), p.to(W.dtype)
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}, margin={self.margin}"
+
+
+def within(x: Tensor) -> Tensor:
+    """x between −1 and 1; what is out of bounds comes in so far that its gradient is alive."""
+    return x.where(x.abs() < 1, 0.999 * x.sign())
+
+
+def bounded_svd(
+    size: int,
+    *,
+    margin: float = 0.01,
+    reflections: int | None = None,
+    bases: str = "householder",
+    init: str = "haar",
+) -> Matrix:
+    """A `BoundedSVD` that starts orthogonal, p = 0; ``init`` starts each of its bases."""
+    map = BoundedSVD(size, margin, reflections, bases)
+    basis = map.basis
+    left, right = (start(init, basis) if isinstance(basis, Householder) else free_tensor(init, basis) for _ in "UV")
+    return Matrix(map, left, right, torch.zeros(size))

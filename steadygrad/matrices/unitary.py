@@ -1,0 +1,136 @@
+"""Unitary matrices of full capacity.
+
+The complex scaled Cayley transform (Maduranga, Helfrich & Ye, 2019), and steps along a manifold (Wisdom et al., 2016).
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.matrices import init as initialisers
+from steadygrad.matrices.cayley import CayleyGradient
+from steadygrad.matrices.complex import complexify, haar_unitary, phases, realify, skew_hermitian, skew_hermitian_free
+from steadygrad.matrices.exponential import polished
+from steadygrad.matrices.inverse import cayley_inverse
+from steadygrad.matrices.matrix import Matrix, check_size, check_square, skew, skew_free
+
+
+def cayley_unitary(free: Tensor, size: int) -> Tensor:
+    """(I + A)⁻¹ (I − A) of the packed skew-Hermitian A, in the real form of twice the size."""
+    packed = skew_free(skew_hermitian(free, size))
+    with torch.no_grad():
+        F = cayley_inverse(skew(packed, 2 * size))
+        R = 2 * F
+        R.diagonal().sub_(1)  # (I + A)⁻¹ (I − A) = 2 (I + A)⁻¹ − I
+    return CayleyGradient.apply(packed, F, R, torch.ones(2 * size, dtype=R.dtype, device=R.device))
+
+
+class ComplexCayley(nn.Module):
+    """W = (I + A)⁻¹ (I − A) D,  A skew-Hermitian, D = diag(e^{iθ}) learned: every unitary W is within reach."""
+
+    complex = True
+    kinds = ("skew", "angle")
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = check_size("ComplexCayley", size)
+
+    def forward(self, free: Tensor, theta: Tensor) -> Tensor:
+        return complexify(cayley_unitary(free, self.size)) * phases(theta)  # · D scales the columns
+
+    @torch.no_grad()
+    def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """A and θ of a unitary W, all θ alike: turned so that no eigenvalue of W D⁻¹ is near −1."""
+        check_square("ComplexCayley", W, self.size)
+        U = nearest_unitary(W)
+        angles = torch.linalg.eigvals(U).angle().sort().values
+        gaps = torch.cat([angles[1:], angles[:1] + 2 * math.pi]) - angles
+        widest = int(gaps.argmax())
+        theta = angles[widest] + gaps[widest] / 2 - math.pi  # the middle of the widest gap goes to −1
+        U = U * phases(-theta)
+        I = torch.eye(self.size, dtype=U.dtype, device=U.device)
+        A = torch.linalg.solve(I + U, I - U)
+        real = W.real.dtype
+        return skew_hermitian_free((A - A.mH) / 2).to(real), theta.to(real).expand(self.size).clone()
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}"
+
+
+def complex_cayley(size: int, *, init: str = "cayley") -> Matrix:
+    """θ ~ U(0, 2π), A real at the start; ``init`` is its skew start, or ``haar`` for a random unitary W."""
+    map = ComplexCayley(size)
+    if init == "haar":
+        return Matrix(map, *map.right_inverse(haar_unitary(size)))
+    if init not in initialisers.SKEW:
+        raise ValueError(f"ComplexCayley expects init out of {', '.join([*initialisers.SKEW, 'haar'])}; got {init!r}")
+    A = skew(initialisers.SKEW[init](size), size)
+    return Matrix(map, skew_hermitian_free(A.to(A.dtype.to_complex())), torch.empty(size).uniform_(0, 2 * math.pi))
+
+
+class StiefelSteps(nn.Module):
+    """W = (I + A/2)⁻¹ (I − A/2) B,  A skew-Hermitian; after every update B ← W and A ← 0.
+
+    So an optimizer's step on A is one along the Stiefel manifold: at A = 0 the gradient of A is the Riemannian one at
+    W = B. B is polished each time, or rounding would add up over thousands of products.
+    """
+
+    base: Tensor
+    seen: Tensor
+
+    complex = True
+    kinds = ("skew",)
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = check_size("StiefelSteps", size)
+        self.register_buffer("base", torch.eye(2 * size))  # in real form
+        self.register_buffer("seen", torch.zeros(size * size))
+
+    def forward(self, free: Tensor) -> Tensor:
+        if self.training and torch.is_grad_enabled() and free.is_leaf and not torch.equal(free, self.seen):
+            self.step(free)
+        return complexify(cayley_unitary(free / 2, self.size) @ self.base.to(free.dtype))
+
+    @torch.no_grad()
+    def step(self, free: Tensor) -> None:
+        """B ← W, A ← 0: the same W seen from itself."""
+        self.base = polished(structured(cayley_unitary(free / 2, self.size) @ self.base))
+        free.zero_()
+        self.seen = free.detach().clone()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "StiefelSteps":
+        super()._apply(fn, recurse)
+        base = self.base if self.base.dtype.itemsize > 2 else self.base.float()
+        self.base = polished(structured(base))  # what was unitary in single precision is not yet in double
+        return self
+
+    @torch.no_grad()
+    def right_inverse(self, W: Tensor) -> Tensor:
+        check_square("StiefelSteps", W, self.size)
+        self.base = realify(nearest_unitary(W)).to(self.base.dtype)
+        return self.seen.new_zeros(self.size**2)
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}"
+
+
+def stiefel(size: int) -> Matrix:
+    """Starts at a random unitary matrix."""
+    map = StiefelSteps(size)
+    return Matrix(map, map.right_inverse(haar_unitary(size)))
+
+
+def structured(R: Tensor) -> Tensor:
+    """R as the real form of a complex matrix, which rounding makes it leave."""
+    return realify(complexify(R))
+
+
+def nearest_unitary(W: Tensor) -> Tensor:
+    """In double precision."""
+    if not W.isfinite().all():
+        raise ValueError(f"nearest_unitary expects finite entries; got {int((~W.isfinite()).sum())} that are not")
+    U, _, Vh = torch.linalg.svd(W.detach().to(torch.complex128))
+    return U @ Vh

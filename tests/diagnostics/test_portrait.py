@@ -1,0 +1,517 @@
+"""A network in numbers: each against numpy, autograd or a closed form, and all of them fit into JSON."""
+
+import importlib
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from steadygrad.diagnostics import gradient_norms, input_map, observe, portrait, recurrent_matrices, state_blocks
+from steadygrad.diagnostics.flow import largest_singular_values
+from steadygrad.layers import ENRNN, GRU, LAYERS, LSTM, NNRNN, RNN
+from steadygrad.matrices import LongShort, init
+from steadygrad.training import finite
+
+TORCH = {"nn.RNN": (nn.RNN, 1), "nn.GRU": (nn.GRU, 3), "nn.LSTM": (nn.LSTM, 4)}
+"""and how many matrices are stacked in weight_hh"""
+MODULES = {**LAYERS, **{name: layer for name, (layer, _) in TORCH.items()}}
+every_module = pytest.mark.parametrize("make", MODULES.values(), ids=MODULES)
+
+
+class Own(nn.Module):
+    """A user's own: nothing but the call."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x, h_0=None):
+        return self.inner(x, h_0)
+
+
+class Stepwise(nn.Module):
+    """A user's own loop around torch's cell, which any parametrisation can be put on."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.RNNCell(3, 4)
+
+    def forward(self, x, h_0=None):
+        h = x.new_zeros(x.shape[1], 4) if h_0 is None else h_0[0]
+        states = []
+        for x_t in x:
+            h = self.cell(x_t, h)
+            states.append(h)
+        return torch.stack(states), h[None]
+
+
+@pytest.fixture(autouse=True)
+def one_thread(same_start):
+    """Networks this small gain nothing from a second."""
+    torch.set_num_threads(1)
+
+
+def sequence(time=6, inputs=3):
+    return torch.randn(time, inputs, generator=torch.Generator().manual_seed(1))
+
+
+def same(found, expected):
+    """Numbers in a portrait have five digits."""
+    return found == pytest.approx(expected, rel=1e-4, abs=1e-7)
+
+
+def check_eigenvalues(seen, W):
+    """Against numpy: all of a complex matrix, of a real one those with Im ≥ 0."""
+    wide = torch.complex128 if W.is_complex() else torch.float64
+    expected = np.linalg.eigvals(W.detach().to(wide).numpy())
+    if not W.is_complex():
+        assert min(seen["eigenvalues"][1]) >= 0
+        expected = expected[expected.imag >= 0]
+    found = np.array(seen["eigenvalues"][0]) + 1j * np.array(seen["eigenvalues"][1])
+    assert len(found) == len(expected)
+    distances = abs(found[:, None] - expected)
+    assert distances.min(axis=0).max() < 1e-4
+    assert distances.min(axis=1).max() < 1e-4
+
+
+# matrices
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_eigenvalues_are_those_of_the_layers_own_matrices(name):
+    layer = LAYERS[name](3, 5)
+    own = {key: W.detach() for key, W in layer.matrices().items()}
+    assert own
+    for found in (observe(layer, sequence()), portrait(layer, sequence())):
+        assert found["matrices"].keys() == own.keys()
+        for key, W in own.items():
+            seen, size = found["matrices"][key], np.linalg.norm(W.numpy(), 2)
+            check_eigenvalues(seen, W)
+            error = np.linalg.norm(W.numpy().conj().T @ W.numpy() - np.eye(len(W)))
+            assert seen["orthogonality_error"] == pytest.approx(error, rel=1e-4, abs=1e-5)
+            assert seen.get("powers", [1, size])[:2] == pytest.approx([1, size], rel=1e-4)
+            assert max(seen.get("singular_values", [size])) == pytest.approx(size, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_eigenvalues_are_those_of_torchs_blocks(name):
+    make, count = TORCH[name]
+    layer = make(3, 5, num_layers=2)
+    found = portrait(layer, sequence())["matrices"]
+    assert len(found) == 2 * count
+    for level in range(2):
+        whole = f"weight_hh_l{level}"
+        blocks = getattr(layer, whole).detach().chunk(count)
+        names = [whole] if count == 1 else [f"{whole}[{i}]" for i in range(count)]
+        for key, W in zip(names, blocks, strict=True):
+            check_eigenvalues(found[key], W)
+            assert torch.equal(recurrent_matrices(layer)[key], W)
+    inside = portrait(Own(layer), sequence())["matrices"]
+    assert inside == {f"inner.{key}": seen for key, seen in found.items()}
+
+
+def test_the_numbers_of_a_matrix():
+    W = torch.tensor([[0.9, 1.0], [0.0, 0.5]])
+    layer = RNN(3, 2)
+    layer.cells[0].W.free[0].data = W
+    for found in (observe(layer, sequence()), portrait(layer, sequence())):
+        seen = found["matrices"]["recurrent_l0"]
+        assert sorted(seen["eigenvalues"][0]) == [0.5, 0.9]
+        assert seen["eigenvalues"][1] == [0.0, 0.0]
+        assert seen["radius"] == pytest.approx(0.9)
+        assert seen["departure"] == pytest.approx(1.0)  # ‖W‖² is 0.81 + 1 + 0.25, of which the eigenvalues have 1.06
+        assert seen["orthogonality_error"] == pytest.approx(float((W.T @ W - torch.eye(2)).norm()))
+    assert same(seen["singular_values"], np.linalg.svd(W.numpy())[1].tolist())
+    powers = [np.linalg.norm(np.linalg.matrix_power(W.double().numpy(), k), 2) for k in range(101)]
+    assert same(seen["powers"], powers)
+    assert seen["powers"][0] == 1
+
+
+def test_a_users_own_subclass_is_asked_for_its_matrices():
+    class Mine(GRU):
+        def matrices(self):
+            return {"mine": super().matrices()["candidate_l0"]}
+
+    layer = Mine(3, 4)
+    found = recurrent_matrices(layer)
+    assert found.keys() == {"mine"}
+    assert torch.equal(found["mine"], layer.matrices()["mine"])
+    assert not found["mine"].requires_grad
+
+    class Theirs(nn.GRU):
+        pass
+
+    assert list(recurrent_matrices(Theirs(3, 4))) == [f"weight_hh_l0[{i}]" for i in range(3)]
+
+
+def test_a_module_without_recurrent_matrices_has_a_portrait_all_the_same():
+    class Leaky(nn.Module):
+        def forward(self, x, h_0=None):
+            h = torch.zeros_like(x[0]) if h_0 is None else h_0[0]
+            states = []
+            for x_t in x:
+                h = 0.5 * h + x_t
+                states.append(h)
+            return torch.stack(states), h[None]
+
+    assert recurrent_matrices(nn.Linear(3, 3)) == recurrent_matrices(Leaky()) == {}
+    assert observe(Leaky(), sequence()) == {"matrices": {}}
+    found = portrait(Leaky(), sequence())
+    assert found["matrices"] == {}
+    assert same(found["exponents"], [math.log(0.5)] * 3)
+    log = [[round((tau - t) * math.log10(0.5), 2) for t in range(tau + 1)] for tau in range(6)]
+    assert found["input_maps"] == {"state": log}
+
+
+def test_a_projection_is_no_square_matrix():
+    """torch.nn.LSTM's weight_hh is then (4 · hidden, proj): how many rows it has does not make its pieces square."""
+    assert recurrent_matrices(nn.LSTM(3, 4, proj_size=2)) == {}
+
+
+def test_of_a_parametrised_weight_the_matrix_in_use_is_seen():
+    """Not the free tensor that it is made from."""
+    module = Stepwise()
+    parametrizations.orthogonal(module.cell, "weight_hh")
+    (W,) = recurrent_matrices(module).values()
+    torch.testing.assert_close(W, module.cell.weight_hh.detach())
+    (seen,) = observe(module, sequence())["matrices"].values()
+    check_eigenvalues(seen, module.cell.weight_hh)
+
+
+# the parts that only some layers have
+
+SCHUR = {
+    **{name: (lambda layer=layer: layer(3, 4), name == "nnrnn") for name, layer in LAYERS.items()},
+    "rnn of schur": (lambda: RNN(3, 5, recurrent="schur"), True),
+    "lstm of schur": (lambda: LSTM(3, 4, recurrent="schur"), True),
+    "gru with one schur": (lambda: GRU(3, 4, recurrent={"candidate": "schur"}), True),
+    "two levels": (lambda: NNRNN(3, 4, num_layers=2), True),
+    "own": (lambda: Own(NNRNN(3, 4)), True),
+    "nn.GRU": (lambda: nn.GRU(3, 4), False),
+}
+
+
+@pytest.mark.parametrize(("make", "has"), SCHUR.values(), ids=SCHUR)
+def test_a_schur_part_exactly_where_there_is_a_schur_form(make, has):
+    layer = make()
+    assert ("schur" in observe(layer, sequence())) == has
+    assert ("schur" in portrait(layer, sequence())) == has
+
+
+def test_every_schur_form_has_a_name():
+    layer = LSTM(3, 4, recurrent="schur")
+    assert len(portrait(layer, sequence())["schur"]) == len(observe(layer, sequence())["schur"]) == 4
+
+
+@pytest.mark.parametrize("size", [1, 4, 5])
+def test_the_schur_part_describes_the_matrix(size):
+    layer = NNRNN(3, size)
+    _, _, gamma, transients = layer.cells[0].W.free
+    gamma.data.uniform_(0.5, 1.5)
+    transients.data.normal_()
+    seen, drawn = observe(layer, sequence()), portrait(layer, sequence())
+    ((name, found),) = drawn["schur"].items()
+    assert seen["schur"] == {name: {"angles": found["angles"], "transient_share": found["transient_share"]}}
+    assert [len(row) for row in found["T"]] == list(range(1, size + 1))
+    assert all(0 <= angle < 2 * math.pi for angle in found["angles"])
+    W = next(iter(layer.matrices().values())).detach().double().numpy()
+    assert len(found["moduli"]) == (size + 1) // 2
+    pairs = [r * np.exp(1j * s * a) for r, a in zip(found["moduli"], found["angles"], strict=False) for s in (1, -1)]
+    pairs += found["moduli"][-1:] if size % 2 else []
+    values = np.linalg.eigvals(W)
+    assert max(abs(values - pair).min() for pair in pairs) < 1e-3  # eigenvalues, whatever T is
+    squares = sum(abs(v) ** 2 for v in pairs)
+    transients = sum(v**2 for row in found["T"] for v in row)
+    assert found["transient_share"] == pytest.approx(math.sqrt(transients / (transients + squares)), rel=1e-2)
+    assert np.linalg.norm(W) ** 2 == pytest.approx(transients + squares, rel=1e-2)
+    means = [np.mean([abs(found["T"][i][i - k]) for i in range(k, size)]) for k in range(1, size)]
+    assert found["mean_by_subdiagonal"] == pytest.approx(means, rel=1e-2, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_gates_part_exactly_for_gru_and_ncgru(name):
+    layer, has = MODULES[name](3, 4), name in ("gru", "ncgru")
+    assert ("gates" in observe(layer, sequence())) == has
+    assert ("gates" in portrait(layer, sequence())) == has
+
+
+def test_no_gates_part_where_the_theorem_does_not_apply():
+    assert "gates" not in portrait(GRU(3, 4, num_layers=2), sequence())
+    assert "gates" not in observe(GRU(3, 4, bidirectional=True), sequence())
+
+
+@pytest.mark.parametrize("name", ["gru", "ncgru"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_gates_are_the_gain_of_a_step_and_its_bound(name, batch_first):
+    layer, x = LAYERS[name](3, 4, batch_first=batch_first), sequence()
+    found, seen = portrait(layer, x)["gates"], observe(layer, x)["gates"]
+    assert found.keys() == {"true", "bound", "alpha", "beta"}
+    gains, h = [], torch.zeros(1, 1, 4)
+    for x_t in x:
+        J = torch.autograd.functional.jacobian(lambda h, x_t=x_t: layer(x_t[None, None], h)[1], h).view(4, 4)
+        gains.append(float(torch.linalg.matrix_norm(J, 2)))
+        h = layer(x_t[None, None], h)[1].detach()
+    assert same(found["true"], gains)
+    U = torch.linalg.matrix_norm(layer.matrices()["candidate_l0"].detach(), 2)
+    assert same(found["bound"], [a + b * float(U) for a, b in zip(found["alpha"], found["beta"], strict=True)])
+    assert all(true <= bound for true, bound in zip(found["true"], found["bound"], strict=True))
+    assert (seen["steps"], seen["holds"]) == (6, True)
+    assert same([seen["largest"], seen["largest_bound"]], [max(found["true"]), max(found["bound"])])
+    assert same(seen["nearest"], max(true / bound for true, bound in zip(found["true"], found["bound"], strict=True)))
+
+
+@every_module
+def test_batch_first_makes_no_difference(make):
+    one, other = make(3, 4), make(3, 4, batch_first=True)
+    other.load_state_dict(one.state_dict())
+    assert portrait(one, sequence()) == portrait(other, sequence())
+    assert observe(one, sequence()) == observe(other, sequence())
+
+
+# maps
+
+
+def check_map(found, norms):
+    """Row by row up to the diagonal, logarithms to two decimals."""
+    assert [len(row) for row in found] == list(range(1, len(norms) + 1))
+    for i, row in enumerate(found):
+        expected = norms[i, : i + 1].double()
+        assert [value is None for value in row] == (expected == 0).tolist()
+        known = [value for value in row if value is not None]
+        assert known == pytest.approx(expected[expected > 0].log10().tolist(), abs=0.006)
+
+
+def test_a_long_map_leaves_steps_out():
+    layer, x = RNN(2, 3, recurrent="cayley"), sequence(300, 2)
+    found = portrait(layer, x)
+    assert (found["steps"], found["of_steps"], found["every"]) == (300, 300, 3)
+    check_map(found["input_maps"]["state"], input_map(layer, x)[::3, ::3])
+    assert len(found["input_maps"]["state"]) == 100
+
+
+@pytest.mark.parametrize(("time", "every"), [(1, 1), (2, 1), (120, 1), (121, 2)])
+def test_a_short_map_is_whole(time, every):
+    layer, x = RNN(2, 2), sequence(time, 2)
+    found = portrait(layer, x)
+    assert found["every"] == every
+    check_map(found["input_maps"]["state"], input_map(layer, x)[::every, ::every])
+
+
+@pytest.mark.parametrize(
+    ("make", "blocks"),
+    [
+        (lambda: ENRNN(3, 5, short_size=2), {"long": slice(0, 3), "short": slice(3, 5)}),
+        (lambda: ENRNN(3, 5, short_size=0), {"long": slice(0, 5)}),
+        (lambda: ENRNN(3, 5, short_size=5), {"short": slice(0, 5)}),
+        (lambda: ENRNN(3, 4, num_layers=2), {"state": slice(0, 8)}),  # each level has its own
+        (lambda: RNN(3, 5, recurrent="longshort"), {"long": slice(0, 3), "short": slice(3, 5)}),
+        (lambda: LSTM(3, 4), {"h": slice(0, 4), "c": slice(4, 8)}),
+        (lambda: LSTM(3, 4, num_layers=2), {"h": slice(0, 8), "c": slice(8, 16)}),
+        (lambda: nn.LSTM(3, 4), {"h": slice(0, 4), "c": slice(4, 8)}),
+        (lambda: GRU(3, 4), {"state": slice(0, 4)}),
+        (lambda: nn.RNN(3, 4), {"state": slice(0, 4)}),
+    ],
+)
+def test_parts_of_the_state_with_a_name_have_maps_of_their_own(make, blocks):
+    layer, x = make(), sequence()
+    found = portrait(layer, x)["input_maps"]
+    assert list(found) == list(blocks)
+    for name, block in blocks.items():
+        check_map(found[name], input_map(layer, x, block))
+
+
+def test_blocks_of_a_matrix_are_those_that_have_units():
+    assert LongShort(4, 2).blocks == {"long": slice(0, 4), "short": slice(4, 6)}
+    assert LongShort(4, 0).blocks == {"long": slice(0, 4)}
+    assert LongShort(0, 2).blocks == {"short": slice(0, 2)}
+
+
+def test_what_a_user_calls_blocks_is_something_else():
+    class Mine(Own):
+        def __init__(self):
+            super().__init__(None)
+            self.blocks = nn.ModuleList([nn.GRU(3, 4)])
+
+        def forward(self, x, h_0=None):
+            return self.blocks[0](x, h_0)
+
+    assert state_blocks(Mine(), (4,)) == {}
+    assert list(portrait(Mine(), sequence())["input_maps"]) == ["state"]
+
+
+def linear(W, inputs=2):
+    layer = RNN(inputs, len(W), activation="identity", bias=False)
+    layer.cells[0].W.free[0].data = W.float()
+    return layer
+
+
+def test_where_there_is_no_influence_a_map_says_so():
+    layer = linear(torch.zeros(3, 3))
+    found = portrait(layer, sequence(4, 2))
+    gain = round(math.log10(torch.linalg.matrix_norm(layer.cells[0].U.detach(), 2)), 2)
+    assert found["input_maps"]["state"] == [[None] * i + [gain] for i in range(4)]
+    assert found["output_gradients"] == [0.0] * 4
+
+
+@pytest.mark.parametrize("inputs", [2, 5])
+def test_a_network_whose_gradients_explode_can_be_looked_at(inputs):
+    """1.5³⁰⁰ is too much for single precision, and just what somebody wants to see who asks why training fails.
+
+    In a map None says that there is no influence, the very opposite.
+    """
+    layer, x = linear(1.5 * init.haar(3), inputs), torch.zeros(300, inputs)
+    found = finite(portrait(layer, x))
+    assert same(found["exponents"], [math.log(1.5)] * 3)
+    gain = math.log10(torch.linalg.matrix_norm(layer.cells[0].U.detach(), 2))
+    for i, row in enumerate(found["input_maps"]["state"]):
+        assert None not in row
+        assert row == pytest.approx([gain + 3 * (i - j) * math.log10(1.5) for j in range(i + 1)], abs=0.01)
+
+
+# gradients
+
+
+@pytest.mark.parametrize("make", [RNN, LSTM, nn.GRU, nn.LSTM])
+def test_gradient_norms_are_those_of_the_whole_module(make):
+    """Cut the sequence at t and ask autograd what the loss of all outputs makes of the state in between."""
+    module, x = make(3, 4).double(), sequence().double()
+    weight = torch.randn(6, 4, dtype=torch.float64)
+
+    def loss(outputs):
+        return (outputs * weight).sum().sin()
+
+    expected, outputs = [], torch.zeros(0, 1, 4, dtype=torch.float64)
+    for t in range(6):
+        state = module(x[:t, None])[1] if t else torch.zeros(1, 1, 4, dtype=torch.float64)
+        if not t and isinstance(module, LSTM | nn.LSTM):
+            state = state, state
+        parts = [part.detach().clone().requires_grad_() for part in (state if isinstance(state, tuple) else (state,))]
+        before = module(x[:t, None])[0].detach() if t else outputs
+        after = module(x[t:, None], tuple(parts) if len(parts) > 1 else parts[0])[0]
+        gradients = torch.autograd.grad(loss(torch.cat([before, after])[:, 0]), parts)
+        expected.append(float(torch.cat([gradient.flatten() for gradient in gradients]).norm()))
+    assert gradient_norms(module, x, loss).tolist() == pytest.approx(expected)
+    assert same(portrait(module, x, loss)["loss_gradients"], expected)
+
+
+def test_a_push_at_the_initial_state_moves_the_loss_as_much_as_its_gradient_says():
+    module, x, size = RNN(3, 4).double(), sequence().double(), 1e-5
+    weight = torch.randn(6, 4, dtype=torch.float64)
+
+    def loss(outputs):
+        return (outputs * weight).square().sum()
+
+    def at(h_0):
+        with torch.no_grad():
+            return float(loss(module(x[:, None], h_0.view(1, 1, 4))[0][:, 0]))
+
+    pushes = size * torch.eye(4, dtype=torch.float64)
+    slopes = [(at(push) - at(-push)) / (2 * size) for push in pushes]
+    assert gradient_norms(module, x, loss)[0].item() == pytest.approx(np.linalg.norm(slopes), rel=1e-6)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_without_a_loss_it_is_the_sum_of_the_last_output(batch_first):
+    module, x = nn.GRU(3, 4, batch_first=batch_first), sequence()
+    expected = gradient_norms(module, x, lambda outputs: outputs[-1].sum()).tolist()
+    assert gradient_norms(module, x).tolist() == expected
+    found = portrait(module, x)
+    assert same(found["output_gradients"], expected)
+    assert "loss_gradients" not in found
+    both = portrait(module, x, lambda outputs: 2 * outputs[-1].sum())
+    assert both["output_gradients"] == found["output_gradients"]
+    assert same(both["loss_gradients"], [2 * norm for norm in expected])
+
+
+# what it may cost, and that it leaves no trace
+
+
+def test_only_so_many_steps_are_looked_at():
+    module = importlib.import_module("steadygrad.diagnostics.portrait")
+    x = sequence(module.STEPS + 7, 2)
+    found = portrait(RNN(2, 2), x, torch.sum)
+    assert (found["steps"], found["of_steps"]) == (module.STEPS, module.STEPS + 7) == (400, 407)
+    assert found["numbers"]["steps"] == 400
+    for key in ("output_gradients", "loss_gradients"):
+        assert len(found[key]) == 407  # of the whole sequence: what counts is at its end
+    assert found["every"] * len(found["input_maps"]["state"]) == 400
+    assert len(found["input_maps"]["state"]) <= module.CELLS
+
+
+def test_large_states_are_followed_for_fewer_steps(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("steadygrad.diagnostics.portrait"), "ENTRIES", 8 * 8 * 5)
+    x = sequence(20)
+    assert portrait(LSTM(3, 4), x)["steps"] == 5  # h and c: eight numbers
+    assert portrait(LSTM(3, 4, batch_first=True), x)["steps"] == 5
+    assert portrait(LSTM(3, 4, num_layers=2), x)["steps"] == 2  # never fewer
+    assert portrait(GRU(3, 4), x)["steps"] == 20
+    assert len(portrait(GRU(3, 8), x)["gates"]["true"]) == observe(GRU(3, 8), x)["gates"]["steps"] == 5
+
+
+@every_module
+def test_everything_fits_into_json(make):
+    for found in (observe(make(3, 4), sequence()), portrait(make(3, 4), sequence())):
+        assert json.loads(json.dumps(finite(found), allow_nan=False)) == finite(found)
+
+
+def test_infinities_become_none():
+    found = portrait(linear(1.01 * init.haar(4)), sequence(40, 2))
+    assert found["numbers"]["half_life"] == math.inf
+    with pytest.raises(ValueError, match="Out of range"):
+        json.dumps(found, allow_nan=False)
+    assert json.loads(json.dumps(finite(found), allow_nan=False))["numbers"]["half_life"] is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LSTM(3, 4, num_layers=2, dropout=0.5),
+        lambda: nn.GRU(3, 4, num_layers=2, dropout=0.5),
+        lambda: RNN(3, 4, recurrent={"name": "exponential", "rebase_every": 2}),
+        lambda: NNRNN(3, 4),
+    ],
+    ids=["lstm, dropout", "nn.GRU, dropout", "dtriv", "nnrnn"],
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_looking_changes_nothing_and_sees_the_same_twice(make, training):
+    """Neither weights, nor gradients, nor random numbers, nor what dropout would draw."""
+    module = make().train(training)
+    before, random = {key: value.clone() for key, value in module.state_dict().items()}, torch.get_rng_state()
+    assert observe(module, sequence()) == observe(module, sequence())
+    assert portrait(module, sequence()) == portrait(module, sequence())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert module.training == training
+    assert all(torch.equal(before[key], value) for key, value in module.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_one_direction_only():
+    layer = GRU(3, 4, bidirectional=True)
+    assert observe(layer, sequence())["matrices"].keys() == layer.matrices().keys()
+    with pytest.raises(ValueError, match="one direction"):
+        portrait(layer, sequence())
+
+
+# singular values
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 1e-12, 1e-30, 1e-37, 1e30])
+@pytest.mark.parametrize("shape", [(7, 6, 2), (5, 1, 1), (4, 2, 6), (3, 4, 4)])
+def test_largest_singular_values(dtype, scale, shape):
+    """Squares of 1e-30 are nothing in single precision."""
+    M = torch.randn(shape).double().mul(scale).to(dtype)
+    found = largest_singular_values(M)
+    assert (found.dtype, found.shape) == (dtype, shape[:1])
+    expected = torch.linalg.matrix_norm(M.double(), 2)
+    torch.testing.assert_close(found.double() / expected, torch.ones_like(expected), rtol=2e-6, atol=0)
+
+
+def test_largest_singular_values_of_nothing_and_of_rank_one():
+    assert largest_singular_values(torch.zeros(2, 4, 3)).tolist() == [0.0, 0.0]
+    u, v = torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0, 2.0])
+    assert largest_singular_values(torch.outer(u, v)[None]).item() == pytest.approx(15.0)

@@ -1,0 +1,335 @@
+"""Somebody who looks at a run and must neither change it nor end it."""
+
+import json
+import math
+import signal
+
+import pytest
+import torch
+
+from steadygrad.diagnostics import portrait
+from steadygrad.experiments import Observer, observer
+from steadygrad.experiments.observer import LOOKS, OBSERVATIONS, PORTRAIT
+from steadygrad.layers import LAYERS
+from steadygrad.tasks import TASKS
+from steadygrad.training import RunDirectory, Settings, Watch, finite, load_model, loop, stream, train
+
+TINY = {"steps": 30, "batch": 4, "evaluate_every": 10, "evaluate_examples": 10, "log_every": 5}
+COPY = {"name": "copy", "delay": 5, "length": 3}
+SHORT = {"copy": COPY, "adding": {"length": 6}, "denoise": {"delay": 6, "length": 2}, "parenthesis": {"length": 8}}
+
+
+@pytest.fixture(autouse=True)
+def only_when_asked(monkeypatch):
+    """No checkpoint in between, however slow the machine, and no question to git at every start."""
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
+    monkeypatch.setattr(loop, "commit", lambda: None)
+
+
+def tiny(layer="nnrnn", task=None, **options):
+    table = {"hidden_size": 6} | ({"name": layer} if isinstance(layer, str) else layer)
+    return Settings.from_tables({"layer": table, "task": task or COPY, "train": TINY | options, "seed": 3})
+
+
+def quick(**options):
+    """Many updates in no time."""
+    task = {"name": "copy", "delay": 1, "length": 1, "symbols": 2}
+    return tiny({"name": "rnn", "hidden_size": 2}, task, **{"batch": 1, "evaluate_examples": 1, **options})
+
+
+def refuse(word):
+    raise AssertionError(f"{word} is not JSON")
+
+
+def observations(folder):
+    lines = (folder / OBSERVATIONS).read_text("utf-8").splitlines()
+    return [json.loads(line, parse_constant=refuse) for line in lines]
+
+
+def drawn(folder):
+    return json.loads((folder / PORTRAIT).read_text("utf-8"), parse_constant=refuse)
+
+
+def steps(folder):
+    return [row["step"] for row in observations(folder)]
+
+
+def outcome(folder):
+    """What a run has left: its rows without the time, and its weights byte by byte."""
+    rows = RunDirectory(folder).rows()
+    assert all(row.pop("seconds") >= 0 for row in rows)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    return text, *((folder / f"{name}.safetensors").read_bytes() for name in ("model", "last"))
+
+
+# the run is the same
+
+
+LAYER_TABLES = {
+    **{name: {"name": name} for name in LAYERS},
+    "dropout": {"name": "lstm", "num_layers": 2, "dropout": 0.5},
+    "dtriv": {"name": "rnn", "recurrent": {"name": "exponential", "rebase_every": 3}},
+    "gru of neumann": {"name": "gru", "recurrent": {"name": "neumann", "reset_every": 4}},
+    "bidirectional": {"name": "gru", "bidirectional": True},
+}
+
+
+@pytest.mark.parametrize("layer", LAYER_TABLES.values(), ids=LAYER_TABLES)
+def test_a_run_is_the_same_bit_by_bit_with_and_without(tmp_path, layer):
+    settings = tiny(layer, steps=8, log_every=1, evaluate_every=3)
+    results = [train(settings, tmp_path / "alone"), train(settings, tmp_path / "watched", watches=[Observer()])]
+    assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
+    assert steps(tmp_path / "watched") == [0, 3, 6, 8]
+    for result in results:
+        assert result.pop("wall_seconds") > 0
+    assert results[0] == results[1]
+    extra = {path.name for path in (tmp_path / "watched").iterdir()} - {
+        path.name for path in (tmp_path / "alone").iterdir()
+    }
+    assert extra == {OBSERVATIONS, PORTRAIT}
+
+
+# when it looks
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0, 10, 20, 30]),
+        ({"evaluate_every": 7}, [0, 7, 14, 21, 28, 30]),
+        ({"evaluate_every": 1000}, [0, 30]),
+        ({"steps": 1}, [0, 1]),
+        ({"steps": 120, "evaluate_every": 2}, [0, *(3 * k + k % 2 for k in range(1, 41))]),
+        ({"steps": 82, "evaluate_every": 15}, [*range(0, 76, 15), 82]),
+    ],
+)
+def test_it_looks_at_the_start_at_evaluations_and_at_the_end(tmp_path, options, expected):
+    train(quick(**options), tmp_path, watches=[Observer()])
+    assert steps(tmp_path) == expected
+
+
+@pytest.mark.parametrize("updates", [79, 85])
+def test_it_never_looks_too_often(tmp_path, updates):
+    train(quick(steps=updates, evaluate_every=1, log_every=1000), tmp_path, watches=[Observer()])
+    found = steps(tmp_path)
+    assert (found[0], found[-1]) == (0, updates)
+    assert found == sorted(set(found))
+    assert LOOKS // 2 <= len(found) <= LOOKS + 2
+
+
+def test_a_look_has_the_numbers_of_that_moment(tmp_path):
+    settings = tiny("ncgru")
+    train(settings, tmp_path, watches=[Observer()])
+    first, *_, last = observations(tmp_path)
+    assert first.keys() == last.keys() == {"step", "matrices", "gates"}
+    torch.manual_seed(stream(settings.seed, "model").initial_seed())
+    model = settings.build_model(settings.build_task())
+    for row, weights in ((first, model.state_dict()), (last, RunDirectory(tmp_path).load_weights("last.safetensors"))):
+        model.load_state_dict(weights)
+        for name, W in model.layer.eval().matrices().items():
+            values = torch.linalg.eigvals(W.detach().double())
+            seen = torch.complex(*(torch.tensor(v, dtype=torch.float64) for v in row["matrices"][name]["eigenvalues"]))
+            distance = (values[:, None] - torch.cat([seen, seen.conj()])).abs().min(dim=1).values
+            assert distance.max() < 1e-4
+    assert first["matrices"] != last["matrices"]
+
+
+# stopping and going on
+
+
+class StoppedError(Exception):
+    pass
+
+
+class StopAt(Watch):
+    """Has the loop save after ``save`` updates and dies after ``die``, as a process does: without a word."""
+
+    def __init__(self, save, die):
+        self.save, self.die = save, die
+
+    def update(self, trainer, loss):
+        if trainer.step == self.save:
+            trainer.saved = -math.inf  # long ago
+        if trainer.step == self.die:
+            raise StoppedError
+
+
+class Interrupt(Watch):
+    def __init__(self, step):
+        self.step = step
+
+    def update(self, trainer, loss):
+        if trainer.step == self.step:
+            signal.raise_signal(signal.SIGINT)
+
+
+def files(folder):
+    return [(folder / name).read_bytes() for name in (OBSERVATIONS, PORTRAIT)]
+
+
+CUT = {layer: tiny(layer, evaluate_every=5) for layer in ("nnrnn", "ncgru")}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The same runs, left alone."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("alone")
+    for layer, settings in CUT.items():
+        train(settings, folder / layer, watches=[Observer()])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("layer", "save", "die"),
+    [("nnrnn", None, 17), ("nnrnn", 10, 11), ("nnrnn", 9, 25), ("ncgru", 15, 21)],
+)
+def test_killed_and_resumed_it_has_seen_the_same(tmp_path, alone, layer, save, die):
+    with pytest.raises(StoppedError):
+        train(CUT[layer], tmp_path, watches=[StopAt(save, die), Observer()])
+    assert train(CUT[layer], tmp_path, resume=True, watches=[Observer()])["status"] == "done"
+    assert files(tmp_path) == files(alone / layer)
+    assert outcome(tmp_path) == outcome(alone / layer)
+
+
+@pytest.mark.parametrize("step", [1, 12])
+def test_interrupted_and_resumed_it_has_seen_the_same(tmp_path, alone, step):
+    result = train(CUT["nnrnn"], tmp_path, watches=[Interrupt(step), Observer()])
+    assert (result["status"], result["steps"]) == ("interrupted", step)
+    assert drawn(tmp_path)["step"] == (result["best"]["step"] if step >= 5 else 0)  # as far as it came
+    train(CUT["nnrnn"], tmp_path, resume=True, watches=[Observer()])
+    assert files(tmp_path) == files(alone / "nnrnn")
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:-40], lambda text: text.replace('"step": 15', '"step": 16')])
+def test_rows_after_the_checkpoint_are_written_again(tmp_path, alone, damage):
+    """Whether the last one was cut off, or is of a past that will not come again."""
+    with pytest.raises(StoppedError):
+        train(CUT["nnrnn"], tmp_path, watches=[StopAt(10, 17), Observer()])
+    path = tmp_path / OBSERVATIONS
+    assert steps(tmp_path) == [0, 5, 10, 15]
+    path.write_text(damage(path.read_text()))
+    train(CUT["nnrnn"], tmp_path, resume=True, watches=[Observer()])
+    assert files(tmp_path) == files(alone / "nnrnn")
+
+
+def test_a_run_that_grows_goes_on_with_what_was_seen(tmp_path):
+    train(tiny(steps=20), tmp_path, watches=[Observer()])
+    before = observations(tmp_path)
+    train(tiny(steps=40), tmp_path, resume=True, watches=[Observer()])
+    assert steps(tmp_path) == [0, 10, 20, 30, 40]
+    assert observations(tmp_path)[:3] == before
+
+
+def test_who_comes_late_sees_the_rest(tmp_path):
+    train(tiny(steps=20), tmp_path)
+    train(tiny(steps=40), tmp_path, resume=True, watches=[Observer()])
+    assert steps(tmp_path) == [20, 30, 40]
+
+
+# the portrait
+
+
+def best_model(folder):
+    model, task, settings = load_model(RunDirectory(folder))
+    x, target = task.sample(1, stream(settings.seed, "observe"))
+    return model, task, x, target
+
+
+def test_the_portrait_is_of_the_best_weights(tmp_path):
+    settings = tiny("rnn", optimizer="sgd", lr=10.0, steps=16, evaluate_every=2)
+    result = train(settings, tmp_path, watches=[Observer()])
+    assert 2 < result["best"]["step"] < 16  # up and down
+    found = drawn(tmp_path)
+    assert found["step"] == result["best"]["step"]
+    model, task, x, target = best_model(tmp_path)
+    expected = portrait(model.layer, x[0], lambda hidden: task.loss(model.read(hidden[:, None]), target))
+    assert found == json.loads(json.dumps(finite({"step": found["step"], **expected})))
+    model.load_state_dict(RunDirectory(tmp_path).load_weights("last.safetensors"))
+    assert found["matrices"] != json.loads(json.dumps(finite(portrait(model.layer, x[0])["matrices"])))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_its_gradients_are_those_of_the_tasks_loss(tmp_path, task):
+    train(tiny("gru", {"name": task, **SHORT[task]}), tmp_path, watches=[Observer()])
+    model, task, x, target = best_model(tmp_path)
+    h_0 = torch.zeros(1, 1, 6, requires_grad=True)
+    task.loss(model.walk(x, h_0)[0], target).backward()
+    found = drawn(tmp_path)
+    assert found["loss_gradients"][0] == pytest.approx(float(h_0.grad.norm()), rel=1e-4)
+    assert found["of_steps"] == len(found["loss_gradients"]) == len(found["output_gradients"]) == x.shape[1]
+
+
+# what cannot be looked at
+
+
+def test_a_network_that_the_flow_refuses_is_trained_to_its_end(tmp_path):
+    layer = {"name": "gru", "bidirectional": True}
+    assert train(tiny(layer), tmp_path, watches=[Observer()])["status"] == "done"
+    found = drawn(tmp_path)
+    assert found.keys() == {"step", "failed"}
+    assert "one direction" in found["failed"]
+    assert all(row["matrices"] for row in observations(tmp_path))  # these do not need the flow
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("not today\nnor tomorrow"), "not today"),
+        (RuntimeError("out of memory"), "out of memory"),
+        (ValueError(), ""),  # has no first line
+    ],
+)
+def test_looking_never_ends_a_run(tmp_path, monkeypatch, error, words):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(observer, "observe", fail)
+    monkeypatch.setattr(observer, "portrait", fail)
+    assert train(tiny(), tmp_path, watches=[Observer()])["status"] == "done"
+    assert [set(row) for row in observations(tmp_path)] == [{"step", "failed"}] * 4
+    assert words in drawn(tmp_path)["failed"]
+    assert "tomorrow" not in drawn(tmp_path)["failed"]
+
+
+@pytest.mark.parametrize(("layer", "lr"), [("irnn", 1e8), ("nnrnn", 1e8), ("ncgru", 1e30)])
+def test_a_run_that_diverges_ends_as_it_would_alone(tmp_path, layer, lr):
+    settings = tiny(layer, optimizer="sgd", max_loss=100.0, evaluate_every=1, lr=lr)
+    results = [train(settings, tmp_path / "alone"), train(settings, tmp_path / "watched", watches=[Observer()])]
+    assert [result["status"] for result in results] == ["diverged", "diverged"]
+    assert results[0]["why"] == results[1]["why"]
+    assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
+    best = results[1]["best"]
+    assert drawn(tmp_path / "watched")["step"] == (best["step"] if best else 0)
+    assert steps(tmp_path / "watched")[0] == 0
+    again = train(settings, tmp_path / "watched", resume=True, watches=[Observer()])
+    assert again == finite(results[1])  # and is not tried again
+
+
+def test_a_run_that_diverges_at_once_is_shown_as_it_started(tmp_path):
+    settings = tiny(max_loss=1e-3)
+    result = train(settings, tmp_path, watches=[Observer()])
+    assert (result["status"], result["best"]) == ("diverged", None)
+    (first,) = observations(tmp_path)
+    found = drawn(tmp_path)
+    assert found["step"] == 0
+    for name, seen in first["matrices"].items():
+        assert found["matrices"][name]["eigenvalues"] == seen["eigenvalues"]
+
+
+class Spoil(Watch):
+    """A parameter overflows just before it is looked at."""
+
+    def row(self, trainer, row):
+        if row["split"] == "valid" and row["step"] == 20:
+            next(m for m in trainer.model.modules() if hasattr(m, "free")).free[0].data.view(-1)[0] = math.nan
+
+
+@pytest.mark.parametrize("layer", ["rnn", "lstm", "nnrnn", "ncgru"])
+def test_what_is_not_finite_says_so_and_is_not_written(tmp_path, layer):
+    result = train(tiny(layer), tmp_path, watches=[Spoil(), Observer()])
+    assert result["status"] == "diverged"
+    *_, last = observations(tmp_path)
+    assert (last["step"], last.keys()) == (20, {"step", "failed"})
+    assert "finite" in last["failed"]
+    assert "matrices" in drawn(tmp_path)  # the best weights were still good

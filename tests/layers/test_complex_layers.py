@@ -1,0 +1,408 @@
+"""Layers of complex units: an independent loop in numpy, both ways to step, their sizes, errors and learning rates."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_sequence
+
+from steadygrad.layers import EURNN, GRU, LSTM, NNRNN, RNN, URNN, FullCapacityURNN, ScuRNN
+from steadygrad.layers import complex as complex_cells
+from steadygrad.matrices import COMPLEX, MATRICES, Givens, UnitaryEvolution
+from steadygrad.training.optimizers import parameter_groups
+from steadygrad.training.settings import Train
+
+I, N = 3, 6
+MAKE = {
+    "urnn": URNN,
+    "full-urnn": FullCapacityURNN,
+    "scurnn": ScuRNN,
+    "eurnn": EURNN,
+    "eurnn, full": lambda *size, **options: EURNN(*size, capacity=None, **options),
+    "eurnn, fft": lambda *size, **options: EURNN(*size, style="fft", **options),
+    "nnrnn": lambda *size, **options: NNRNN(*size, complex=True, **options),
+}
+UNITARY = [name for name in MAKE if name != "nnrnn"]
+OPERATED = {"urnn": UnitaryEvolution, "eurnn": Givens, "eurnn, full": Givens, "eurnn, fft": Givens}
+every_layer = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+FORMS = {"plain": {}, "deep, both ways": {"num_layers": 2, "bidirectional": True}}
+every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+
+
+def stirred(layer: torch.nn.Module) -> torch.nn.Module:
+    """Away from its start, with biases that matter: some silence their units, some do not."""
+    with torch.no_grad():
+        for name, p in layer.named_parameters():
+            if name.endswith(".b"):
+                p.normal_(-0.8, 0.6)
+            elif ".free." in name:
+                p += 0.2 * torch.randn_like(p)
+    return layer
+
+
+@pytest.fixture
+def x():
+    return torch.randn(7, 4, I, dtype=torch.float64)
+
+
+def complex_loop(cell, W: np.ndarray, x: np.ndarray, h: np.ndarray) -> np.ndarray:
+    """h_t = z/|z| · max(|z| + b, 0), z = U x_t + W h_{t−1}: sequence by sequence, column by column."""
+    n = len(W)
+    U = cell.U.detach().numpy()
+    U = U[:n] + 1j * U[n:]
+    b = cell.b.detach().numpy()
+    time, batch, _ = x.shape
+    outputs = np.zeros((time, batch, 2 * n))
+    for s in range(batch):
+        state = h[s, :n] + 1j * h[s, n:]
+        for t in range(time):
+            z = U @ x[t, s] + W @ state
+            state = np.array([zk / abs(zk) * max(abs(zk) + bk, 0) if zk else 0 for zk, bk in zip(z, b, strict=True)])
+            outputs[t, s] = np.concatenate([state.real, state.imag])
+    return outputs
+
+
+@every_layer
+@every_form
+def test_equals_a_loop_in_complex_numbers(make, form, x):
+    layer = stirred(make(I, N, dtype=torch.float64, **form))
+    start = torch.randn(len(layer.cells), 4, 2 * N, dtype=torch.float64)
+    output, end = layer(x, start)
+    matrices = layer.matrices()
+    directions = layer.directions
+    below = x.numpy()
+    for level in range(layer.num_layers):
+        parts = []
+        for direction in range(directions):
+            index = level * directions + direction
+            W = matrices[f"recurrent_l{level}{'_reverse' if direction else ''}"].detach().numpy()
+            assert W.shape == (N, N)
+            assert np.iscomplexobj(W)
+            turn = slice(None, None, -1 if direction else 1)
+            parts.append(complex_loop(layer.cells[index], W, below[turn], start[index].numpy())[turn])
+            np.testing.assert_allclose(
+                end[index].detach().numpy(), parts[-1][0 if direction else -1], rtol=0, atol=1e-11
+            )
+        below = np.concatenate(parts, axis=2)
+    np.testing.assert_allclose(output.detach().numpy(), below, rtol=0, atol=1e-11)
+    assert (output == 0).any()  # some units were silent
+
+
+@every_layer
+def test_starts_from_zero_without_a_state(make, x):
+    layer = stirred(make(I, N, dtype=torch.float64))
+    zero = torch.zeros(1, 4, 2 * N, dtype=torch.float64)
+    torch.testing.assert_close(layer(x)[0], layer(x, zero)[0])
+
+
+@pytest.mark.parametrize("matrix", ["cayley", "exponential", "schur", "free"])
+def test_complex_units_take_real_matrices(matrix, x):
+    layer = stirred(RNN(I, N, complex=True, activation="modrelu", recurrent=matrix, dtype=torch.float64))
+    W = layer.matrices()["recurrent_l0"].detach()
+    assert not W.is_complex()
+    start = torch.randn(1, 4, 2 * N, dtype=torch.float64)
+    expected = complex_loop(layer.cells[0], W.numpy(), x.numpy(), start[0].numpy())
+    np.testing.assert_allclose(layer(x, start)[0].detach().numpy(), expected, rtol=0, atol=1e-11)
+
+
+@every_layer
+def test_sizes_count_complex_units(make):
+    for options, features, cells in (({}, 2 * N, 1), ({"num_layers": 2, "bidirectional": True}, 4 * N, 4)):
+        layer = make(I, N, **options)
+        assert layer.hidden_size == N
+        assert layer.output_size == features
+        assert layer.state_sizes == (2 * N,)
+        output, end = layer(torch.randn(5, 2, I))
+        assert output.shape == (5, 2, features)
+        assert end.shape == (cells, 2, 2 * N)
+        assert output.dtype == end.dtype == torch.float32
+        assert all(p.dtype == torch.float32 for p in layer.parameters())
+        assert {W.shape for W in layer.matrices().values()} == {(N, N)}
+
+
+@pytest.mark.parametrize(
+    ("make", "recurrent"),
+    [
+        (URNN, 7 * N),
+        (FullCapacityURNN, N**2),
+        (ScuRNN, N**2 + N),
+        (EURNN, 2 * 5 + N),
+        (MAKE["eurnn, full"], N**2),
+        (MAKE["eurnn, fft"], 2 * (3 + 2 + 2) + N),
+        (MAKE["nnrnn"], N**2 + 2 * N + N * (N - 1)),
+    ],
+)
+def test_parameters(make, recurrent):
+    """U of a complex unit has two real numbers an input, its bias is one."""
+    layer = make(I, N)
+    assert sum(p.numel() for p in layer.parameters()) == 2 * N * I + N + recurrent
+
+
+@pytest.mark.parametrize("name", UNITARY)
+def test_bias_may_be_left_out(name, x):
+    layer = MAKE[name](I, N, bias=False, dtype=torch.float64)
+    assert layer.cells[0].b is None
+    assert not any(key.endswith(".b") for key in layer.state_dict())
+    layer(x)[0].sum().backward()
+
+
+@pytest.mark.parametrize("name", UNITARY)
+def test_memory_and_gradient_keep_their_length(name):
+    """Without bias and input h_T = W^T h_0: the norm of the state, and of its gradient, for 300 steps."""
+    layer = MAKE[name](I, N, bias=False, dtype=torch.float64)
+    start = torch.randn(1, 2, 2 * N, dtype=torch.float64, requires_grad=True)
+    output, end = layer(torch.zeros(300, 2, I, dtype=torch.float64), start)
+    norms = output.norm(dim=2)
+    torch.testing.assert_close(norms, start.norm(dim=2).expand(300, 2), rtol=1e-11, atol=0)
+    direction = torch.randn_like(end)
+    (gradient,) = torch.autograd.grad(end, start, direction)
+    torch.testing.assert_close(gradient.norm(dim=2), direction.norm(dim=2), rtol=1e-11, atol=0)
+
+
+@every_layer
+def test_silence_before_the_first_input(make):
+    """h_0 = 0 and x = 0: |z| = 0 has no direction, but zeros and finite gradients come out."""
+    layer = make(I, N)
+    output, _ = layer(torch.zeros(4, 2, I))
+    assert not output.any()
+    output.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+
+
+class TestOperator:
+    """Stepping without W, where a layer is large; here forced on small ones."""
+
+    @pytest.fixture(params=OPERATED)
+    def both(self, request, monkeypatch):
+        """A function that runs a layer densely, then by its operator; it counts the calls of the latter."""
+        calls = []
+        original = complex_cells.operator_unroll
+        monkeypatch.setattr(complex_cells, "operator_unroll", lambda *args: calls.append(1) or original(*args))
+
+        def run(form, work):
+            layer = stirred(MAKE[request.param](I, N, dtype=torch.float64, **form))
+            dense = work(layer)
+            assert not calls
+            with monkeypatch.context() as patch:
+                patch.setattr(OPERATED[request.param], "operator_from", 1)
+                operated = work(layer)
+            assert len(calls) == len(layer.cells)
+            return dense, operated
+
+        return run
+
+    @every_form
+    @pytest.mark.parametrize("lengths", [[6, 6, 6], [6, 4, 4, 1]], ids=["even", "packed"])
+    def test_equals_the_dense_path(self, both, form, lengths):
+        sequences = [torch.randn(length, I, dtype=torch.float64) for length in lengths]
+        cells = 1 if not form else 4
+        start = torch.randn(cells, len(lengths), 2 * N, dtype=torch.float64)
+
+        def work(layer):
+            layer.zero_grad()
+            leaves = [s.clone().requires_grad_() for s in sequences]
+            h_0 = start.clone().requires_grad_()
+            output, end = layer(pack_sequence(leaves), h_0)
+            generator = torch.Generator().manual_seed(3)
+            loss = (output.data * torch.randn(output.data.shape, generator=generator, dtype=torch.float64)).sum()
+            (loss + end.pow(3).sum()).backward()
+            gradients = [p.grad.clone() for p in layer.parameters()]
+            return [output.data.detach(), end.detach(), h_0.grad, *(leaf.grad for leaf in leaves), *gradients]
+
+        dense, operated = both(form, work)
+        for a, b in zip(operated, dense, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+    def test_without_gradients(self, both, x):
+        def work(layer):
+            with torch.no_grad():
+                return layer.eval()(x)[0].clone()
+
+        dense, operated = both({}, work)
+        torch.testing.assert_close(operated, dense, rtol=0, atol=1e-12)
+
+    def test_large_layers_take_it_by_themselves(self, monkeypatch):
+        calls = []
+        original = complex_cells.operator_unroll
+        monkeypatch.setattr(complex_cells, "operator_unroll", lambda *args: calls.append(1) or original(*args))
+        layer = URNN(I, 512)
+        x = torch.randn(3, 2, I)
+        by_operator = layer(x)[0]
+        assert calls == [1]
+        monkeypatch.setattr(UnitaryEvolution, "operator_from", math.inf)
+        torch.testing.assert_close(layer(x)[0], by_operator, rtol=1e-4, atol=1e-5)
+        assert calls == [1]
+
+
+class TestPenalty:
+    def test_complex_nnrnn_pulls_its_moduli_to_one(self):
+        layer = NNRNN(I, N, 2, complex=True, spectrum_pull=0.3, dtype=torch.float64)
+        assert layer.penalty().item() == 0
+        gammas = [cell.W.free[2] for cell in layer.cells]
+        with torch.no_grad():
+            for k, gamma in enumerate(gammas):
+                gamma += 0.1 * (k + 1) * torch.arange(N)
+        expected = 0.3 * sum((0.1 * (k + 1) * j) ** 2 for k in range(2) for j in range(N))
+        assert layer.penalty().item() == pytest.approx(expected)
+        layer.penalty().backward()
+        for gamma in gammas:
+            torch.testing.assert_close(gamma.grad, 0.6 * (gamma.detach() - 1))
+        assert [name for name, p in layer.named_parameters() if p.grad is not None] == [
+            "cells.0.W.free.2",
+            "cells.1.W.free.2",
+        ]
+
+    def test_moduli_are_those_of_the_eigenvalues(self):
+        layer = stirred(NNRNN(I, N, complex=True, dtype=torch.float64))
+        found = torch.linalg.eigvals(layer.matrices()["recurrent_l0"]).abs().log().sum()
+        torch.testing.assert_close(found, layer.cells[0].W.free[2].abs().log().sum())
+        assert layer.penalty().item() > 0
+
+    @pytest.mark.parametrize("name", UNITARY)
+    def test_unitary_layers_have_none(self, name):
+        assert stirred(MAKE[name](I, N)).penalty() == 0
+
+
+class TestErrors:
+    @pytest.mark.parametrize("activation", ["tanh", "relu", "identity", "wrong"])
+    def test_complex_units_have_one_activation(self, activation):
+        with pytest.raises(ValueError, match=f"expects activation modrelu for complex units; got '{activation}'"):
+            RNN(I, N, complex=True, activation=activation)
+        with pytest.raises(ValueError, match=f"expects activation modrelu for complex units; got '{activation}'"):
+            NNRNN(I, N, complex=True, activation=activation)
+
+    def test_tanh_is_the_default_of_rnn(self):
+        with pytest.raises(ValueError, match="modrelu for complex units; got 'tanh'"):
+            RNN(I, N, complex=True)
+
+    def test_no_blocks_in_a_diagonal(self):
+        with pytest.raises(ValueError, match="NNRNN expects in_block=False for complex units"):
+            NNRNN(I, N, complex=True, in_block=True)
+
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (lambda: EURNN(I, N, capacity=0), "capacity to be at least 1"),
+            (lambda: EURNN(I, N, style="wavelet"), "tunable or fft; got 'wavelet'"),
+            (lambda: ScuRNN(I, N, init="wrong"), "henaff, cayley, haar; got 'wrong'"),
+            (lambda: NNRNN(I, N, complex=True, init="wrong"), "henaff, cayley; got 'wrong'"),
+            (lambda: RNN(I, N, complex=True, activation="modrelu", recurrent="wrong"), "no matrix 'wrong'"),
+        ],
+    )
+    def test_options_are_explained(self, make, words):
+        with pytest.raises(ValueError, match=words):
+            make()
+
+    @pytest.mark.parametrize("option", ["activation", "recurrent", "complex"])
+    def test_presets_do_not_take_what_they_set(self, option):
+        for make in (URNN, FullCapacityURNN, ScuRNN, EURNN):
+            with pytest.raises(TypeError, match=option):
+                make(I, N, **{option: True})
+
+
+class TestComplexMatricesBetweenRealUnits:
+    @pytest.mark.parametrize("name", COMPLEX)
+    @pytest.mark.parametrize("make", [RNN, GRU, LSTM])
+    def test_any_cell_takes_them_in_even_sizes(self, make, name, x):
+        layer = make(I, 6, recurrent=name, dtype=torch.float64)
+        output, _ = layer(x)
+        assert output.shape == (7, 4, 6)
+        output.sum().backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+        matrices = layer.matrices()
+        assert {W.shape for W in matrices.values()} == {(6, 6)}
+        for W in matrices.values():
+            assert not W.is_complex()
+            torch.testing.assert_close(W.mT @ W, torch.eye(6, dtype=torch.float64), rtol=0, atol=1e-6)
+        with pytest.raises(ValueError, match=f"'{name}' is complex.*even number of them; got 5"):
+            make(I, 5, recurrent=name)
+
+    @pytest.mark.parametrize("name", COMPLEX)
+    def test_real_modrelu_differs_from_complex(self, name, x):
+        """The same W, but a real unit has its own sign and bias, a complex one a direction in the plane."""
+        real = RNN(I, 2 * N, recurrent=name, activation="modrelu", dtype=torch.float64)
+        twin = RNN(I, N, recurrent=name, activation="modrelu", complex=True, dtype=torch.float64)
+        cell, other = real.cells[0], twin.cells[0]
+        with torch.no_grad():
+            other.U.copy_(cell.U)
+            for f, g in zip(other.W.free, cell.W.free, strict=True):
+                f.copy_(g)
+            for a, b in zip(other.W.map.buffers(), cell.W.map.inner.buffers(), strict=True):
+                a.copy_(b)
+            cell.b.zero_()
+            other.b.zero_()
+            torch.testing.assert_close(twin(x)[0], real(x)[0])  # without a bias both are linear
+            cell.b.fill_(-0.3)
+            other.b.fill_(-0.3)
+            assert not torch.allclose(twin(x)[0], real(x)[0])
+
+
+@every_layer
+def test_autocast_does_not_touch_the_recurrence(make):
+    layer, x = stirred(make(I, N)), torch.randn(5, 2, I)
+    expected = layer(x)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = layer(x)[0]
+    torch.testing.assert_close(output.float(), expected, rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize(("make", "hidden"), [*((make, N) for make in MAKE.values()), (URNN, 512)])
+def test_half_precision(make, hidden):
+    """Coarse, but the same network: W is still complex, and its parameters learn."""
+    layer, x = make(I, hidden), torch.randn(3, 2, I)
+    expected = layer(x)[0]
+    output = layer.bfloat16()(x.bfloat16())[0]
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output.float(), expected, rtol=0, atol=0.1)
+    output.float().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+
+
+class TestLearningRates:
+    TRAIN = Train(lr=0.5, lr_constrained=0.25, decay_transients=0.125, weight_decay=0.0625)
+
+    @pytest.mark.parametrize(
+        ("name", "slow", "transient"),
+        [
+            ("urnn", [1], []),  # the reflectors, whose length means nothing; phases go as all others
+            ("full-urnn", [0], []),
+            ("scurnn", [0], []),  # A
+            ("eurnn", [], []),
+            ("eurnn, fft", [], []),
+            ("nnrnn", [0], [3]),  # A of P; T
+        ],
+    )
+    def test_groups_go_by_what_a_parameter_is(self, name, slow, transient):
+        layer = MAKE[name](I, N, 2)
+        names = {parameter: key for key, parameter in layer.named_parameters()}
+        found = {}
+        for group in parameter_groups(layer, self.TRAIN):
+            for parameter in group["params"]:
+                assert names[parameter] not in found
+                found[names[parameter]] = (group.get("lr", self.TRAIN.lr), group["weight_decay"])
+        assert found.keys() == set(names.values())
+
+        def free(which):
+            return {f"cells.{cell}.W.free.{k}" for cell in range(2) for k in which}
+
+        assert {key for key, rates in found.items() if rates == (0.25, 0.0)} == free(slow)
+        assert {key for key, rates in found.items() if rates == (0.5, 0.125)} == free(transient)
+        rest = found.keys() - free(slow) - free(transient)
+        assert {found[key] for key in rest} == {(0.5, 0.0625)}
+
+    def test_in_real_form_too(self):
+        layer = RNN(I, 2 * N, recurrent="complex-schur")
+        slow, transient, *_ = parameter_groups(layer, self.TRAIN)
+        assert [p is layer.cells[0].W.free[0] for p in slow["params"]] == [True]
+        assert slow["lr"] == 0.25
+        assert [p is layer.cells[0].W.free[3] for p in transient["params"]] == [True]
+
+    def test_every_tensor_that_makes_orthogonal_is_slow(self):
+        """Whatever is called skew or a reflector, in MATRICES and COMPLEX."""
+        for name in [*MATRICES, *COMPLEX]:
+            layer = RNN(I, 2 * N, recurrent=name)
+            matrix = layer.cells[0].W
+            slow = {f for f, kind in zip(matrix.free, matrix.kinds, strict=True) if kind in ("skew", "reflector")}
+            groups = parameter_groups(layer, self.TRAIN)
+            assert {p for group in groups if group.get("lr") == 0.25 for p in group["params"]} == slow

@@ -1,0 +1,358 @@
+"""Unitary matrices of full capacity: against numpy, against the step of Wisdom et al., back from W, and their drift."""
+
+import copy
+import io
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils.parametrize import register_parametrization
+
+from steadygrad.matrices import ComplexCayley, Matrix, StiefelSteps, build, realify
+from steadygrad.matrices.complex import haar_unitary
+
+sizes = st.integers(1, 9)
+
+
+def unpacked(free: np.ndarray, n: int) -> np.ndarray:
+    """A = −Aᴴ of its n² numbers, entry by entry."""
+    A, left = np.zeros((n, n), dtype=complex), iter(free)
+    for j in range(n):
+        for k in range(j):
+            A[j, k] = next(left)
+    for j in range(n):
+        for k in range(j + 1):
+            A[j, k] += 1j * next(left)
+    return A - np.tril(A, -1).conj().T
+
+
+def cayley(A: np.ndarray) -> np.ndarray:
+    I = np.eye(len(A))
+    return np.linalg.solve(I + A, I - A)
+
+
+def assert_unitary(W: torch.Tensor, atol: float) -> None:
+    torch.testing.assert_close(W.mH @ W, torch.eye(len(W), dtype=W.dtype), atol=atol, rtol=0)
+
+
+def special(n: int) -> dict[str, torch.Tensor]:
+    """Unitary matrices that a plain Cayley transform cannot reach, or that have no gap to choose."""
+    Q = torch.linalg.qr(torch.randn(n, n, dtype=torch.complex128))[0]
+    angles = torch.linspace(-math.pi, math.pi, n, dtype=torch.float64)
+    ones = torch.ones(n, dtype=torch.complex128)
+    return {
+        "I": torch.diag(ones),
+        "−I": torch.diag(-ones),
+        "iI": torch.diag(1j * ones),
+        "an eigenvalue −1": Q @ torch.diag(torch.cat([-ones[:1], torch.polar(ones.real, angles / 3)[1:]])) @ Q.mH,
+        "all −1 but one": Q @ torch.diag(torch.cat([-ones[1:], ones[:1]])) @ Q.mH,
+        "evenly spread": Q @ torch.diag(torch.polar(ones.real, angles * (n - 1) / n)) @ Q.mH,
+        "uniformly random": Q,
+    }
+
+
+class TestComplexCayley:
+    @given(size=sizes, scale=st.sampled_from([0.0, 0.1, 1.0, 10.0]))
+    def test_equals_numpy(self, size, scale):
+        free, theta = scale * torch.randn(size * size, dtype=torch.float64), torch.randn(size, dtype=torch.float64)
+        expected = cayley(unpacked(free.numpy(), size)) * np.exp(1j * theta.numpy())
+        np.testing.assert_allclose(ComplexCayley(size)(free, theta).numpy(), expected, rtol=0, atol=1e-12)
+
+    def test_known_value(self):
+        """n = 1: (1 − ia)/(1 + ia) e^{iθ} turns by θ − 2 atan a."""
+        W = ComplexCayley(1)(torch.tensor([0.7]), torch.tensor([0.3]))
+        torch.testing.assert_close(W, torch.polar(torch.ones(1, 1), torch.tensor([[0.3 - 2 * math.atan(0.7)]])))
+
+    @given(size=sizes, magnitude=st.floats(-3, 3))
+    def test_unitary_from_anywhere(self, size, magnitude):
+        map = ComplexCayley(size)
+        free, theta = 10**magnitude * torch.randn(size * size, dtype=torch.float64), torch.randn(size)
+        assert_unitary(map(free, theta.double()), 1e-12 * max(1, 10**magnitude))
+        if magnitude <= 1:
+            assert_unitary(map(free.float(), theta), 1e-5)
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 6])
+    def test_gradients_match_finite_differences(self, size):
+        free = torch.randn(size * size, dtype=torch.float64, requires_grad=True)
+        theta = torch.randn(size, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(ComplexCayley(size), (free, theta))
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 8])
+    @pytest.mark.parametrize("which", special(2))
+    def test_right_inverse_leads_back(self, which, size):
+        map, W = ComplexCayley(size), special(size)[which]
+        free, theta = map.right_inverse(W)
+        assert free.shape == (size * size,)
+        assert theta.shape == (size,)
+        torch.testing.assert_close(map(free, theta), W, rtol=0, atol=1e-12)
+        single = map.right_inverse(W.to(torch.complex64))
+        assert {f.dtype for f in single} == {torch.float32}
+        torch.testing.assert_close(map(*single), W.to(torch.complex64), rtol=0, atol=1e-5)
+
+    def test_right_inverse_stays_away_from_the_pole(self):
+        """The widest gap is at least 2π/n, so ‖A‖₂ = cot(gap/4) at most, where −1 would be infinite."""
+        for W in special(8).values():
+            free, _ = ComplexCayley(8).right_inverse(W)
+            assert np.linalg.norm(unpacked(free.numpy(), 8), 2) < 1.01 / math.tan(math.pi / 16)
+
+    def test_right_inverse_of_what_is_not_unitary_is_the_nearest(self):
+        M = torch.randn(5, 5, dtype=torch.complex128)
+        W = ComplexCayley(5)(*ComplexCayley(5).right_inverse(M))
+        assert_unitary(W, 1e-12)
+        P = W.mH @ M  # the polar factor: what is left is Hermitian and positive
+        torch.testing.assert_close(P, P.mH, rtol=0, atol=1e-12)
+        assert (torch.linalg.eigvalsh(P) > 0).all()
+
+    def test_bad_input_is_explained(self):
+        with pytest.raises(ValueError, match="ComplexCayley expects a size of at least 1; got 0"):
+            ComplexCayley(0)
+        with pytest.raises(ValueError, match=r"ComplexCayley expects a 4 × 4 matrix; got shape \(3, 3\)"):
+            ComplexCayley(4).right_inverse(torch.eye(3))
+        with pytest.raises(ValueError, match="finite entries; got 1"):
+            ComplexCayley(2).right_inverse(torch.tensor([[1, torch.nan], [0, 1j]]))
+
+    def test_builder_starts_like_the_paper(self):
+        """D turns by all angles; A is real, of plane rotations by angles in (−π/2, 0)."""
+        matrix = build("complex-cayley", 64, complex=True)
+        free, theta = (f.detach() for f in matrix.free)
+        assert theta.min() >= 0
+        assert theta.max() <= 2 * math.pi
+        assert theta.max() - theta.min() > 5
+        R = matrix().detach() * torch.polar(torch.ones(64), -theta)
+        assert R.imag.abs().max() < 1e-6
+        pairs = torch.arange(0, 64, 2)
+        assert (R.real.diagonal() > 0).all()
+        assert (R.real[pairs, pairs + 1] > 0).all()
+        assert int((R.abs() > 1e-6).sum()) == 128
+
+    def test_starts_uniformly_random_if_asked(self):
+        torch.manual_seed(5)
+        target = haar_unitary(7)
+        torch.manual_seed(5)
+        matrix = build({"name": "complex-cayley", "init": "haar"}, 7, complex=True)
+        torch.testing.assert_close(matrix(), target, rtol=0, atol=1e-5)
+
+    def test_parametrises_a_complex_layer(self):
+        layer = nn.Linear(5, 5, dtype=torch.complex64)
+        P = layer.weight.detach().clone()
+        register_parametrization(layer, "weight", ComplexCayley(5), unsafe=True)  # real numbers behind complex ones
+        assert_unitary(layer.weight, 1e-5)
+        P = layer.weight.mH @ P
+        torch.testing.assert_close(P, P.mH, rtol=0, atol=1e-5)
+        layer(torch.randn(2, 5, dtype=torch.complex64)).abs().sum().backward()
+        assert layer.parametrizations.weight.original0.grad.shape == (25,)
+
+
+class TestStiefelSteps:
+    def gradient(self, W: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """∂L/∂Re W + i ∂L/∂Im W of L = Σ |W − target|⁴ / 4."""
+        return np.abs(W - target) ** 2 * (W - target)
+
+    def loss(self, W: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (W - target).abs().pow(4).sum() / 4
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 6])
+    @pytest.mark.parametrize("lr", [0.01, 0.5])
+    def test_descent_is_the_step_of_wisdom(self, size, lr, double):
+        """W ← (I + λ/2 G̃)⁻¹ (I − λ/2 G̃) W,  G̃ = G Wᴴ − W Gᴴ with half its diagonal.
+
+        At A = 0, dW = −dA W and dL = Re tr(Gᴴ dW) = −½ Re tr(G̃'ᴴ dA), G̃' = G Wᴴ − W Gᴴ, the skew-Hermitian gradient
+        of Wisdom et al. An entry off the diagonal of A stands in it twice, one on the diagonal once. So the packed
+        numbers have the gradient −G̃' off the diagonal and −½ G̃' on it: plain descent on them is their step with
+        their λ, but half as fast along the phases on the diagonal.
+        """
+        matrix = build("stiefel", size, complex=True)
+        target = torch.randn(size, size, dtype=torch.complex128)
+        optimizer = torch.optim.SGD(matrix.parameters(), lr=lr)
+        W = matrix().detach().numpy()
+        for _ in range(4):
+            optimizer.zero_grad()
+            self.loss(matrix(), target).backward()
+            optimizer.step()
+            G = self.gradient(W, target.numpy())
+            S = G @ W.conj().T - W @ G.conj().T
+            np.testing.assert_allclose(
+                unpacked(matrix.free[0].grad.numpy(), size), -S + np.diag(np.diag(S)) / 2, atol=1e-11
+            )
+            W = cayley(lr / 2 * (S - np.diag(np.diag(S)) / 2)) @ W
+            np.testing.assert_allclose(matrix().detach().numpy(), W, rtol=0, atol=1e-11)
+
+    def test_a_small_step_descends(self, double):
+        matrix = build("stiefel", 6, complex=True)
+        target = haar_unitary(6)
+        optimizer = torch.optim.SGD(matrix.parameters(), lr=0.02)
+        losses = []
+        for _ in range(50):
+            optimizer.zero_grad()
+            losses.append(self.loss(matrix(), target))
+            losses[-1].backward()
+            optimizer.step()
+        assert all(b < a for a, b in pairwise(losses))
+
+    @pytest.mark.parametrize("size", [1, 2, 5])
+    def test_gradients_match_finite_differences_away_from_zero(self, size, double):
+        matrix = build("stiefel", size, complex=True).eval()
+        free = torch.randn(size * size, requires_grad=True)
+        assert torch.autograd.gradcheck(matrix.map, (free,))
+
+    @given(size=sizes, scale=st.sampled_from([0.1, 1.0, 10.0]))
+    def test_equals_numpy(self, size, scale):
+        map = StiefelSteps(size).double().eval()
+        B = torch.linalg.qr(torch.randn(size, size, dtype=torch.complex128))[0]
+        map.right_inverse(B)
+        free = scale * torch.randn(size * size, dtype=torch.float64)
+        expected = cayley(unpacked(free.numpy(), size) / 2) @ B.numpy()
+        np.testing.assert_allclose(map(free).numpy(), expected, rtol=0, atol=1e-12)
+        assert_unitary(map(free), 1e-12)
+
+    def test_an_update_moves_the_base_and_not_the_matrix(self, double):
+        matrix = build("stiefel", 5, complex=True)
+        for _ in range(3):
+            with torch.no_grad():
+                matrix.free[0].add_(torch.randn(25))
+                before = matrix().clone()
+                assert matrix.free[0].any()
+            after = matrix()
+            torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
+            assert not matrix.free[0].any()
+            torch.testing.assert_close(matrix.map.base, realify(after.detach()), rtol=0, atol=1e-12)
+
+    @pytest.mark.parametrize("how", ["eval", "no_grad", "unchanged"])
+    def test_only_an_update_in_training_moves_the_base(self, how):
+        matrix = build("stiefel", 5, complex=True)
+        base = matrix.map.base.clone()
+        if how != "unchanged":
+            with torch.no_grad():
+                matrix.free[0].normal_()
+        if how == "eval":
+            matrix.eval()
+        with torch.set_grad_enabled(how != "no_grad"):
+            first = matrix().detach().clone()
+            for _ in range(3):
+                assert torch.equal(matrix(), first)
+        assert torch.equal(matrix.map.base, base)
+        assert bool(matrix.free[0].any()) == (how != "unchanged")
+
+    def test_gradients_of_several_sequences_add_up(self, double):
+        matrix = build("stiefel", 4, complex=True)
+        targets = [haar_unitary(4), haar_unitary(4)]
+        for target in targets:
+            self.loss(matrix(), target).backward()
+        added = matrix.free[0].grad.clone()
+        matrix.zero_grad()
+        W = matrix()
+        sum(self.loss(W, target) for target in targets).backward()
+        torch.testing.assert_close(added, matrix.free[0].grad)
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 8])
+    @pytest.mark.parametrize("which", special(2))
+    def test_right_inverse_leads_back(self, which, size):
+        map, W = StiefelSteps(size).double(), special(size)[which]
+        free = map.right_inverse(W)
+        assert free.shape == (size * size,)
+        assert not free.any()
+        torch.testing.assert_close(map(free), W, rtol=0, atol=1e-12)
+
+    @pytest.mark.parametrize("evaluations", [0, 1])
+    def test_saved_in_the_middle_goes_on_exactly(self, evaluations):
+        """Whether the last update has already moved the base or not."""
+
+        def updates(matrix, optimizer, count):
+            generator = torch.Generator().manual_seed(2)
+            for _ in range(count):
+                optimizer.zero_grad()
+                matrix().backward(torch.randn(6, 6, generator=generator, dtype=torch.complex64))
+                optimizer.step()
+
+        matrix = build("stiefel", 6, complex=True)
+        optimizer = torch.optim.Adam(matrix.parameters(), lr=1e-2)
+        updates(matrix, optimizer, 5)
+        for _ in range(evaluations):
+            matrix()
+        assert bool(matrix.free[0].any()) == (not evaluations)
+        file = io.BytesIO()
+        torch.save([matrix.state_dict(), optimizer.state_dict()], file)
+        file.seek(0)
+        state, moments = torch.load(file, weights_only=True)
+        resumed = build("stiefel", 6, complex=True)
+        resumed.load_state_dict(state)
+        again = torch.optim.Adam(resumed.parameters(), lr=1e-2)
+        again.load_state_dict(moments)
+        with torch.no_grad():
+            assert torch.equal(matrix(), resumed())
+        updates(matrix, optimizer, 40)
+        updates(resumed, again, 40)
+        assert torch.equal(matrix(), resumed())
+
+    def test_double_precision_is_double_after_training_in_single(self):
+        matrix = build("stiefel", 16, complex=True)
+        optimizer = torch.optim.SGD(matrix.parameters(), lr=1e-2)
+        for _ in range(20):
+            matrix.free[0].grad = torch.randn_like(matrix.free[0])
+            optimizer.step()
+            matrix()
+        before = matrix().detach()
+        after = copy.deepcopy(matrix).double()()
+        assert_unitary(after, 1e-12)
+        torch.testing.assert_close(after.to(torch.complex64), before, rtol=0, atol=1e-5)
+
+    def test_rounding_does_not_add_up(self):
+        """Size 8, 1000 updates: as unitary at the end as after ten of them."""
+        matrix = build("stiefel", 8, complex=True)
+        optimizer = torch.optim.SGD(matrix.parameters(), lr=1e-2)
+        errors = []
+        for _ in range(1000):
+            matrix.free[0].grad = torch.randn_like(matrix.free[0])
+            optimizer.step()
+            errors.append(largest_defect(matrix().detach()))
+        assert max(errors[:10]) < 4e-7
+        assert max(errors) < 4e-7
+
+    def test_bad_input_is_explained(self):
+        with pytest.raises(ValueError, match="StiefelSteps expects a size of at least 1; got 0"):
+            StiefelSteps(0)
+        with pytest.raises(ValueError, match=r"StiefelSteps expects a 4 × 4 matrix; got shape \(3, 3\)"):
+            StiefelSteps(4).right_inverse(torch.eye(3))
+        with pytest.raises(ValueError, match=r"expects 9 numbers for size 3; got shape \(8,\)"):
+            StiefelSteps(3)(torch.zeros(8))
+
+
+def largest_defect(W: torch.Tensor) -> float:
+    """max |WᴴW − I|."""
+    W = W.to(torch.complex128)
+    return float((W.mH @ W - torch.eye(len(W), dtype=W.dtype)).abs().max())
+
+
+DRIFTING = ["stiefel", "complex-cayley", "evolution", "givens", {"name": "givens", "style": "fft"}]
+
+
+@pytest.mark.parametrize("spec", DRIFTING, ids=str)
+def test_stays_unitary_over_999_updates(spec):
+    """Single precision, size 128, Adam at 1e-3 on random gradients."""
+    matrix = build(spec, 128, complex=True)
+    optimizer = torch.optim.Adam(matrix.parameters(), lr=1e-3)
+    start, worst = matrix().detach(), 0.0
+    for k in range(999):
+        for f in matrix.free:
+            f.grad = torch.randn_like(f)
+        optimizer.step()
+        if k % 37 == 0:
+            worst = max(worst, largest_defect(matrix().detach()))
+        elif isinstance(matrix.map, StiefelSteps):
+            matrix.map.step(matrix.free[0])  # as an evaluation would do first; the others have no memory
+    end = matrix().detach()
+    assert max(worst, largest_defect(end)) < 1e-4
+    assert (end - start).norm() > 0.1  # it did go somewhere
+
+
+def test_matrix_owns_copies():
+    map = ComplexCayley(3)
+    free, theta = map.right_inverse(haar_unitary(3))
+    matrix = Matrix(map, free, theta)
+    assert [f.shape for f in matrix.free] == [(9,), (3,)]
+    assert matrix.kinds == ("skew", "angle")

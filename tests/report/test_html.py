@@ -1,0 +1,876 @@
+"""The page of a report as a browser would read it: whole, on its own, and never fooled by a name."""
+
+import json
+import math
+import re
+import shlex
+import string
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import steadygrad
+from steadygrad import experiments
+from steadygrad.cli.common import dotted, parse
+from steadygrad.cli.main import main
+from steadygrad.diagnostics import portrait
+from steadygrad.experiments import Observer, reproduce
+from steadygrad.experiments.recipe import read
+from steadygrad.layers import LAYERS
+from steadygrad.report import html, runs, tables
+from steadygrad.training import RunDirectory, Settings, Trainer, finite, loop
+from steadygrad.training.directory import differences
+
+PAPER = """
+[table]
+caption = "Copy, T = 2"
+task = { name = "copy", delay = 2, length = 2, symbols = 2 }
+train = { steps = 6, batch = 2, evaluate_every = 3, evaluate_examples = 4, log_every = 2 }
+metric = "accuracy"
+attained = "max"
+[table.zebra]
+layer = { name = "nnrnn", hidden_size = 4 }
+published = { accuracy = 0.0 }
+[table.rival]
+layer = { name = "unheard-of" }
+published = { accuracy = 0.5 }
+note = "a rival"
+[table.antelope]
+layer = { name = "ncgru", hidden_size = 4 }
+published = { accuracy = 2.0 }
+[table.lion]
+layer = { name = "rnn", hidden_size = 4, recurrent = { name = "longshort", short_size = 1 } }
+"""
+VOID = {"meta", "link", "br", "hr", "img", "input", "wbr"}
+LOADS = {"src", "srcset", "srcdoc", "data", "action", "formaction", "poster", "background", "ping", "xlink:href"}
+
+
+class Page(HTMLParser):
+    """Tags, their attributes, and the text in them; complains of what a browser would have to repair."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.wrong, self.tags, self.texts = [], [], [], []
+        self.feed(text)
+        self.close()
+        self.wrong += [f"<{tag}> stays open" for tag, _, _ in self.open]
+
+    def handle_starttag(self, tag, attrs):
+        names = [name for name, _ in attrs]
+        if len(set(names)) < len(names):
+            self.wrong.append(f"<{tag}> has an attribute twice")
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.texts.append((tag, dict(attrs), []))
+            self.open.append(self.texts[-1])
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open[-1][0] != tag:
+            self.wrong.append(f"</{tag}> ends what was not open")
+        else:
+            self.open.pop()
+
+    def handle_data(self, data):
+        if self.open:
+            self.open[-1][2].append(data)
+        elif data.strip():
+            self.wrong.append(f"{data!r} outside of everything")
+
+    def handle_comment(self, data):
+        self.wrong.append(f"a comment: {data!r}")
+
+    def all(self, tag):
+        return ["".join(parts) for name, _, parts in self.texts if name == tag]
+
+    def attributes(self, name):
+        return [found[name] for _, found in self.tags if name in found]
+
+    @property
+    def charts(self):
+        """The numbers of the figures, in the order of the page."""
+        (block,) = ["".join(parts) for _, found, parts in self.texts if found.get("id") == "data"]
+        charts = json.loads(block)
+        assert list(charts) == self.attributes("data-chart")
+        return list(charts.values())
+
+    def chart(self, title):
+        return next(chart for chart in self.charts if chart["title"].startswith(title))
+
+    @property
+    def rows(self):
+        """Every table's rows, a list of cells each."""
+        found = []
+        for tag, _, parts in self.texts:
+            if tag == "tr":
+                found.append([])
+            elif tag in ("th", "td"):
+                found[-1].append("".join(parts))
+        return found
+
+    @property
+    def folds(self):
+        """What stands under each run's name: the command, and settings by name."""
+        found = {}
+        for tag, _, parts in self.texts:
+            text = "".join(parts)
+            if tag == "summary":
+                found[text] = last = {}
+            elif tag == "dt":
+                last[text] = None
+            elif tag == "dd":
+                last[next(reversed(last))] = text
+            elif tag == "code":
+                last["command"] = text
+        return found
+
+
+def whole(page):
+    """Parsed, and nothing wrong with it."""
+    parsed = Page(page)
+    assert parsed.wrong == []
+    ids = parsed.attributes("id")
+    assert len(set(ids)) == len(ids)
+    assert all(target.removeprefix("#") in ids for target in parsed.attributes("href") if target.startswith("#"))
+    return parsed
+
+
+def page_of(folder, **options):
+    return html.report_page(runs.find([folder]), runs.find_papers([folder]), steadygrad.__version__, **options)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(same_start):
+    """Networks this small gain nothing from a second."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Three small networks, two seeds each, as `reproduce` leaves them."""
+    folder = tmp_path_factory.mktemp("runs")
+    torch.set_num_threads(1)
+    rows = reproduce(read("paper", PAPER).recipes, scale="paper", seeds=2, out=folder, watches=lambda *_: [Observer()])
+    assert [[run["status"] for run in row["runs"]] for row in rows] == [["done"] * 2, [], ["done"] * 2, ["done"] * 2]
+    (folder / "paper" / "table" / "table.json").write_text(json.dumps(rows), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(trained):
+    return page_of(trained, title="All of them")
+
+
+def write_run(folder, layer="gru", task="copy", seed=0, values=(2.0, 1.0), portrait=None, observations=(), **result):
+    """A run's files without a run; a layer and a task are a name or a table."""
+    folder.mkdir(parents=True)
+    rows = [{"step": 10 * i, "split": "valid", "loss": v, "accuracy": v / 2} for i, v in enumerate(values, 1)]
+    found = {
+        "layer": {"name": layer, "hidden_size": 8} if isinstance(layer, str) else layer,
+        "task": {"name": task, "delay": 5} if isinstance(task, str) else task,
+        "train": {"steps": 20},
+        "seed": seed,
+        "parameters": 100,
+        "steps": 20,
+        "best": {"step": 20, "loss": 0.5, "accuracy": 0.9},
+        "score": "accuracy",
+        "guessing_loss": 0.17,
+        "wall_seconds": 1.5,
+        "status": "done",
+    }
+    (folder / "result.json").write_text(json.dumps(found | result))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if portrait is not None:
+        (folder / "portrait.json").write_text(json.dumps(portrait))
+    if observations:
+        (folder / "observations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in observations))
+    return folder
+
+
+def look(step, value=0.5):
+    seen = {"eigenvalues": [[value], [0.0]], "radius": value, "orthogonality_error": value, "departure": 0.0}
+    return {"step": step, "matrices": {"W": seen}}
+
+
+def sketch(value=0.5):
+    """As little of a portrait as shows whose it is."""
+    return {"step": 20, "output_gradients": [value, 1.0]}
+
+
+def paper_row(row="gru", values=(0.5,), **rest):
+    found = [
+        {"seed": i, "status": "done", "value": value, "seconds": 1.0, "score": None} for i, value in enumerate(values)
+    ]
+    return {
+        "paper": "p",
+        "table": "t",
+        "row": row,
+        "caption": "Copy",
+        "missing": None,
+        "scale": "desk",
+        "reduced": "",
+        "metric": "loss",
+        "attained": "min",
+        "printed_parameters": "",
+        "parameters": 100,
+        "guessing_loss": 0.17,
+        "published": 0.5,
+        "runs": found,
+        "note": "",
+    } | rest
+
+
+def write_table(folder, *rows):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.json").write_text(json.dumps(rows), "utf-8")
+
+
+# one file that is well made and asks for nothing
+
+
+def test_the_page_is_well_made(page):
+    parsed = whole(page)
+    assert page.startswith("<!doctype html>")
+    assert [found for tag, found in parsed.tags if tag == "html"] == [{"lang": "en"}]
+    assert {"charset": "utf-8"} in [found for tag, found in parsed.tags if tag == "meta"]
+    assert parsed.all("title") == parsed.all("h1") == ["All of them"]
+    assert len(parsed.all("main")) == 1
+    assert all(found.get("scope") in ("col", "row") for tag, found in parsed.tags if tag == "th")
+    assert len(parsed.all("figcaption")) == len(parsed.charts) > 8
+    assert f"Written by steadygrad {steadygrad.__version__}." in parsed.all("p")
+
+
+def test_the_page_asks_for_nothing(page):
+    parsed = whole(page)
+    for tag, found in parsed.tags:
+        assert not LOADS & found.keys(), tag
+        assert not [name for name in found if name.startswith("on")], tag
+        assert tag not in ("iframe", "object", "embed", "base", "form", "img")
+    targets = parsed.attributes("href")
+    assert len(targets) > 5
+    assert all(target.startswith("#") or target == "data:," for target in targets)
+    (rules,) = [
+        found["content"] for _, found in parsed.tags if found.get("http-equiv", "").lower() == "content-security-policy"
+    ]
+    rules = dict(rule.split(maxsplit=1) for rule in rules.split("; "))
+    assert rules["default-src"] == "'none'"
+    assert not any("http" in rule or "*" in rule or "'self'" in rule for rule in rules.values())
+    (style,) = parsed.all("style")
+    assert not re.search(r"url\(|@import|https?:", style)
+    code = parsed.all("script")[-1]
+    assert set(re.findall(r"https?://[^\"'` ]+", code)) <= {"http://www.w3.org/2000/svg"}  # a name, never asked for
+    assert not re.search(
+        r"\b(fetch|XMLHttpRequest|WebSocket|EventSource|sendBeacon|importScripts|eval|innerHTML)\b", code
+    )
+
+
+def test_the_page_is_one_file(trained, tmp_path):
+    html.write(page_of(trained), tmp_path / "there" / "page.html")
+    assert [path.name for path in tmp_path.rglob("*")] == ["there", "page.html"]
+    assert (tmp_path / "there" / "page.html").read_text("utf-8") == page_of(trained)
+
+
+def test_the_page_says_how_each_run_was_made(page, trained):
+    folds = whole(page).folds
+    found = runs.find([trained])
+    assert len(found) == 6
+    names = [f"{row} seed {seed}" for row in ("zebra", "antelope", "lion") for seed in (0, 1)]
+    for run in found:
+        name = f"{run.path.parent.name} seed {run.seed}"
+        assert name in names
+        fold = folds[name]
+        assert fold["command"] == run.command
+        for table in ("layer", "task", "train"):
+            for key, value in run.result[table].items():
+                assert fold[f"{table}.{key}"] == str(value)
+        assert fold["version of torch"] == torch.__version__
+        assert fold["version of steadygrad"] == steadygrad.__version__
+        assert fold["version of python"].startswith("3.")
+        assert fold["seed"] == str(run.seed)
+        assert fold["status"] == "done"
+        assert fold["directory"] == run.path.as_posix()
+    assert [name for name in folds if "command" in folds[name]] == names  # as the paper has them
+
+
+def test_every_number_of_a_run_reaches_its_curve(page, trained):
+    parsed = whole(page)
+    for metric in ("loss", "accuracy"):
+        chart = parsed.chart(f"Validation {metric}")
+        for run in runs.find([trained]):
+            name = f"{run.path.parent.name} seed {run.seed}"
+            (series,) = [series for series in chart["series"] if series["name"] == name]
+            assert (series["x"], series["y"]) == run.curve(metric)
+            assert series["x"] == [3, 6]
+    assert parsed.chart("Validation loss")["log"]
+    guess = {run.result["guessing_loss"] for run in runs.find([trained])}
+    assert {mark["y"] for mark in parsed.chart("Validation loss")["marks"]} == guess
+    assert parsed.chart("Validation accuracy")["bounds"] == [0, 1]
+
+
+def test_the_page_shows_what_networks_look_like_inside(page, trained):
+    parsed = whole(page)
+    first = {run.path.parent.name: run for run in runs.find([trained]) if run.seed == 0}
+    for key, title in (
+        ("output_gradients", "Gradient of the last output"),
+        ("loss_gradients", "Gradient of the loss"),
+        ("exponents", "Lyapunov exponents"),
+    ):
+        drawn = {series["name"]: series["y"] for series in parsed.chart(title)["series"]}
+        assert drawn == {name: run.portrait[key] for name, run in first.items()}
+    maps = {panel["name"]: panel["rows"] for panel in parsed.chart("What the state still knows")["panels"]}
+    assert list(maps) == ["zebra", "antelope", "lion, long", "lion, short"]
+    assert maps["lion, long"] == first["lion"].portrait["input_maps"]["long"]
+    plane = parsed.chart("Eigenvalues")["panels"]
+    gates = [f"antelope: {gate}_l0" for gate in ("reset", "update", "candidate")]
+    assert [panel["name"] for panel in plane] == ["zebra: recurrent_l0", *gates, "lion: recurrent_l0"]
+    for panel in plane:
+        name, matrix = panel["name"].split(": ")
+        rows = first[name].observations
+        assert [frame["step"] for frame in panel["frames"]] == [row["step"] for row in rows] == [0, 3, 6]
+        assert [[frame["re"], frame["im"]] for frame in panel["frames"]] == [
+            row["matrices"][matrix]["eigenvalues"] for row in rows
+        ]
+    (schur,) = first["zebra"].portrait["schur"].values()
+    drawn = parsed.chart("|T| of zebra")
+    assert drawn["panels"][0]["rows"] == [[abs(v) for v in row] for row in schur["T"]]
+    assert sum(parsed.chart("Angles of the rotations: zebra")["values"]) == len(schur["angles"]) == 2
+    bound = parsed.chart("One step's gain and its bound: antelope")
+    assert [series["y"] for series in bound["series"]] == [
+        first["antelope"].portrait["gates"][k] for k in ("true", "bound")
+    ]
+    neumann = parsed.chart("Norm that the Neumann series needs")
+    assert [series["name"] for series in neumann["series"]] == ["antelope"]
+    assert neumann["series"][0]["y"] == first["antelope"].curve("neumann_norm")[1]
+    findings = [finding["what"] for run in first.values() for finding in run.portrait["findings"]]
+    assert findings
+    assert set(findings) <= {row[1] for row in parsed.rows if len(row) == 4}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_plane_shows_every_eigenvalue_and_no_other(name):
+    """The page puts conjugates beside what is ``mirrored``, which is right for a real matrix alone."""
+    layer = LAYERS[name](3, 4)
+    page = html.portrait_page(name, finite(portrait(layer, torch.randn(3, 3))), "1")
+    panels = whole(page).chart("Eigenvalues")["panels"]
+    for panel, W in zip(panels, layer.eval().matrices().values(), strict=True):
+        (frame,) = panel["frames"]
+        drawn = [complex(re, im) for re, im in zip(frame["re"], frame["im"], strict=True)]
+        drawn += [value.conjugate() for value in drawn if value.imag > 0] if panel["mirrored"] else []
+        values = torch.linalg.eigvals(W.detach())
+        assert len(drawn) == len(values)
+        assert (values[:, None] - torch.tensor(drawn)).abs().min(dim=0).values.max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("angles", "bins"), [([0.0], [0]), ([0.4], [1]), ([math.pi, 3.2], [8, 8]), ([6.28], [15]), ([2 * math.pi], [0])]
+)
+def test_angles_are_counted_on_a_circle(angles, bins):
+    counts = html.angle_counts(angles)
+    assert (sum(counts), len(counts)) == (len(angles), 16)
+    assert all(counts[b] == bins.count(b) for b in bins)
+
+
+# order and colours
+
+
+def test_rows_stand_as_in_the_paper(page):
+    parsed = whole(page)
+    names = [f"{row} seed {seed}" for row in ("zebra", "antelope", "lion") for seed in (0, 1)]
+    first = [row[0] for row in parsed.rows]
+    place = first.index("run")
+    assert first[place + 1 : place + 7] == names
+    assert [series["name"] for series in parsed.chart("Validation loss")["series"]] == names
+    place = first.index("row")
+    assert first[place + 1 : place + 5] == ["zebra", "rival", "antelope", "lion"]
+
+
+def test_tasks_are_kept_apart_and_what_is_in_no_table_comes_last(tmp_path):
+    for row in ("b", "a", "c"):
+        write_run(tmp_path / "t" / row / "seed-0", row)
+    write_run(tmp_path / "other", "alone")
+    write_run(tmp_path / "more", "more", task="adding")
+    write_table(tmp_path / "t", paper_row("b"), paper_row("a"), paper_row("c"))
+    found = html.in_order(runs.find([tmp_path]), runs.find_papers([tmp_path]))
+    assert [(run.task, run.layer) for run in found] == [
+        ("adding", "more"),
+        ("copy", "b"),
+        ("copy", "a"),
+        ("copy", "c"),
+        ("copy", "alone"),
+    ]
+
+
+def test_rows_of_one_table_stay_together(tmp_path):
+    """Two papers that have the same task."""
+    for table, rows in (("p1", ("z", "y")), ("p2", ("b", "a"))):
+        for row in rows:
+            write_run(tmp_path / table / row / "seed-0", row)
+        write_table(tmp_path / table, *map(paper_row, rows))
+    found = html.in_order(runs.find([tmp_path]), runs.find_papers([tmp_path]))
+    assert [run.layer for run in found] == ["z", "y", "b", "a"]
+
+
+def test_seeds_share_a_colour_and_one_portrait(page):
+    parsed = whole(page)
+    colours = {}
+    for chart in parsed.charts[:2]:
+        for series in chart["series"]:
+            colours.setdefault(series["name"].split(" seed ")[0], set()).add(series["colour"])
+    assert colours == {"zebra": {0}, "antelope": {1}, "lion": {2}}
+    inside = parsed.chart("Gradient of the loss")["series"]
+    assert [(series["name"], series["colour"]) for series in inside] == [("zebra", 0), ("antelope", 1), ("lion", 2)]
+
+
+def test_the_portrait_is_of_the_first_seed_that_has_one(tmp_path):
+    for seed, drawn in enumerate([None, sketch(0.25), sketch(0.75)]):
+        write_run(tmp_path / f"{seed}", seed=seed, portrait=drawn)
+    (series,) = whole(page_of(tmp_path)).chart("Gradient of the last output")["series"]
+    assert (series["name"], series["y"]) == ("gru", [0.25, 1.0])
+
+
+def test_what_one_seed_has_to_show_is_shown(tmp_path):
+    """Its portrait is not there yet; the other seed has only just begun."""
+    write_run(tmp_path / "0", seed=0, observations=[look(0), look(10)])
+    write_run(tmp_path / "1", seed=1)
+    assert whole(page_of(tmp_path)).chart("Distance from orthogonal")["series"][0]["x"] == [0, 10]
+
+
+def test_only_a_number_makes_a_seed():
+    assert runs.group_of("gru copy seed 12") == "gru copy"
+    assert runs.group_of("gru") == "gru"
+    for folder in ("a seed is sown", "with seed a/run", "my seed 3 runs/b"):
+        assert runs.group_of(folder) == folder
+
+
+def test_a_run_that_is_found_twice_is_one_run(tmp_path):
+    write_run(tmp_path / "a")
+    assert [run.path for run in runs.find([tmp_path, tmp_path / "a"])] == [tmp_path / "a"]
+
+
+def test_names_of_parts():
+    assert runs.part_name("enrnn", "state") == "enrnn"
+    assert runs.part_name("enrnn", "long") == "enrnn, long"
+
+
+def test_distinct_paths(tmp_path):
+    found = [runs.read(write_run(tmp_path / name)) for name in ("x/a", "x/b/c")]
+    assert runs.distinct_paths(found) == [Path("a"), Path("b/c")]
+
+
+# runs with little to show
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"portrait": {}},
+        {"portrait": {"step": 3, "failed": "one direction only"}},
+        {"observations": [look(0), {"step": 10, "failed": "NaN"}]},
+        {"observations": [{"step": 0, "failed": "NaN"}]},
+        {"portrait": sketch(), "observations": [look(0)]},
+        {"values": ()},
+        {"status": "diverged", "why": "at update 3", "best": None, "values": ()},
+        {"portrait": {"step": 0, "output_gradients": [None, 0.0], "every": 1, "input_maps": {"state": [[None]]}}},
+    ],
+)
+def test_pages_of_runs_with_little_to_show(tmp_path, parts):
+    write_run(tmp_path / "run", **parts)
+    parsed = whole(page_of(tmp_path))
+    assert "gru" in parsed.folds
+    texts = " ".join(parsed.all("p"))
+    assert ("gru could not be looked at: one direction only" in texts) == ("failed" in parts.get("portrait", {}))
+    assert parsed.folds["gru"].get("why") == parts.get("why")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "3", '"x"'])
+def test_a_portrait_that_is_none_is_named(tmp_path, content):
+    write_run(tmp_path / "run")
+    (tmp_path / "run" / "portrait.json").write_text(content)
+    with pytest.raises(ValueError, match=r"run/portrait\.json"):
+        runs.find([tmp_path])
+
+
+def test_a_page_of_one_network():
+    parsed = whole(html.portrait_page("LSTM", sketch(), "1.2"))
+    assert parsed.all("h1") == ["Diagnosis: LSTM"]
+    assert parsed.chart("Gradient of the last output")["series"][0]["name"] == "LSTM"
+    assert "steadygrad 1.2" in parsed.attributes("content")
+
+
+# names that look like markup
+
+NASTY = [
+    "<script>alert(1)</script>",
+    "\"&'",
+    "</script>",
+    "a\u2028b\u2029c",
+    "<!--",
+    "]]>",
+    "&lt;",
+    "{{ 7 * 7 }}",
+    "é☃",
+]
+ALL = " ".join(NASTY)
+
+
+@pytest.fixture
+def nasty(tmp_path):
+    """Every text that a file can bring in is nasty; what names a folder has no slash in it, but two folders have."""
+    folder, name = tmp_path / "<x>\"&'", "<script>alert(1)<"
+    matrix = look(0)["matrices"]["W"] | {"powers": [1.0, 0.5]}
+    portrait = {
+        "step": 0,
+        "every": 1,
+        "input_maps": {ALL: [[0.0], [0.0, 0.0]]},
+        "output_gradients": [1.0],
+        "numbers": {ALL: 1.0},
+        "findings": [{"what": ALL, "advice": ALL, "sure": ALL}],
+        "matrices": {ALL: matrix},
+    }
+    schur = {"T": [[0.5]], "angles": [1.0], "moduli": [1.0], "transient_share": 0.5, "mean_by_subdiagonal": []}
+    observations = [{"step": step, "matrices": {ALL: matrix}} for step in (0, 10)]
+    result = {
+        "layer": {"name": ALL, "hidden_size": 8, ALL: ALL},
+        "task": {"name": ALL, "delay": ALL},
+        "train": {"steps": [ALL, {ALL: ALL}]},
+        "why": ALL,
+        "status": ALL,
+        "versions": {ALL: ALL},
+        "commit": ALL,
+    }
+    for end in ("script>one", "script>two"):
+        write_run(folder / name / end, portrait=portrait, observations=observations, **result)
+    write_run(folder / "a\u2028b" / "seed-0", portrait={"step": 0, "failed": ALL}, **result)
+    write_run(folder / "c" / "seed-0", portrait={"step": 0, "schur": {ALL: schur, "W": schur}}, **result)
+    runs_of_row = [{"seed": 0, "status": ALL, "why": ALL, "value": 1.0, "seconds": 1.0}]
+    keys = ("paper", "table", "caption", "metric", "scale", "reduced", "note", "printed_parameters")
+    texts = dict.fromkeys(keys, ALL)
+    rows = [paper_row(ALL, **texts, runs=runs_of_row), paper_row("missing", missing=ALL)]
+    write_table(folder, *rows)
+    return folder
+
+
+def strings(value):
+    if isinstance(value, dict):
+        return [text for pair in value.items() for part in pair for text in strings(part)]
+    if isinstance(value, list):
+        return [text for part in value for text in strings(part)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_no_text_becomes_markup(nasty, page):
+    text = page_of(nasty, title=ALL)
+    parsed, plain = whole(text), whole(page)
+    assert {tag for tag, _ in parsed.tags} <= {tag for tag, _ in plain.tags}
+    assert {name for _, found in parsed.tags for name in found} <= {name for _, found in plain.tags for name in found}
+    assert len(parsed.all("script")) == 2
+    assert parsed.all("script")[1] == plain.all("script")[1]
+    assert parsed.all("style") == plain.all("style")
+    assert "alert(1)" in text
+    assert "<script>alert" not in text
+    block = text[text.index('id="data">') : text.rindex("<script>")]
+    assert "\u2028" not in block
+    assert "\u2029" not in block
+    assert block.count("<") == 1  # its own end
+    assert "49" not in parsed.all("h1")[0]
+
+
+def test_every_text_is_shown_as_it_is(nasty):
+    parsed = whole(page_of(nasty, title=ALL))
+    assert parsed.all("h1") == parsed.all("title") == [ALL]
+    assert f"Runs: {ALL}" in parsed.all("h2")
+    assert f"{ALL}/{ALL}: {ALL}" in parsed.all("caption")
+    assert f"{ALL}/{ALL}: {ALL}" in parsed.attributes("aria-label")
+    notes = parsed.all("p")
+    assert f"- {ALL}: {ALL}" in notes
+    assert f"- {ALL}, seed 0: {ALL}: {ALL}" in notes
+    assert f"Scale {ALL}: {ALL}." in notes
+    assert f"a\u2028b/seed-0 could not be looked at: {ALL}" in notes
+    names = ["<script>alert(1)</script>one", "<script>alert(1)</script>two", "a\u2028b/seed-0", "c/seed-0"]
+    folds = parsed.folds
+    assert set(names) < folds.keys()
+    for name in names:
+        assert folds[name]["why"] == folds[name]["commit"] == folds[name][f"layer.{ALL}"] == ALL
+        assert folds[name][f"version of {ALL}"] == ALL
+        assert shlex.split(folds[name]["command"])[2:4] == [ALL, ALL]
+    assert ["missing", "100", "0.5", f"needs {ALL}"] in [row[:4] for row in parsed.rows]
+    assert [names[0], ALL, ALL, ALL] in parsed.rows  # a finding
+
+
+def test_the_numbers_of_figures_keep_their_names(nasty):
+    parsed = whole(page_of(nasty))
+    found = strings({chart["id"]: chart for chart in parsed.charts})
+    one, two = "<script>alert(1)</script>one", "<script>alert(1)</script>two"
+    for text in (
+        one,
+        two,
+        f"{one}, {ALL}",
+        f"{one}: {ALL}",
+        "a\u2028b/seed-0",
+        f"Angles of the rotations: c/seed-0: {ALL}",
+    ):
+        assert text in found
+    assert {series["name"] for series in parsed.chart("Validation loss")["series"]} == {
+        one,
+        two,
+        "a\u2028b/seed-0",
+        "c/seed-0",
+    }
+    assert f"|T| of c/seed-0: {ALL}: 50 % of the Schur form's size" in [
+        caption.split(" Non-zero")[0].strip() for caption in parsed.all("figcaption")
+    ]
+
+
+TEXTS = st.text() | st.text("<>&'\"/!-\u2028\u2029script\\")
+
+
+@given(
+    st.recursive(
+        TEXTS | st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False),
+        lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
+        max_leaves=8,
+    )
+)
+def test_json_in_a_page_comes_back_and_cannot_end_its_block(value):
+    text = html.script_json(value)
+    assert json.loads(text) == value
+    assert not set("<>&\u2028\u2029") & set(text)
+    (block,) = Page(f"<script>{text}</script>").all("script")
+    assert block == text
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, [-math.inf]])
+def test_what_is_not_json_is_refused(value):
+    with pytest.raises(ValueError, match="JSON"):
+        html.script_json(value)
+
+
+# papers
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"values": (0.5,)}, "pass"),  # as good
+        ({"values": (0.4,)}, "pass"),
+        ({"values": (0.6,)}, "miss"),
+        ({"values": (0.1, 0.4, 9.0)}, "pass"),  # the median
+        ({"values": (0.1, 0.6, 9.0)}, "miss"),
+        ({"values": (0.4, None)}, "pass"),
+        ({"values": (0.6,), "attained": "max"}, "pass"),
+        ({"values": (0.5,), "attained": "max"}, "pass"),
+        ({"values": (0.4,), "attained": "max"}, "miss"),
+        ({"values": (0.0,), "published": 0.0}, "pass"),
+        ({"values": (0.1,), "published": 0.0}, "miss"),
+        ({"values": (0.4,), "scale": "smoke"}, "–"),
+        ({"values": (0.4,), "scale": "paper"}, "pass"),
+        ({"values": ()}, "–"),  # not run
+        ({"values": (None,)}, "–"),
+        ({"values": (), "missing": "layer x"}, "–"),
+        ({"values": (0.4,), "published": None}, "–"),
+    ],
+)
+def test_verdicts(tmp_path, changes, expected):
+    row = paper_row(**changes)
+    assert tables.verdict(row) == expected
+    write_run(tmp_path / "run")
+    write_table(tmp_path, row, paper_row("other"))  # so that somebody has a printed number
+    parsed = whole(page_of(tmp_path))
+    header, first, _ = parsed.rows[:3]
+    assert (header[-1], first[-1]) == ("verdict", expected)
+    assert [found.get("class") for tag, found in parsed.tags if tag == "td"][len(header) - 2] == {"–": None}.get(
+        expected, expected
+    )
+
+
+def test_without_printed_numbers_there_is_no_verdict(tmp_path):
+    write_run(tmp_path / "run")
+    write_table(tmp_path, paper_row(published=None))
+    assert "verdict" not in whole(page_of(tmp_path)).rows[0]
+
+
+def test_a_real_table_stands_on_the_page(page):
+    parsed = whole(page)
+    assert "paper/table: Copy, T = 2" in parsed.all("caption")
+    verdicts = {row[0]: row[-1] for row in parsed.rows[1:5]}
+    assert verdicts == {"zebra": "pass", "rival": "–", "antelope": "miss", "lion": "–"}
+    assert "- rival: a rival" in parsed.all("p")
+    assert next(row for row in parsed.rows if row[0] == "rival")[3] == "needs layer unheard-of"
+
+
+def altered():
+    """What a table may hold after somebody had it in an editor."""
+    row = paper_row()
+    (run,) = row["runs"]
+    found = {content: content for content in ("", "{", "3", "null", "[3]", '{"a": 1}')}
+    for key in row.keys() - {"guessing_loss"}:
+        found[f"no {key}"] = json.dumps([{k: v for k, v in row.items() if k != key}])
+    for key in ("status", "value", "seconds"):
+        found[f"a run without {key}"] = json.dumps([row | {"runs": [{k: v for k, v in run.items() if k != key}]}])
+    for value in (None, 3, "x", [3]):
+        found[f"runs {value}"] = json.dumps([row | {"runs": value}])
+    found["published a word"] = json.dumps([row | {"published": "high"}])
+    found["value a word"] = json.dumps([row | {"runs": [run | {"value": "high"}]}])
+    return dict(sorted(found.items()))
+
+
+@pytest.mark.parametrize("content", altered().values(), ids=altered())
+def test_a_table_that_was_altered_is_named(tmp_path, content):
+    """An error that the command line prints as one line, not a traceback."""
+    write_run(tmp_path / "run")
+    (tmp_path / "table.json").write_text(content)
+    with pytest.raises(ValueError, match=r"table\.json is not a table of reproduce: "):
+        page_of(tmp_path)
+
+
+def test_an_empty_table_is_no_table(tmp_path):
+    write_run(tmp_path / "run")
+    write_table(tmp_path)
+    assert runs.find_papers([tmp_path]) == []
+    assert "verdict" not in page_of(tmp_path).split("<main")[1].split("<script")[0]
+
+
+# the command that makes a run again
+
+
+NESTED = {
+    "gates": ("gru", {"candidate": "neumann", "reset": {"name": "schur", "in_block": True}, "update": "free"}),
+    "a table": ("rnn", {"name": "longshort", "short_size": 2, "epsilon": 1e-05, "coupling": False}),
+    "a word": ("lstm", "cayley"),
+}
+
+
+def command_and_result(settings):
+    """As a run with these settings would leave them."""
+    trainer = Trainer(settings, RunDirectory("nowhere"), (), "cpu")
+    result = json.loads(json.dumps(trainer.result("done", None)))
+    return shlex.split(runs.Run(Path("run"), result, []).command), result
+
+
+def said(table):
+    return {key: value for key, value in table.items() if value is not None and key != "name"}
+
+
+@pytest.mark.parametrize(("layer", "recurrent"), NESTED.values(), ids=NESTED)
+def test_a_command_says_every_setting(layer, recurrent):
+    table = {"name": layer, "hidden_size": 5, "recurrent": recurrent}
+    train = {"lr": 1e-05, "clip": 1.0, "optimizer": "rmsprop-tf"}
+    settings = {"layer": table, "task": {"name": "copy", "delay": 7}, "train": train, "seed": 12}
+    words, result = command_and_result(Settings.from_tables(settings))
+    assert (words[:4], words[-2:]) == (["steadygrad", "train", layer, "copy"], ["--seed", "12"])
+    found = dotted(words[4:-2])
+    for key in ("layer", "task", "train"):
+        assert said(found[key]) == said(result[key])
+    assert found["layer"]["recurrent"] == recurrent
+
+
+UNSET = [
+    "enrnn-2020/copying/lstm-68",
+    "ncgru-2022/copying/lstm-1000",
+    "ncgru-2022/copying/scornn-1000",
+    "demo/copy/rnn",
+]
+
+
+@pytest.mark.parametrize("name", UNSET)
+def test_the_command_of_a_recipe_makes_the_same_run(name, monkeypatch):
+    """`train` takes what is not said from the nearest paper, so that what is not set has to be said too."""
+    monkeypatch.setattr(loop, "commit", lambda: None)
+    (recipe,) = experiments.select(name)
+    words, _ = command_and_result(recipe.settings("smoke"))
+    given, near = dotted(words[4:-2]), experiments.nearest(*words[2:4])
+    tables = {key: near.tables[key] | given.get(key, {}) for key in ("layer", "task", "train")}
+    again = Settings.from_tables({**tables, "seed": int(words[-1])})
+    assert differences(recipe.settings("smoke").resolved(), again.resolved()) == []
+
+
+def test_the_command_runs(trained, tmp_path, monkeypatch):
+    """By the real command line: the same settings, the same numbers."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(loop, "commit", lambda: None)
+    (first,) = [run for run in runs.find([trained]) if (run.path.parent.name, run.seed) == ("lion", 1)]
+    assert main([*shlex.split(first.command)[1:], "--out", "again"]) == 0
+    again = runs.read(tmp_path / "again")
+    for key in ("layer", "task", "train", "seed", "best", "final"):
+        assert again.result[key] == first.result[key]
+    assert (again.observations, again.portrait) == (first.observations, first.portrait)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(0, -3, 64, 1e-05, 1e22, -0.5, 1e30, True, False, None),
+        *("tanh", "rmsprop-tf", "a b", "it's", "ü", "True"),
+        *([], [1, 2.5, "a", True], [[1], ["b c"]]),
+        *({}, {"name": "schur", "in_block": True}, {"a": {"b": {"c": [1, {"d": 'x"y\\z\n'}]}}}, {"e": 1e-07}),
+    ],
+)
+def test_values_are_spelled_as_they_are_read(value):
+    found = parse(runs.spelled(value))
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_words_that_could_be_taken_for_something_else_are_quoted():
+    words = ["none", "true", "64", "1e-3", '"x"', "[1]", ""]
+    assert [parse(runs.spelled(word)) for word in words] == words
+
+
+BARE = st.text(string.ascii_letters + string.digits + "_-", min_size=1)
+PLAIN = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]))
+
+
+@given(
+    st.dictionaries(
+        BARE,
+        st.recursive(PLAIN | WORDS, lambda inner: st.lists(inner) | st.dictionaries(BARE, inner), max_leaves=5),
+    )
+)
+def test_whatever_stands_in_a_table_comes_back(table):
+    run = runs.Run(Path("run"), {"layer": {"name": "rnn", "recurrent": table}, "task": {"name": "copy"}, "seed": 0}, [])
+    assert dotted(shlex.split(run.command)[4:-2]) == {"layer": {"recurrent": table}}
+
+
+# writing
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch, existing):
+    target = tmp_path / "page.html"
+    if existing:
+        target.write_text("old")
+
+    def fail(self, target):
+        assert self.read_text("utf-8") == "new ☃"
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="the disk is full"):
+        html.write("new ☃", target)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("page.html", "old")] * existing
+
+
+def test_half_a_page_is_removed(tmp_path):
+    with pytest.raises(UnicodeEncodeError):
+        html.write("good " * 10_000 + "\ud800", tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(OSError, match="page"):
+        html.write("new", tmp_path / "page.html")
+    assert [path.name for path in tmp_path.rglob("*")] == ["page.html"]
+
+
+def test_a_page_replaces_the_one_before(tmp_path):
+    for text in ("one", "two ☃"):
+        html.write(text, tmp_path / "new" / "page.html")
+    assert (tmp_path / "new" / "page.html").read_bytes() == "two ☃".encode()
+    assert len(list((tmp_path / "new").iterdir())) == 1
+
+
+def test_the_page_is_the_same_from_the_same_files(trained):
+    assert page_of(trained) == page_of(trained)

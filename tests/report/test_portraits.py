@@ -1,0 +1,306 @@
+"""Figures of networks: the files that are promised, the numbers in them, and nothing else."""
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from steadygrad.diagnostics import observe, portrait
+from steadygrad.layers import LAYERS, LSTM, NNRNN
+from steadygrad.report import figures, portraits
+from steadygrad.report.runs import Run
+from steadygrad.training import finite
+
+MAGIC = {"svg": b"<?xml", "png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-"}
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays_open(same_start):
+    torch.set_num_threads(1)
+    plt.close("all")
+    yield
+    left = plt.get_fignums()
+    plt.close("all")
+    assert left == []
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Figures that are made but not drawn, which takes most of the time."""
+    monkeypatch.setattr(Figure, "savefig", lambda self, target, **options: Path(target).write_bytes(b"drawn"))
+
+
+def run_of(name, path=None, seed=0, layer=None, task="copy"):
+    """A run that nobody has made, of a network that there is."""
+    torch.manual_seed(seed)
+    layer, x = layer or LAYERS[name](3, 4), torch.randn(8, 3)
+    observations = [finite({"step": step, **observe(layer, x)}) for step in (0, 10)]
+    return a_run(path or f"runs/{name}-{seed}", name, task, observations, finite(portrait(layer, x)))
+
+
+def bare(path, seed=0, **parts):
+    """With as little as a figure needs."""
+    return a_run(path, "rnn", "copy", [], {"step": 0, "output_gradients": [1.0, 0.5], **parts}, seed)
+
+
+def a_run(path, layer, task, observations, portrait, seed=0):
+    also = {"neumann_norm": 0.1} if layer == "ncgru" else {}
+    rows = [{"step": step, "split": "valid", "loss": 1 / step, "mse": 0.5, **also} for step in (10, 20)]
+    result = {
+        "layer": {"name": layer, "hidden_size": 4},
+        "task": {"name": task},
+        "seed": seed,
+        "score": "mse",
+        "guessing_loss": 0.2,
+    }
+    return Run(Path(path), result, rows, observations, portrait)
+
+
+def files(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+# files
+
+
+def test_every_figure_that_there_is_something_for(tmp_path, quick):
+    two_levels = run_of("nnrnn", "runs/two", seed=7, layer=NNRNN(3, 4, num_layers=2), task="adding")
+    found = [*map(run_of, ("nnrnn", "ncgru", "lstm")), two_levels]
+    written = portraits.draw_all(found, tmp_path / "new" / "figures")
+    always = ["reach", "gradients", "eigenvalues", "drift"]
+    kinds = {
+        "nnrnn-copy": [*always, "schur"],
+        "ncgru-copy": [*always, "gates"],
+        "lstm-copy": always,
+        "nnrnn-adding": [*always, "schur-cells.0.W", "schur-cells.1.W"],
+    }
+    expected = [f"{name}-{kind}.svg" for name, ones in kinds.items() for kind in ones]
+    expected += ["copy-curves.svg", "adding-curves.svg"]
+    assert files(tmp_path) == sorted(["new", "new/figures", *(f"new/figures/{name}" for name in expected)])
+    assert sorted(path.name for path in written) == sorted(expected)
+
+
+def test_the_same_numbers_are_the_same_svg(tmp_path):
+    run, twice = run_of("nnrnn"), ("reach", "schur", "drift")
+    portraits.draw_all([run], tmp_path / "one")
+    portraits.draw(run, "nnrnn", tmp_path / "two" / "nnrnn", "svg", twice)
+    expected = [f"nnrnn-{kind}.svg" for kind in ("reach", "gradients", "eigenvalues", "schur", "drift")]
+    assert files(tmp_path / "one") == sorted(["copy-curves.svg", *expected])
+    assert files(tmp_path / "two") == sorted(f"nnrnn-{kind}.svg" for kind in twice)
+    for path in (tmp_path / "two").iterdir():
+        assert path.read_bytes() == (tmp_path / "one" / path.name).read_bytes()
+    for path in (tmp_path / "one").iterdir():
+        text = path.read_text("utf-8")
+        assert text.startswith("<?xml")
+        assert text.rstrip().endswith("</svg>")
+        assert not re.search(r'(href|src)="(?!#|data:)', text)
+        assert path.name.split("-")[0] in text  # its title: text stays text
+
+
+@pytest.mark.parametrize("format", ["png", "pdf"])
+def test_other_formats_are_what_they_say_and_the_same_twice(tmp_path, format):
+    written = portraits.draw_all([bare("runs/a")], tmp_path / "one", format)
+    assert [path.name for path in written] == [f"copy-curves.{format}", f"rnn-gradients.{format}"]
+    assert files(tmp_path / "one") == [path.name for path in written]
+    for path in written:
+        assert path.read_bytes().startswith(MAGIC[format])
+        assert path.stat().st_size > 3000
+    (again,) = portraits.draw(bare("runs/a"), "rnn", tmp_path / "two" / "rnn", format)
+    assert again.read_bytes() == written[1].read_bytes()
+
+
+def test_of_several_seeds_the_first_is_drawn(tmp_path, quick, monkeypatch):
+    found = [bare(f"runs/{seed}", seed, output_gradients=[1.0, 0.5 + seed]) for seed in (0, 1)]
+    drawn, gradients = [], portraits.gradients
+    monkeypatch.setattr(portraits, "gradients", lambda one, name: drawn.append((one, name)) or gradients(one, name))
+    written = portraits.draw_all(found, tmp_path / "both")
+    assert [path.name for path in written] == ["copy-curves.svg", "rnn-gradients.svg"]
+    assert drawn == [(found[0].portrait, "rnn")]
+
+
+def test_runs_without_portraits_have_curves(tmp_path, quick):
+    run = bare("runs/a")
+    blind = Run(run.path, run.result, run.rows, [{"step": 0, "failed": "why"}], {"step": 0, "failed": "why"})
+    assert [path.name for path in portraits.draw_all([blind], tmp_path)] == ["copy-curves.svg"]
+    nothing = Run(run.path, run.result, [], [], None)
+    assert [path.name for path in portraits.draw_all([nothing], tmp_path)] == ["copy-curves.svg"]
+
+
+def test_some_kinds_of_one_run(tmp_path, quick):
+    run = run_of("nnrnn")
+    written = portraits.draw(run, "Mine", tmp_path / "row", "png", ("schur", "gates"))
+    assert [path.name for path in written] == ["row-schur.png"]  # it has no gates
+    assert files(tmp_path) == ["row-schur.png"]
+
+
+# names
+
+ODD = ["a b", "../../up", "/etc/x", "<script>", "a\"&'b", "a:b*c?", "con\u2028nect", "$a$ $b$", "é.1+2", "%s{}"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_file_names_are_safe_whatever_a_run_is_called(tmp_path, quick, name):
+    folder = tmp_path / "figures"
+    written = portraits.draw_all([bare(f"runs/{name}/seed-0")], folder)
+    assert len(written) == 2
+    assert {path.parent for path in written} == {folder}
+    assert files(tmp_path) == sorted(["figures", *(f"figures/{path.name}" for path in written)])
+    for path in written:
+        assert re.fullmatch(r"[\w.+][\w.+-]*\.svg", path.name)
+
+
+@pytest.mark.parametrize("name", ["???", "<>"])
+def test_a_name_of_which_nothing_is_left_still_has_its_files_in_the_folder(tmp_path, quick, name):
+    written = portraits.draw_all([bare(f"runs/{name}/seed-0")], tmp_path / "figures")
+    assert {path.parent for path in written} == {tmp_path / "figures"}
+    assert [path.name for path in tmp_path.iterdir()] == ["figures"]
+
+
+def test_runs_whose_names_differ_have_different_files(tmp_path, quick):
+    found = [bare(f"runs/{row}/seed-0") for row in ("a b", "a-b")]
+    written = portraits.draw_all(found, tmp_path)
+    assert len(set(written)) == len(written) == len(files(tmp_path)) == 3
+
+
+def test_runs_that_go_by_their_folders_have_their_files_in_one(tmp_path, quick):
+    written = portraits.draw_all([bare("runs/a"), bare("runs/b/c")], tmp_path)  # nothing else tells them apart
+    names = ["a-gradients.svg", "b-c-gradients.svg", "copy-curves.svg"]
+    assert files(tmp_path) == sorted(path.name for path in written) == names
+
+
+def test_a_name_is_no_formula(tmp_path):
+    r"""Matplotlib typesets what stands between two $, and refuses \frac without its arguments."""
+    name = r"lr $\frac$"
+    for path in portraits.draw_all([bare(f"runs/{name}/seed-0")], tmp_path):
+        assert name in path.read_text("utf-8")
+
+
+# what fails
+
+
+def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match=r"ends in \.png, \.svg, \.pdf; got copy-curves\.gif"):
+        portraits.draw_all([bare("runs/a")], tmp_path / "figures", "gif")
+    assert files(tmp_path) == []
+
+
+def test_half_a_figure_is_removed_and_the_one_before_stays(tmp_path, monkeypatch):
+    (path,) = portraits.draw(bare("runs/a"), "a", tmp_path / "a", "svg")
+    before = path.read_bytes()
+
+    def fail(self, target, **options):
+        Path(target).write_bytes(b"<?xml half")
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(OSError, match="the disk is full"):
+        portraits.draw(bare("runs/a"), "a", tmp_path / "a", "svg")
+    assert files(tmp_path) == ["a-gradients.svg"]
+    assert path.read_bytes() == before
+
+
+def test_style_is_only_lent(tmp_path, quick):
+    before = dict(plt.rcParams)
+    portraits.draw_all([bare("runs/a")], tmp_path)
+    assert dict(plt.rcParams) == before
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"output_gradients": [0.0, None], "loss_gradients": [None, 0.0]},
+        {"every": 1, "input_maps": {"state": [[None], [None, None]]}},
+        {"every": 3, "input_maps": {"h": [[-40.0], [None, 38.0]], "c": [[0.0], [1.0, 0.0]]}},
+    ],
+)
+def test_numbers_at_the_edge_can_be_drawn(tmp_path, parts):
+    """Warnings are errors here: nothing to draw is not worth one."""
+    kind = "reach" if "every" in parts else "gradients"
+    assert len(portraits.draw(bare("runs/a", **parts), "a", tmp_path / "a", "svg", (kind,))) == 1
+
+
+# the numbers in them
+
+
+def closed(figure):
+    plt.close(figure)
+    return figure
+
+
+def test_the_map_is_causal_and_on_one_scale():
+    run = run_of("lstm", layer=LSTM(3, 4))
+    figure = closed(portraits.reach(run.portrait, "lstm"))
+    maps = run.portrait["input_maps"]
+    drawn = [axis for axis in figure.axes if axis.images]
+    assert [axis.get_title() for axis in drawn] == ["lstm, h", "lstm, c"]
+    assert len({(axis.images[0].norm.vmin, axis.images[0].norm.vmax) for axis in drawn}) == 1
+    for axis, rows in zip(drawn, maps.values(), strict=True):
+        image = axis.images[0].get_array().filled(math.nan)
+        assert image.shape == (8, 8)
+        for i, row in enumerate(rows):
+            np.testing.assert_allclose(np.log10(image[i, : i + 1]), row)
+            assert np.isnan(image[i, i + 1 :]).all()
+        assert axis.images[0].get_extent() == [0, 8, 8, 0]  # the first step is above
+
+
+@pytest.mark.parametrize("name", ["enrnn", *({"urnn"} & LAYERS.keys())])
+def test_eigenvalues_of_real_matrices_stand_with_their_conjugates(name):
+    layer = LAYERS[name](3, 5).eval()
+    (axis,) = closed(portraits.eigenvalues(run_of(name, layer=layer).portrait, name)).axes
+    points = axis.collections[0].get_offsets().data
+    (W,) = (W.detach().numpy() for W in layer.matrices().values())
+    distances = abs(np.linalg.eigvals(W)[:, None] - (points[:, 0] + 1j * points[:, 1]))
+    assert distances.min(axis=1).max() < 1e-4
+    assert distances.min(axis=0).max() < 1e-4  # and no other
+
+
+@pytest.mark.parametrize(("size", "in_block"), [(4, True), (5, False)])
+def test_the_schur_form_is_that_of_the_matrix(size, in_block):
+    layer = NNRNN(3, size, in_block=in_block)
+    matrix = layer.cells[0].W
+    matrix.free[2].data.uniform_(0.2, 0.9)
+    matrix.free[3].data.normal_(std=0.2)
+    run = run_of("nnrnn", layer=layer)
+    ((_, found),) = run.portrait["schur"].items()
+    left, middle, right, *_ = closed(portraits.schur(found, "nnrnn")).axes
+    with torch.no_grad():
+        P, W = matrix.map.basis(matrix.free[0]), matrix()
+        core = (P.mT @ W @ P).abs().numpy()
+    np.testing.assert_allclose(left.images[0].get_array(), core, atol=2e-3)
+    assert list(middle.lines[0].get_ydata()) == found["mean_by_subdiagonal"]
+    assert sum(patch.get_height() for patch in right.patches) == size // 2
+
+
+def test_gates_and_gradients_are_drawn_as_they_are():
+    run = run_of("ncgru")
+    (axis,) = closed(portraits.gates(run.portrait["gates"], "ncgru")).axes
+    lines = {line.get_label(): list(line.get_ydata()) for line in axis.lines}
+    assert sorted(lines.values()) == sorted(run.portrait["gates"][key] for key in ("true", "bound"))
+    (axis,) = closed(portraits.gradients(run.portrait | {"loss_gradients": [1.0, 0.0]}, "ncgru")).axes
+    assert axis.get_yscale() == "log"
+    output, loss = (list(line.get_ydata()) for line in axis.lines)
+    assert output == run.portrait["output_gradients"]
+    assert loss[0] == 1.0
+    assert math.isnan(loss[1])  # nothing, which a logarithm does not have
+
+
+def test_drift_has_a_curve_a_matrix_and_the_neumann_condition():
+    run = run_of("ncgru")
+    left, right = closed(portraits.drift(run.observations, run, "ncgru")).axes
+    assert [line.get_label() for line in left.lines] == ["reset_l0", "update_l0", "candidate_l0"]
+    for line in left.lines:
+        seen = [row["matrices"][line.get_label()]["orthogonality_error"] for row in run.observations]
+        assert (list(line.get_xdata()), list(line.get_ydata())) == ([0, 10], seen)
+    assert list(right.lines[0].get_ydata()) == [0.1, 0.1]
+    run = run_of("rnn")
+    assert len(closed(portraits.drift(run.observations, run, "rnn")).axes) == 1
+
+
+def test_formats_and_colours_are_the_figures_own():
+    assert {f".{name}" for name in MAGIC} == figures.FORMATS.keys()
+    assert len(set(figures.COLOURS)) == len(figures.COLOURS)
