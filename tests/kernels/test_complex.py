@@ -69,9 +69,9 @@ def assert_same(got: list[Tensor], expected: list[Tensor], tolerance: float) -> 
 @every_type
 @every_bias
 def test_three_paths_agree_for_every_number_of_units(bias, dtype):
-    """1 … 33 units: every remainder of every vector length, in all four layouts, some of them on two threads."""
+    """1 … 33 units: every remainder of every vector length, in all four layouts, the last on two threads."""
     for units, steps in zip(range(1, 34), itertools.cycle(FORMS.values())):
-        torch.set_num_threads(2 if units % 11 == 0 else 1)
+        torch.set_num_threads(2 if units == 33 else 1)
         values = tensors(units, 1 + units % 5, steps, bias, dtype)
         expected = solve(unroll, values, steps, "reference")
         for backend in ("c", "python"):

@@ -41,6 +41,12 @@ def stirred(layer: torch.nn.Module) -> torch.nn.Module:
     return layer
 
 
+@pytest.fixture(autouse=True)
+def one_thread(same_start):
+    """Layers this small lose time to a second one; kernels are tested with more."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture
 def x():
     return torch.randn(7, 4, I, dtype=torch.float64)
