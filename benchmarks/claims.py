@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.contenders import KERNEL, PLAIN
+from benchmarks.contenders import COMPLEX, KERNEL, PLAIN
 from benchmarks.peers import GEOTORCH, NAIVE
 from benchmarks.timing import Spread
 
@@ -41,6 +41,11 @@ STEP_CLAIMS = (
     Claim("nn.GRU / NC-GRU(c)", "nn.GRU", "NCGRU", (5, 3.5, 3, 1.4, 1.1)),
     Claim("nn.GRU / GRU", "nn.GRU", "GRU"),
     Claim("nn.LSTM / LSTM", "nn.LSTM", "LSTM"),
+    Claim("nn.RNN / oRNN, 16 reflections", "nn.RNN", "ORNN", compact=False),
+    Claim("nn.RNN / Spectral RNN, 16 reflections", "nn.RNN", "SpectralRNN", compact=False),
+    *(Claim(f"nn.RNN / {name}, N/2 complex units", "nn.RNN", name, compact=False) for name in COMPLEX),
+    Claim("nn.GRU / GORU", "nn.GRU", "GORU", compact=False),
+    Claim("nn.LSTM / h-detach", "nn.LSTM", "HDetachLSTM", compact=False),
     Claim("loop with torch's orthogonal / expRNN", NAIVE, "ExpRNN"),
     Claim("loop with geotorch / expRNN", GEOTORCH, "ExpRNN"),
     Claim("torchrecurrent's AntisymmetricRNN / expRNN", "torchrecurrent AntisymmetricRNN", "ExpRNN"),

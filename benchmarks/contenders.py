@@ -71,6 +71,21 @@ class Kernel(nn.Module):
 PLAIN = "RNN (modReLU)"
 KERNEL = "kernel (modReLU)"
 
+COMPLEX: dict[str, Callable[..., nn.Module]] = {
+    "URNN": layers.URNN,
+    "FullCapacityURNN": layers.FullCapacityURNN,
+    "ScuRNN": layers.ScuRNN,
+    "EURNN": layers.EURNN,
+    "EURNN (fft)": partial(layers.EURNN, style="fft"),
+    "NNRNN (complex)": partial(layers.NNRNN, complex=True),
+}
+
+
+def half(layer: Callable[..., nn.Module]) -> Callable[[int, int], nn.Module]:
+    """With half as many units as features: each is a real and an imaginary part."""
+    return lambda inputs, hidden: layer(inputs, hidden // 2)
+
+
 RIVALS: dict[str, Rival] = {
     "nn.RNN": Rival(nn.RNN),
     "nn.GRU": Rival(nn.GRU),
@@ -86,6 +101,11 @@ RIVALS: dict[str, Rival] = {
     "GRU": Rival(layers.GRU),
     "NCGRU": Rival(layers.NCGRU),
     "LSTM": Rival(layers.LSTM),
+    "ORNN": Rival(layers.ORNN),
+    "SpectralRNN": Rival(layers.SpectralRNN),
+    "GORU": Rival(layers.GORU),
+    "HDetachLSTM": Rival(layers.HDetachLSTM),
+    **{name: Rival(half(layer), every=2) for name, layer in COMPLEX.items()},
     **{name: Rival(build, every=2) for name, build in peers.PEERS.items()},
 }
 
