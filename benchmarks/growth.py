@@ -3,8 +3,8 @@
     python benchmarks/growth.py                   about two minutes
     python benchmarks/growth.py --json growth.json
 
-Each layer steps without its matrix at every size ("operator"), also where the dense path would be faster and is taken by
-default ("as it runs"). All sizes of all layers are timed in turns within one run.
+Each layer steps without its matrix at every size ("operator"), also where the dense path is faster and taken by default
+("as it runs"). All sizes of all layers are timed in turns within one run.
 """
 
 import argparse
