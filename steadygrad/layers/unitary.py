@@ -76,8 +76,8 @@ class ScuRNN(UnitaryRNN):
 class EURNN(UnitaryRNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = F_L … F_1 D, layers of plane rotations (Jing et al., 2017).
 
-    ``capacity`` is L: None for all n layers, which reach every unitary matrix. ``style="fft"`` has log₂ n layers
-    of its own.
+    ``capacity`` is L, two unless said otherwise. ``style="full"`` has n layers, which reach every unitary matrix, and
+    ``style="fft"`` log₂ n of its own.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class EURNN(UnitaryRNN):
         hidden_size: int,
         num_layers: int = 1,
         *,
-        capacity: int | None = 2,
+        capacity: int | None = None,
         style: str = "tunable",
         bias: bool = True,
         **common: Unpack[Common],

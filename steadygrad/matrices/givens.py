@@ -19,7 +19,7 @@ def tunable_layout(size: int, capacity: int) -> Layout:
 
 
 def fourier_layout(size: int) -> Layout:
-    """Pairs 1, 2, 4, … apart, as a fast Fourier transform has them: every unit hears every other in log₂ n layers."""
+    """Pairs 1, 2, 4, … apart, as a fast Fourier transform has them: for n = 2ᵏ every unit hears every other."""
     strides = [2**k for k in range(max(1, (size - 1).bit_length()))]
     return [[(i, i + s) for i in range(size - s) if (i // s) % 2 == 0] for s in strides]
 
@@ -27,8 +27,9 @@ def fourier_layout(size: int) -> Layout:
 class Givens(nn.Module):
     """W = F_L … F_1 D,  F rotates pairs: (a, b) → (e^{iφ} (a cos θ − b sin θ), a sin θ + b cos θ),  D = diag(e^{iω}).
 
-    ``capacity`` is L. The default pairs neighbours; with ``style="fft"`` there are log₂ n layers, whose pairs are
-    1, 2, 4, … apart. Any size will do: a unit without a partner in a layer passes it unchanged.
+    The tunable ``style`` pairs neighbours in L = ``capacity`` layers, two unless said otherwise; ``"full"`` has n of
+    them and reaches every unitary matrix; ``"fft"`` has log₂ n, with pairs 1, 2, 4, … apart. Any size will do: a unit
+    without a partner in a layer passes it unchanged.
     """
 
     first: Tensor
@@ -41,12 +42,13 @@ class Givens(nn.Module):
     def __init__(self, size: int, capacity: int | None = None, style: str = "tunable") -> None:
         super().__init__()
         self.size = check_size("Givens", size)
-        if style not in ("tunable", "fft"):
-            raise ValueError(f"Givens expects style to be tunable or fft; got {style!r}")
-        if capacity is not None and (style == "fft" or not is_count(capacity, least=1)):
+        if style not in ("tunable", "full", "fft"):
+            raise ValueError(f"Givens expects style to be tunable, full or fft; got {style!r}")
+        if capacity is not None and (style != "tunable" or not is_count(capacity, least=1)):
             raise ValueError(f"Givens expects capacity to be at least 1, for the tunable style only; got {capacity!r}")
         self.style = style
-        layout = fourier_layout(size) if style == "fft" else tunable_layout(size, capacity or size)
+        layers = size if style == "full" else capacity or 2
+        layout = fourier_layout(size) if style == "fft" else tunable_layout(size, layers)
         self.capacity = len(layout)
         counts = [len(layer) for layer in layout]
         self.bounds = [sum(counts[:k]) for k in range(len(counts) + 1)]
@@ -96,8 +98,8 @@ class Givens(nn.Module):
         return f"size={self.size}, capacity={self.capacity}, style={self.style}"
 
 
-def givens(size: int, *, capacity: int | None = 2, style: str = "tunable") -> Matrix:
-    """Angles ~ U(−π, π), as the authors start it; ``capacity`` None is full. The fft style has its own."""
-    map = Givens(size, None if style == "fft" else capacity, style)
+def givens(size: int, *, capacity: int | None = None, style: str = "tunable") -> Matrix:
+    """Angles ~ U(−π, π), as the authors start it."""
+    map = Givens(size, capacity, style)
     theta, phi = torch.empty(2, map.rotations).uniform_(-math.pi, math.pi)
     return Matrix(map, theta, phi, torch.empty(size).uniform_(-math.pi, math.pi))

@@ -19,7 +19,7 @@ MAKE = {
     "full-urnn": FullCapacityURNN,
     "scurnn": ScuRNN,
     "eurnn": EURNN,
-    "eurnn, full": lambda *size, **options: EURNN(*size, capacity=None, **options),
+    "eurnn, full": lambda *size, **options: EURNN(*size, style="full", **options),
     "eurnn, fft": lambda *size, **options: EURNN(*size, style="fft", **options),
     "nnrnn": lambda *size, **options: NNRNN(*size, complex=True, **options),
 }
@@ -290,7 +290,7 @@ class TestErrors:
         ("make", "words"),
         [
             (lambda: EURNN(I, N, capacity=0), "capacity to be at least 1"),
-            (lambda: EURNN(I, N, style="wavelet"), "tunable or fft; got 'wavelet'"),
+            (lambda: EURNN(I, N, style="wavelet"), "tunable, full or fft; got 'wavelet'"),
             (lambda: ScuRNN(I, N, init="wrong"), "henaff, cayley, haar; got 'wrong'"),
             (lambda: NNRNN(I, N, complex=True, init="wrong"), "henaff, cayley; got 'wrong'"),
             (lambda: RNN(I, N, complex=True, activation="modrelu", recurrent="wrong"), "no matrix 'wrong'"),

@@ -77,7 +77,7 @@ def test_complex_cayley_learns_any_unitary_matrix(seed):
 def test_full_capacity_givens_learns_any_unitary_matrix(double):
     torch.manual_seed(6)
     target = haar_unitary(N)
-    matrix = build({"name": "givens", "capacity": None}, N, complex=True)
+    matrix = build({"name": "givens", "style": "full"}, N, complex=True)
     assert learn_by_curvature(matrix, target, steps=150, goal=1e-4) < 1e-3
 
 

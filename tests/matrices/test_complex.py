@@ -26,7 +26,7 @@ from steadygrad.matrices.unitary import complex_cayley
 
 every_complex = pytest.mark.parametrize("name", COMPLEX)
 UNITARY = [name for name in COMPLEX if name != "complex-schur"]
-SPECS = [*COMPLEX, {"name": "givens", "capacity": None}, {"name": "givens", "style": "fft"}]
+SPECS = [*COMPLEX, {"name": "givens", "style": "full"}, {"name": "givens", "style": "fft"}]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=str)
 sizes = st.integers(1, 9)
 
@@ -392,7 +392,7 @@ class TestSpecs:
             ({"name": "givens", "capacity": -1}, ["got -1"]),
             ({"name": "givens", "capacity": 2.0}, ["got 2.0"]),
             ({"name": "givens", "capacity": True}, ["got True"]),
-            ({"name": "givens", "style": "FFT"}, ["tunable or fft", "got 'FFT'"]),
+            ({"name": "givens", "style": "FFT"}, ["tunable, full or fft", "got 'FFT'"]),
             ({"name": "complex-cayley", "init": "henaf"}, ["henaff, cayley, haar", "got 'henaf'"]),
             ({"name": "complex-cayley", "reflections": 2}, ["has no option 'reflections'", "init"]),
             ({"name": "complex-schur", "init": "haar"}, ["henaff, cayley", "got 'haar'"]),
