@@ -32,7 +32,7 @@ class GORUCell(GRUCell):
         uniform(0.01)(self.W)
         assert self.b is not None
         nn.init.constant_(self.b[:hidden_size], reset_bias)
-        # TensorFlow's own choice, to which the authors' code leaves it
+        # the authors' code leaves it to TensorFlow; this is what we take its choice to be
         uniform(math.sqrt(3 / hidden_size))(self.b[hidden_size : 2 * hidden_size])
         sign = torch.tensor([1.0, -1.0, 1.0]).repeat_interleave(hidden_size)
         self.register_buffer("sign", sign, persistent=False)

@@ -11,6 +11,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from steadygrad.report.files import whole
 from steadygrad.report.runs import Run, group_of, labels
 
 # Okabe & Ito's colours, which everybody can tell apart
@@ -62,15 +63,12 @@ def plain(text: str) -> str:
 def save(figure: Figure, path: str | Path) -> Path:
     """As PNG, SVG or PDF, whichever the name ends in; whole or not at all. The figure is closed."""
     target = Path(path)
-    partial = target.with_name(f".{target.stem}.part{target.suffix}")
     try:
         if target.suffix not in FORMATS:
             raise ValueError(f"a figure expects a file name that ends in {', '.join(FORMATS)}; got {target.name}")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(partial, metadata=FORMATS[target.suffix])
-        partial.replace(target)
+        with whole(target) as partial:
+            figure.savefig(partial, metadata=FORMATS[target.suffix])
     finally:
-        partial.unlink(missing_ok=True)
         plt.close(figure)
     return target
 

@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markupsafe import Markup
 
 from steadygrad.report import tables
+from steadygrad.report.files import whole
 from steadygrad.report.runs import PaperTable, Run, group_of, labels, part_name
 
 FOLDER = Path(__file__).parent / "page"
@@ -81,6 +82,11 @@ def report_page(runs: Sequence[Run], papers: Sequence[PaperTable], version: str,
     sections += inside(subjects)
     sections.append(Section("How they were made", folds=[made(run, names[run.path]) for run in runs]))
     return render(title, sections, version)
+
+
+def write(page: str, target: Path) -> None:
+    with whole(target) as partial:
+        partial.write_text(page, "utf-8")
 
 
 def portrait_page(name: str, portrait: dict[str, Any], version: str) -> str:
@@ -420,14 +426,3 @@ def lines(
         "marks": list(marks),
         **({} if bounds is None else {"bounds": bounds}),
     }
-
-
-def write(page: str, target: Path) -> None:
-    """Whole or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.part")
-    try:
-        partial.write_text(page, "utf-8")
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)

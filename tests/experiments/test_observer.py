@@ -13,6 +13,7 @@ from steadygrad.experiments.observer import LOOKS, OBSERVATIONS, PORTRAIT
 from steadygrad.layers import LAYERS
 from steadygrad.tasks import TASKS
 from steadygrad.training import RunDirectory, Settings, Watch, finite, load_model, loop, stream, train
+from tests.stopping import StopAt, StoppedError
 
 TINY = {"steps": 30, "batch": 4, "evaluate_every": 10, "evaluate_examples": 10, "log_every": 5}
 COPY = {"name": "copy", "delay": 5, "length": 3}
@@ -135,23 +136,6 @@ def test_a_look_has_the_numbers_of_that_moment(tmp_path):
 
 
 # stopping and going on
-
-
-class StoppedError(Exception):
-    pass
-
-
-class StopAt(Watch):
-    """Has the loop save after ``save`` updates and dies after ``die``, as a process does: without a word."""
-
-    def __init__(self, save, die):
-        self.save, self.die = save, die
-
-    def update(self, trainer, loss):
-        if trainer.step == self.save:
-            trainer.saved = -math.inf  # long ago
-        if trainer.step == self.die:
-            raise StoppedError
 
 
 class Interrupt(Watch):

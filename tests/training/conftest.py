@@ -1,12 +1,12 @@
 """Runs that take a fraction of a second."""
 
 import json
-import math
 
 import pytest
 import torch
 
-from steadygrad.training import Settings, Watch
+from steadygrad.training import Settings
+from tests.stopping import StopAt, StoppedError
 
 TINY = {"steps": 30, "batch": 4, "evaluate_every": 10, "evaluate_examples": 10, "log_every": 5}
 COPY = {"name": "copy", "delay": 5, "length": 3}
@@ -27,23 +27,6 @@ def tiny():
         return Settings.from_tables({"layer": table, "task": task or COPY, "train": TINY | train, "seed": seed})
 
     return make
-
-
-class StoppedError(Exception):
-    pass
-
-
-class StopAt(Watch):
-    """Has the loop save after ``save`` updates and dies after ``die``, as a process does: without a word."""
-
-    def __init__(self, save, die):
-        self.save, self.die = save, die
-
-    def update(self, trainer, loss):
-        if trainer.step == self.save:
-            trainer.saved = -math.inf  # long ago
-        if trainer.step == self.die:
-            raise StoppedError
 
 
 @pytest.fixture
