@@ -21,7 +21,7 @@ from steadygrad.diagnostics import portrait
 from steadygrad.experiments import Observer, reproduce
 from steadygrad.experiments.recipe import read
 from steadygrad.layers import LAYERS
-from steadygrad.report import html, runs, tables
+from steadygrad.report import html, inside, runs, tables
 from steadygrad.training import RunDirectory, Settings, Trainer, finite, loop
 from steadygrad.training.directory import differences
 
@@ -368,7 +368,7 @@ def test_the_plane_shows_every_eigenvalue_and_no_other(name):
     ("angles", "bins"), [([0.0], [0]), ([0.4], [1]), ([math.pi, 3.2], [8, 8]), ([6.28], [15]), ([2 * math.pi], [0])]
 )
 def test_angles_are_counted_on_a_circle(angles, bins):
-    counts = html.angle_counts(angles)
+    counts = inside.angle_counts(angles)
     assert (sum(counts), len(counts)) == (len(angles), 16)
     assert all(counts[b] == bins.count(b) for b in bins)
 

@@ -1,0 +1,295 @@
+"""What networks look like inside, as sections of a page: tables and charts that the page's script draws."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from steadygrad.report import tables
+from steadygrad.report.runs import part_name
+
+FLOOR = -8.0
+"""logarithm of the smallest influence that a map still tells from none"""
+ANGLE_BINS = 16
+
+Chart = dict[str, Any]
+
+
+@dataclass
+class Table:
+    header: list[str]
+    rows: tables.Rows
+    title: str = ""
+    notes: list[str] = field(default_factory=list)
+    words: bool = False
+    """cells are sentences, not numbers"""
+
+
+@dataclass
+class Fold:
+    title: str
+    pairs: list[tuple[str, str]]
+    command: str = ""
+
+
+@dataclass
+class Section:
+    title: str
+    texts: list[str] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+    folds: list[Fold] = field(default_factory=list)
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network to look at, with the colour that it has all over the page."""
+
+    name: str
+    colour: int
+    portrait: dict[str, Any]
+    observations: list[dict[str, Any]] = field(default_factory=list)
+    neumann: tuple[list[int], list[float]] = ([], [])
+    """updates, and the norm that the Neumann series needs below 1"""
+
+
+def inside(subjects: Sequence[Subject]) -> list[Section]:
+    found = [doctor(subjects), flow(subjects), eigenvalues(subjects), schur(subjects), gates(subjects), drift(subjects)]
+    return [section for section in found if section.tables or section.charts or section.texts]
+
+
+def doctor(subjects: Sequence[Subject]) -> Section:
+    rows = [
+        [subject.name, finding["what"], finding["sure"], finding["advice"] or "–"]
+        for subject in subjects
+        for finding in subject.portrait.get("findings", [])
+    ]
+    blind = [f"{s.name} could not be looked at: {why}" for s in subjects if (why := s.portrait.get("failed"))]
+    header = ["network", "what was seen", "how sure", "what to try"]
+    measured = [
+        Fold(f"Numbers: {s.name}", [(key, "–" if value is None else f"{value:.4g}") for key, value in numbers.items()])
+        for s in subjects
+        if (numbers := s.portrait.get("numbers"))
+    ]
+    found = [Table(header, rows, words=True)] if rows else []
+    return Section("Why it remembers or forgets", blind, found, folds=measured)
+
+
+def flow(subjects: Sequence[Subject]) -> Section:
+    section = Section("How far gradients reach")
+    kinds = {
+        "output_gradients": (
+            "Gradient of the last output along time",
+            "Flat: what came first still counts.",
+        ),
+        "loss_gradients": ("Gradient of the loss along time", "At each step, of all outputs from there on."),
+    }
+    for key, (title, explain) in kinds.items():
+        norms = [(s, values) for s in subjects if (values := s.portrait.get(key))]
+        if norms:
+            curves = [series(s, list(range(len(values))), values) for s, values in norms]
+            label = "‖∂L/∂state‖" if key == "loss_gradients" else "‖∂output/∂state‖"
+            section.charts.append(lines(title, curves, "step", label, log=True, explain=explain))
+    panels = [
+        {"name": part_name(s.name, part), "rows": rows, "every": s.portrait["every"]}
+        for s in subjects
+        for part, rows in s.portrait.get("input_maps", {}).items()
+    ]
+    if panels:
+        known = [v for panel in panels for row in panel["rows"] for v in row if v is not None]
+        high = max(known, default=0.0)
+        low = max(min(known, default=0.0), high + FLOOR)
+        section.charts.append(
+            {
+                "kind": "maps",
+                "title": "What the state still knows of each input: ‖∂state at τ / ∂input at t‖",
+                "explain": "t from left to right, τ from top to bottom. A column that stays bright is remembered.",
+                "panels": panels,
+                "range": [low, high],
+                "exponent": True,
+                "row": "state at",
+                "column": "input at",
+                "value": "norm",
+                "empty": "not yet",
+            }
+        )
+    return section
+
+
+def eigenvalues(subjects: Sequence[Subject]) -> Section:
+    panels: list[Chart] = []
+    for s in subjects:
+        rows = [row for row in s.observations if "matrices" in row] or [{"step": None, **s.portrait}]
+        for name, last in rows[-1].get("matrices", {}).items():
+            real = not last.get("complex", False)  # then eigenvalues come in pairs, of which one is kept
+            frames = [
+                {"step": row["step"], "re": re, "im": im}
+                for row in rows
+                for re, im in [row["matrices"][name]["eigenvalues"]]
+            ]
+            panels.append({"name": matrix_name(s, name), "colour": s.colour, "mirrored": real, "frames": frames})
+    section = Section("Spectrum")
+    if panels:
+        trained = any(len(panel["frames"]) > 1 for panel in panels)
+        rings = " Rings show the start of training, dots the update chosen below."
+        section.charts.append(
+            {
+                "kind": "plane",
+                "title": "Eigenvalues of the recurrent matrices",
+                "explain": "The circle has radius 1." + (rings if trained else ""),
+                "panels": panels,
+            }
+        )
+    powers = [
+        (s, name, list(range(len(found["powers"]))), found["powers"])
+        for s in subjects
+        for name, found in s.portrait.get("matrices", {}).items()
+    ]
+    if powers:
+        words = "Above its start: a signal grows for a while, though every eigenvalue may lie inside the circle."
+        many = by_matrix(powers, subjects)
+        section.charts.append(lines("Powers of the matrices", many, "k", "‖Wᵏ‖", log=True, explain=words))
+    exponents = [
+        series(s, list(range(1, len(found) + 1)), found) for s in subjects if (found := s.portrait.get("exponents"))
+    ]
+    if exponents:
+        words = "Growth of a perturbation in a step, direction by direction. 0 is kept for ever."
+        section.charts.append(lines("Lyapunov exponents", exponents, "direction", "exponent", explain=words))
+    return section
+
+
+def by_matrix(found: Sequence[tuple[Subject, str, list[int], list[float]]], subjects: Sequence[Subject]) -> list[Chart]:
+    """A curve a matrix; in the network's colour if that tells them apart."""
+    result = [{**series(s, x, y), "name": matrix_name(s, name)} for s, name, x, y in found]
+    if len(result) > len(subjects):
+        result = [{**one, "colour": number} for number, one in enumerate(result)]
+    return result
+
+
+def matrix_name(subject: Subject, matrix: str) -> str:
+    return f"{subject.name}: {matrix}"
+
+
+def schur(subjects: Sequence[Subject]) -> Section:
+    section = Section("Rotations and transients")
+    for s in subjects:
+        for name, found in s.portrait.get("schur", {}).items():
+            label = s.name if len(s.portrait["schur"]) == 1 else f"{s.name}: {name}"
+            magnitudes = [[abs(v) for v in row] for row in found["T"]]
+            section.charts.append(
+                {
+                    "kind": "maps",
+                    "title": f"|T| of {label}: {100 * found['transient_share']:.2g} % of the Schur form's size",
+                    "explain": "Non-zero entries are transients, which a normal matrix cannot have.",
+                    "panels": [{"name": "|T|", "rows": magnitudes, "every": 1}],
+                    "range": [0, max((v for row in magnitudes for v in row), default=0) or 1],
+                    "exponent": False,
+                    "row": "row",
+                    "column": "column",
+                    "value": "|T|",
+                    "empty": "above the diagonal",
+                }
+            )
+            means = found["mean_by_subdiagonal"]
+            section.charts.append(
+                lines(
+                    f"Mean |T| by distance from the diagonal: {label}",
+                    [series(s, list(range(1, len(means) + 1)), means)],
+                    "sub-diagonal",
+                    "mean |T|",
+                )
+            )
+            counts = angle_counts(found["angles"])
+            section.charts.append(
+                {
+                    "kind": "bars",
+                    "title": f"Angles of the rotations: {label}",
+                    "values": counts,
+                    "edges": [2 * math.pi * i / len(counts) for i in range(len(counts) + 1)],
+                    "labels": ["0", "π/2", "π", "3π/2", "2π"],
+                    "xlabel": "angle",
+                    "colour": s.colour,
+                }
+            )
+    return section
+
+
+def angle_counts(angles: Sequence[float]) -> list[int]:
+    counts = [0] * ANGLE_BINS
+    for angle in angles:
+        counts[int(angle / (2 * math.pi) * ANGLE_BINS) % ANGLE_BINS] += 1
+    return counts
+
+
+def gates(subjects: Sequence[Subject]) -> Section:
+    section = Section("Gates")
+    for s in subjects:
+        if found := s.portrait.get("gates"):
+            steps = list(range(len(found["true"])))
+            both = [series(s, steps, found["true"]), series(s, steps, found["bound"], dash=True)]
+            both[0]["name"], both[1]["name"] = "‖∂h_t/∂h_(t−1)‖", "bound α + β‖U_c‖"
+            section.charts.append(lines(f"One step's gain and its bound: {s.name}", both, "step", "norm"))
+        watched = [(row["step"], row["gates"]) for row in s.observations if "gates" in row]
+        if watched:
+            x = [step for step, _ in watched]
+            both = [
+                series(s, x, [seen["largest"] for _, seen in watched]),
+                series(s, x, [seen["largest_bound"] for _, seen in watched], dash=True),
+            ]
+            both[0]["name"], both[1]["name"] = "largest gain of a step", "largest bound"
+            broken = [step for step, seen in watched if not seen["holds"]]
+            held = f"The bound held at all {sum(seen['steps'] for _, seen in watched):,} steps looked at."
+            words = f"The bound broke at update {', '.join(map(str, broken))}." if broken else held
+            section.charts.append(lines(f"Over training: {s.name}", both, "update", "norm", explain=words))
+    return section
+
+
+def drift(subjects: Sequence[Subject]) -> Section:
+    section = Section("Drift")
+    kinds = {
+        "orthogonality_error": ("Distance from orthogonal", "‖WᵀW − I‖"),
+        "departure": ("Departure from normality", "Henrici's measure"),
+    }
+    for key, (title, label) in kinds.items():
+        found = []
+        for s in subjects:
+            rows = [row for row in s.observations if "matrices" in row]
+            for name in rows[-1]["matrices"] if rows else []:
+                values = [row["matrices"][name][key] for row in rows]
+                found.append((s, name, [row["step"] for row in rows], values))
+        if found:
+            section.charts.append(lines(title, by_matrix(found, subjects), "update", label, log=True))
+    neumann = [series(s, *s.neumann) for s in subjects if s.neumann[0]]
+    if neumann:
+        title, limit = "Norm that the Neumann series needs below 1", [{"name": "limit", "y": 1}]
+        section.charts.append(lines(title, neumann, "update", "‖(I + A)⁻¹ δA‖", log=True, marks=limit))
+    return section
+
+
+def series(subject: Subject, x: Sequence[float], y: Sequence[float | None], dash: bool = False) -> Chart:
+    return {"name": subject.name, "x": list(x), "y": list(y), "colour": subject.colour, "dash": dash}
+
+
+def lines(
+    title: str,
+    series: list[Chart],
+    xlabel: str,
+    ylabel: str,
+    *,
+    log: bool = False,
+    marks: Sequence[Chart] = (),
+    bounds: list[float] | None = None,
+    explain: str = "",
+) -> Chart:
+    return {
+        "kind": "lines",
+        "title": title,
+        "explain": explain,
+        "series": series,
+        "xlabel": xlabel,
+        "ylabel": ylabel,
+        "log": log,
+        "marks": list(marks),
+        **({} if bounds is None else {"bounds": bounds}),
+    }
