@@ -1,8 +1,9 @@
 """Fast whole-sequence loops, each beside its reference."""
 
 from steadygrad.kernels.activations import ACTIVATIONS, COMPLEX_MODRELU, activate, complex_modrelu, modrelu
-from steadygrad.kernels.backend import describe
-from steadygrad.kernels.elman import elman_unroll, elman_unroll_reference, operator_unroll
+from steadygrad.kernels.attention import Attention, Carried, Recurrence, attentive_unroll
+from steadygrad.kernels.backend import describe, runs_in_c
+from steadygrad.kernels.elman import Operator, elman_unroll, elman_unroll_reference, operator_unroll
 from steadygrad.kernels.exponential import exponential_backward, exponential_forward
 from steadygrad.kernels.gru import gru_unroll, gru_unroll_reference
 from steadygrad.kernels.lstm import lstm_unroll, lstm_unroll_reference
@@ -12,8 +13,13 @@ from steadygrad.kernels.steps import Steps
 __all__ = [
     "ACTIVATIONS",
     "COMPLEX_MODRELU",
+    "Attention",
+    "Carried",
+    "Operator",
+    "Recurrence",
     "Steps",
     "activate",
+    "attentive_unroll",
     "complex_modrelu",
     "describe",
     "elman_unroll",
@@ -27,4 +33,5 @@ __all__ = [
     "matmul",
     "modrelu",
     "operator_unroll",
+    "runs_in_c",
 ]

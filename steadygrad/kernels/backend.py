@@ -29,6 +29,11 @@ def choose(x: Tensor) -> str:
     return "python"
 
 
+def runs_in_c(x: Tensor) -> bool:
+    """For loops that are written in C or else step by step with autograd."""
+    return choose(x) == "c"
+
+
 def obstacle_to_c(x: Tensor) -> str | None:
     """What keeps the C kernel from running on ``x``, if anything."""
     if x.device.type != "cpu":

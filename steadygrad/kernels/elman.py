@@ -13,6 +13,9 @@ from steadygrad.kernels.backend import choose
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
+Operator = Callable[[Tensor], Tensor]
+"""rows h → rows h Wᵀ"""
+
 
 def elman_unroll(
     x: Tensor, U: Tensor, W: Tensor, bias: Tensor | None, initial: Tensor, activation: str, steps: Steps
@@ -46,7 +49,7 @@ def elman_unroll_reference(
 def operator_unroll(
     x: Tensor,
     U: Tensor,
-    operator: Callable[[Tensor], Tensor],
+    operator: Operator,
     bias: Tensor | None,
     initial: Tensor,
     activation: str,
@@ -69,7 +72,7 @@ def operator_unroll(
     return torch.cat([states[t] for t in range(len(steps.sizes))])
 
 
-def complex_rows(operator: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def complex_rows(operator: Operator) -> Operator:
     """For rows (Re h, Im h)."""
 
     def multiply(h: Tensor) -> Tensor:

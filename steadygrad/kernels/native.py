@@ -11,7 +11,7 @@ from torch import Tensor
 
 from steadygrad.kernels.steps import Steps
 
-ABI = 5
+ABI = 6
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
 LARGE = 1 << 21  # bytes of a large page
@@ -65,7 +65,7 @@ def empty(like: Tensor, *shape: int) -> Tensor:
     return tensor
 
 
-def call(name: str, steps: Steps, *arguments: int | Tensor | None) -> None:
+def call(name: str, steps: Steps, *arguments: int | float | Tensor | None) -> None:
     """Run the walk ``steadygrad_<name>`` on contiguous tensors of one type; None is a null pointer."""
     dtype = next(a.dtype for a in arguments if isinstance(a, Tensor))
     values = [a.data_ptr() if isinstance(a, Tensor) else a or 0 for a in arguments]

@@ -53,6 +53,11 @@ class Steps:
     def rows(self) -> int:
         return self.offsets[-1]
 
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Of the sequences, in the order of the batch."""
+        return [sum(size > b for size in self.sizes) for b in range(self.batch)]
+
     def order(self) -> range:
         """The steps in the order in which they are walked."""
         return range(len(self.sizes) - 1, -1, -1) if self.reverse else range(len(self.sizes))

@@ -1,17 +1,22 @@
 """Recurrent layers with the call of torch.nn.GRU. A layer is one file and one line here."""
 
+from steadygrad.layers.cell import Cell
 from steadygrad.layers.enrnn import ENRNN
 from steadygrad.layers.exprnn import ExpRNN
 from steadygrad.layers.goru import GORU
 from steadygrad.layers.gru import GRU
 from steadygrad.layers.hdetach import HDetachLSTM
 from steadygrad.layers.lstm import LSTM
+from steadygrad.layers.memory import Memory, Score
+from steadygrad.layers.memrnn import MemLSTM, MemRNN
 from steadygrad.layers.ncgru import NCGRU
 from steadygrad.layers.nnrnn import NNRNN
 from steadygrad.layers.ornn import ORNN
 from steadygrad.layers.orthogonal import IRNN, OrthogonalRNN
-from steadygrad.layers.recurrent import Cell, RecurrentLayer
+from steadygrad.layers.recurrent import RecurrentLayer
+from steadygrad.layers.relrnn import RelLSTM, RelRNN
 from steadygrad.layers.rnn import RNN
+from steadygrad.layers.sab import SAB
 from steadygrad.layers.scornn import ScoRNN
 from steadygrad.layers.svdrnn import SpectralRNN
 from steadygrad.layers.unitary import EURNN, URNN, FullCapacityURNN, ScuRNN
@@ -35,6 +40,11 @@ LAYERS: dict[str, type[RecurrentLayer]] = {
     "full-urnn": FullCapacityURNN,
     "scurnn": ScuRNN,
     "eurnn": EURNN,
+    "memrnn": MemRNN,
+    "memlstm": MemLSTM,
+    "sab": SAB,
+    "relrnn": RelRNN,
+    "rellstm": RelLSTM,
 }
 
 __all__ = [
@@ -49,14 +59,21 @@ __all__ = [
     "NNRNN",
     "ORNN",
     "RNN",
+    "SAB",
     "URNN",
     "Cell",
     "ExpRNN",
     "FullCapacityURNN",
     "HDetachLSTM",
+    "MemLSTM",
+    "MemRNN",
+    "Memory",
     "OrthogonalRNN",
     "RecurrentLayer",
+    "RelLSTM",
+    "RelRNN",
     "ScoRNN",
+    "Score",
     "ScuRNN",
     "SpectralRNN",
 ]

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import COMPLEX_MODRELU, Steps, elman_unroll, operator_unroll
-from steadygrad.layers.recurrent import Cell
+from steadygrad.kernels import COMPLEX_MODRELU, Operator, Steps, elman_unroll, operator_unroll
+from steadygrad.layers.cell import Cell
 from steadygrad.matrices import Spec, build
 from steadygrad.matrices.complex import realify
 
@@ -34,12 +34,16 @@ class ComplexElmanCell(Cell):
         if self.b is not None:
             (bias_init or (lambda b: nn.init.uniform_(b, -0.01, 0.01)))(self.b)
 
-    def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        if (operator := self.W.operator()) is None:
-            W = realify(self.W()).to(self.U.dtype)
-            states = elman_unroll(x, self.U, W, self.b, state[0], COMPLEX_MODRELU, steps)
+    def weights(self) -> Tensor | Operator:
+        return self.W.operator() or realify(self.W()).to(self.U.dtype)
+
+    def walk(
+        self, weights: Tensor | Operator, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if isinstance(weights, Tensor):
+            states = elman_unroll(x, self.U, weights, self.b, state[0], COMPLEX_MODRELU, steps)
         else:
-            states = operator_unroll(x, self.U, operator, self.b, state[0], COMPLEX_MODRELU, steps)
+            states = operator_unroll(x, self.U, weights, self.b, state[0], COMPLEX_MODRELU, steps)
         return states, (steps.last(states),)
 
     def matrices(self) -> dict[str, Tensor]:

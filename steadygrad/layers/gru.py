@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import Steps, gru_unroll
-from steadygrad.layers.recurrent import Cell, Common, RecurrentLayer
+from steadygrad.layers.cell import Cell
+from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.rnn import Initialiser, check_activation, uniform
 from steadygrad.matrices import Spec, build
 
@@ -59,8 +60,10 @@ class GRUCell(Cell):
         if self.modulus is not None:
             modulus_init(self.modulus)
 
-    def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        W, U, bias = self.weights()
+    def walk(
+        self, weights: tuple[Tensor, Tensor, Tensor | None], x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        W, U, bias = weights
         states = gru_unroll(x, W, U, bias, self.modulus, state[0], self.activation, steps, self.reset)
         return states, (steps.last(states),)
 

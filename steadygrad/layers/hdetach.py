@@ -1,6 +1,6 @@
 """h-detach: an LSTM that learns by less of the gradient through h, all of that through c (Kanuparthi et al., 2019)."""
 
-from typing import Unpack, cast
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ class HDetachCell(LSTMCell):
         if not self.training or not torch.is_grad_enabled():
             return None
         return torch.rand(time, device="cpu") < self.detach_probability
+
+    def recurrence(self, weights: Tensor) -> None:
+        return None  # a kernel that takes h from elsewhere hands it every gradient
 
 
 class HDetachLSTM(LSTM):
@@ -49,8 +52,9 @@ class HDetachLSTM(LSTM):
             input_size, hidden_size, num_layers, recurrent=recurrent, bias=bias, forget_bias=forget_bias, **common
         )
         self.detach_probability = detach_probability
-        for cell in self.cells:
-            cast(HDetachCell, cell).detach_probability = detach_probability
+        for cell in self.modules():
+            if isinstance(cell, HDetachCell):
+                cell.detach_probability = detach_probability
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, detach_probability={self.detach_probability}"

@@ -9,37 +9,19 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from steadygrad.kernels import Steps
+from steadygrad.layers.attentive import AttentionSpec, attentive
+from steadygrad.layers.cell import Cell
 
 State = Tensor | tuple[Tensor, ...]
 
 
-class Cell(nn.Module):
-    """One direction of one level: evaluates its matrices once, then walks a whole batch of sequences.
-
-    ``forward(x, steps, state)`` takes x (rows, input_size) laid out as `Steps` says and a tuple of initial states, one
-    for each of ``state_sizes`` and each (batch, size); it returns outputs (rows, output_size) and final states.
-    """
-
-    state_sizes: tuple[int, ...]
-    output_size: int
-
-    def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        raise NotImplementedError
-
-    def matrices(self) -> dict[str, Tensor]:
-        """The assembled recurrent matrices by name, W of W h."""
-        raise NotImplementedError
-
-    def penalty(self) -> Tensor | float:
-        return 0.0
-
-
 class Common(TypedDict, total=False):
-    """The keywords that every layer shares with torch.nn.GRU."""
+    """The keywords that every layer shares with torch.nn.GRU, and ``attention`` over its own past states."""
 
     batch_first: bool
     dropout: float
     bidirectional: bool
+    attention: AttentionSpec | None
     device: torch.device | str | None
     dtype: torch.dtype | None
 
@@ -50,6 +32,9 @@ class RecurrentLayer(nn.Module):
     Shapes: input (time, batch, input_size), or (batch, time, input_size) with ``batch_first``, or (time, input_size),
     or a PackedSequence → output alike with ``output_size`` features; h_0, h_n (num_layers · directions, batch, size).
     Convention: states are columns, h_t = φ(W h_{t−1} + …); on rows of a batch that is h @ W.T.
+
+    ``attention`` makes any layer attend to its past states (`steadygrad.layers.attentive`): a table of options such
+    as {"short": 10, "relevant": 10}, or a function cell → cell.
     """
 
     def __init__(
@@ -62,6 +47,7 @@ class RecurrentLayer(nn.Module):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        attention: AttentionSpec | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -83,7 +69,8 @@ class RecurrentLayer(nn.Module):
         cells: list[Cell] = []
         for level in range(num_layers):
             width = input_size if level == 0 else cells[0].output_size * self.directions
-            cells.extend(make_cell(width) for _ in range(self.directions))
+            made = [make_cell(width) for _ in range(self.directions)]
+            cells.extend(made if attention is None else [attentive(cell, attention) for cell in made])
         self.cells = nn.ModuleList(cells)
         self.state_sizes = cells[0].state_sizes
         self.output_size = cells[0].output_size * self.directions
@@ -189,7 +176,10 @@ class RecurrentLayer(nn.Module):
         given = h_0 if isinstance(h_0, tuple | list) else (h_0,)
         if len(given) != len(shapes):
             raise ValueError(f"{self._name} expects a state of {len(shapes)} tensor(s) {shapes}; got {len(given)}")
-        for tensor, shape in zip(given, shapes, strict=True):
+        growth = cast(Cell, self.cells[0]).growth
+        for index, (tensor, shape) in enumerate(zip(given, shapes, strict=True)):
+            if growth and index == len(shapes) - 1 and tensor.shape[-1] > shape[-1]:  # a memory that has grown
+                shape = (*shape[:-1], tensor.shape[-1] - (tensor.shape[-1] - shape[-1]) % growth)
             if tuple(tensor.shape) != shape:
                 raise ValueError(f"{self._name} expects a hidden state of shape {shape}; got {tuple(tensor.shape)}")
             if tensor.dtype != like.dtype:

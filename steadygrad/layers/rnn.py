@@ -8,9 +8,10 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import ACTIVATIONS, Steps, elman_unroll, operator_unroll
+from steadygrad.kernels import ACTIVATIONS, Operator, Recurrence, Steps, elman_unroll, operator_unroll
+from steadygrad.layers.cell import Cell
 from steadygrad.layers.complex import ComplexElmanCell
-from steadygrad.layers.recurrent import Cell, Common, RecurrentLayer
+from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.matrices import Spec, build
 
 Initialiser = Callable[[Tensor], object]
@@ -52,12 +53,21 @@ class ElmanCell(Cell):
             # modReLU's is added to every modulus at every step: torch's range would make states grow by it
             (bias_init or (uniform(0.01) if activation == "modrelu" else as_torch))(self.b)
 
-    def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        if (operator := self.W.operator()) is None:
-            states = elman_unroll(x, self.U, self.W(), self.b, state[0], self.activation, steps)
+    def weights(self) -> Tensor | Operator:
+        """W, or what it does to rows where that is faster."""
+        return self.W.operator() or self.W()
+
+    def walk(
+        self, weights: Tensor | Operator, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if isinstance(weights, Tensor):
+            states = elman_unroll(x, self.U, weights, self.b, state[0], self.activation, steps)
         else:
-            states = operator_unroll(x, self.U, operator, self.b, state[0], self.activation, steps)
+            states = operator_unroll(x, self.U, weights, self.b, state[0], self.activation, steps)
         return states, (steps.last(states),)
+
+    def recurrence(self, weights: Tensor | Operator) -> Recurrence | None:
+        return Recurrence(self.U, weights, self.b, self.activation) if isinstance(weights, Tensor) else None
 
     def matrices(self) -> dict[str, Tensor]:
         return {"recurrent": self.W()}

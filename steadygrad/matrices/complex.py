@@ -1,15 +1,11 @@
 """Complex matrices in real arithmetic: W acts on (Re h, Im h) as [[Re W, −Im W], [Im W, Re W]]."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from steadygrad.matrices.matrix import Matrix, index_of
-
-Operator = Callable[[Tensor], Tensor]
-"""rows h → rows h Wᵀ, without W"""
 
 
 def realify(W: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from steadygrad.matrices.complex import Operator, phases
+from steadygrad.kernels import Operator
+from steadygrad.matrices.complex import phases
 from steadygrad.matrices.matrix import Matrix, check_size
 
 

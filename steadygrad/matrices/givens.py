@@ -6,7 +6,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from steadygrad.matrices.complex import Operator, phases
+from steadygrad.kernels import Operator
+from steadygrad.matrices.complex import phases
 from steadygrad.matrices.matrix import Matrix, check_size, is_count
 
 Layout = list[list[tuple[int, int]]]

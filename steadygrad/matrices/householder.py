@@ -1,13 +1,12 @@
 """Orthogonal matrices as products of Householder reflections (Mhammedi et al., 2017)."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from steadygrad.kernels import matmul
+from steadygrad.kernels import Operator, matmul
 from steadygrad.matrices.matrix import Matrix, check_size, check_square, index_of, is_count, nearest_orthogonal
 
 
@@ -96,7 +95,7 @@ class Householder(nn.Module):
         """Size from which stepping without W is faster; for many reflections it never is."""
         return 384 if self.reflections <= 16 else 1 << 62
 
-    def operator(self, free: Tensor) -> Callable[[Tensor], Tensor]:
+    def operator(self, free: Tensor) -> Operator:
         """h ↦ h Wᵀ for rows h, in 2 n k multiplications a row and without W."""
         V, _ = unit_rows(self._checked(free), self.size, self.reflections)
         S = V @ V.mT - 0.5 * torch.eye(len(V), dtype=V.dtype, device=V.device)

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from steadygrad.kernels import Operator
+
 
 class NonFiniteError(ValueError):
     """A parameter holds NaN or infinity: whatever trained it has diverged."""
@@ -48,7 +50,7 @@ class Matrix(nn.Module):
         read: Callable[[], dict[str, float]] | None = getattr(self.map, "readings", None)
         return {} if read is None else read()
 
-    def operator(self) -> Callable[[Tensor], Tensor] | None:
+    def operator(self) -> Operator | None:
         """Rows h → rows h Wᵀ without W, where the map knows how to and that is faster."""
         if self.size < getattr(self.map, "operator_from", math.inf):
             return None

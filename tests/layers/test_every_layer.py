@@ -8,6 +8,8 @@ from safetensors.torch import load_file, save_file
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from steadygrad.layers import LAYERS
+from steadygrad.layers.attentive import AttentiveCell
+from steadygrad.matrices import Matrix
 
 I, N = 3, 6
 every_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
@@ -24,9 +26,25 @@ def parts(state):
 
 
 def random_state(layer, batch):
+    if has_memory(layer):  # which is not made of any numbers: one that a walk has left
+        with torch.no_grad():
+            return layer(torch.randn(25, batch, I, dtype=torch.float64))[1]
     shapes = [(len(layer.cells), batch, size) for size in layer.state_sizes]
     state = tuple(torch.randn(shape, dtype=torch.float64) for shape in shapes)
     return state if len(state) > 1 else state[0]
+
+
+def has_memory(layer):
+    return isinstance(layer.cells[0], AttentiveCell)
+
+
+def smooth(layer, state):
+    """The parts of a state that have gradients: of a memory the states, which come first, and not what it counts."""
+    *own, memory = parts(state)
+    if not has_memory(layer):
+        return parts(state), None
+    states = N * layer.cells[0].memory.places(memory.shape[-1])
+    return (*own, memory[..., :states]), memory[..., states:].detach()
 
 
 @pytest.fixture
@@ -76,12 +94,15 @@ def test_gradients_match_finite_differences(make, form):
 
     def run(x, *rest):
         state, parameters = rest[: len(layer.state_sizes)], rest[len(layer.state_sizes) :]
+        if counts is not None:
+            state = (*state[:-1], torch.cat([state[-1], counts], dim=-1))
         h_0 = state if len(state) > 1 else state[0]
         output, end = torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x, h_0))
-        return output, *parts(end)
+        return output, *smooth(layer, end)[0]
 
-    leaves = [x.requires_grad_(), *(s.requires_grad_() for s in parts(start)), *values]
-    assert torch.autograd.gradcheck(run, leaves, fast_mode=len(values) > 20)
+    starts, counts = smooth(layer, start)
+    leaves = [x.requires_grad_(), *(s.detach().clone().requires_grad_() for s in starts), *values]
+    assert torch.autograd.gradcheck(run, leaves, fast_mode=len(values) > 20 or counts is not None)
 
 
 @every_layer
@@ -101,7 +122,8 @@ def test_packed_equals_one_by_one(make, form, sorted):
         alone, alone_end = layer(sequence, own if len(own) > 1 else own[0])
         torch.testing.assert_close(padded[: lengths[i], i], alone)
         for a, b in zip(parts(end), parts(alone_end), strict=True):
-            torch.testing.assert_close(a[:, i], b)
+            if a.shape[2] == b.shape[1]:  # else a memory as long as that of the longest: test_attention.py opens it
+                torch.testing.assert_close(a[:, i], b)
 
 
 @every_layer
@@ -115,7 +137,10 @@ def test_shaped_as_torch(make, form, batch_first, x):
     for input in (x, x[:, 0]):
         (ours, our_state), (output, state) = layer(input), theirs(input)
         assert ours.shape == output.shape
-        assert [s.shape for s in parts(our_state)] == [s.shape for s in parts(state)]
+        for part, size in zip(parts(our_state), layer.state_sizes, strict=True):
+            expected = parts(state)[0].shape
+            assert part.shape[:-1] == expected[:-1]
+            assert part.shape[-1] == size or has_memory(layer)
     assert layer.output_size == output.shape[-1]
     torch.testing.assert_close(
         layer(x[:, 0])[0], layer(x[:, :1].transpose(0, 1) if batch_first else x[:, :1])[0].squeeze()
@@ -278,9 +303,9 @@ def test_bad_state_is_explained(make, x):
 @every_layer
 def test_nan_in_a_matrix_is_explained(make, x):
     layer = build(make)
-    matrices = [cell.W if hasattr(cell.W, "free") else cell.U[-1] for cell in layer.cells]
+    *_, matrix = (part for part in layer.modules() if isinstance(part, Matrix))
     with torch.no_grad():
-        matrices[0].free[0].view(-1)[0] = float("nan")
+        matrix.free[0].view(-1)[0] = float("nan")
     with pytest.raises(ValueError, match=r"expects finite parameters; got 1 NaN or infinite values in free tensor 0"):
         layer(x)
 

@@ -9,6 +9,7 @@
 #include "elman.h"
 #include "gru.h"
 #include "lstm.h"
+#include "attention.h"
 #undef REAL
 #undef REAL_TAG
 #undef INTEGER
@@ -28,6 +29,7 @@
 #include "elman.h"
 #include "gru.h"
 #include "lstm.h"
+#include "attention.h"
 #undef REAL
 #undef REAL_TAG
 #undef INTEGER

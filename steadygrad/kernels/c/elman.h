@@ -20,14 +20,15 @@ INLINE void NAME(elman_activate)(const int activation, int64_t rows, int64_t N, 
     }
 }
 
-/* delta = φ'(h) ∘ (gradient + carried) on rows, and what the bias gets of it. */
+/* delta = φ'(h) ∘ (gradient + carried) on rows, and what the bias gets of it; carried may be null. */
 INLINE void NAME(elman_deactivate)(const int activation, int64_t rows, int64_t N, const REAL *h, const REAL *gradient,
                                    const REAL *carried, REAL *delta, REAL *d_bias) {
     EACH_VECTOR(j, left, N) {
         vec sum = {0};
         for (int64_t k = j; k < j + rows * N; k += N) {
             vec y = NAME(load_part)(h + k, left);
-            vec d = NAME(load_part)(gradient + k, left) + NAME(load_part)(carried + k, left);
+            vec d = NAME(load_part)(gradient + k, left);
+            if (carried) d += NAME(load_part)(carried + k, left);
             d = NAME(deactivate)(activation, y, d);
             NAME(store_part)(delta + k, d, left);
             sum += NAME(bias_part)(activation, y, d);
@@ -61,8 +62,8 @@ INLINE void NAME(complex_deactivate)(int64_t rows, int64_t N, const REAL *bias, 
         if (bias) b = NAME(load_part)(bias + j, left);
         for (int64_t k = j; k < j + rows * N; k += N) {
             vec re = NAME(load_part)(h + k, left), im = NAME(load_part)(h + k + half, left);
-            vec d_re = NAME(load_part)(gradient + k, left) + NAME(load_part)(carried + k, left);
-            vec d_im = NAME(load_part)(gradient + k + half, left) + NAME(load_part)(carried + k + half, left);
+            vec d_re = NAME(load_part)(gradient + k, left), d_im = NAME(load_part)(gradient + k + half, left);
+            if (carried) d_re += NAME(load_part)(carried + k, left), d_im += NAME(load_part)(carried + k + half, left);
             vec size = NAME(root)(re * re + im * im);
             mask silent = (mask)(size == zero);
             vec before = size - b, least = size * (sizeof(REAL) == 4 ? (REAL)1.1920929e-7 : (REAL)2.220446049250313e-16);
@@ -87,6 +88,12 @@ INLINE void NAME(complex_deactivate)(int64_t rows, int64_t N, const REAL *bias, 
         default: NAME(call)(IDENTITY, __VA_ARGS__);       \
     }
 
+static void NAME(elman_activate_any)(int activation, int64_t rows, int64_t N, const REAL *bias, REAL *h) {
+    if (activation == IDENTITY && !bias) return;
+    if (activation == COMPLEX_MODRELU) NAME(complex_activate)(rows, N, bias, h);
+    else FOR_ACTIVATION(activation, elman_activate, rows, N, bias, h)
+}
+
 static void NAME(elman_forward_slice)(void *argument, int slice) {
     NAME(elman_t) *job = argument;
     int64_t N = job->hidden, I = job->inputs;
@@ -100,9 +107,7 @@ static void NAME(elman_forward_slice)(void *argument, int slice) {
                                                    : job->states + (job->walk.offsets[span.previous] + span.from) * N;
             REAL *h = job->states + here * N;
             NAME(product)(rows, N, (NAME(left_t)){I, job->x + here * I, I}, (NAME(left_t)){N, before, N}, job->packed, h, N, 0);
-            if (job->activation == IDENTITY && !job->bias) continue;
-            if (job->activation == COMPLEX_MODRELU) NAME(complex_activate)(rows, N, job->bias, h);
-            else FOR_ACTIVATION(job->activation, elman_activate, rows, N, job->bias, h)
+            NAME(elman_activate_any)(job->activation, rows, N, job->bias, h);
         }
     }
 }
@@ -119,6 +124,13 @@ static int NAME(elman_forward)(walk_t walk, int64_t hidden, int64_t inputs, int 
     give_back(packed);
     return 0;
 }
+
+static void NAME(elman_deactivate_any)(int activation, int64_t rows, int64_t N, const REAL *bias, const REAL *h,
+                                       const REAL *gradient, const REAL *carried, REAL *delta, REAL *d_bias) {
+    if (activation == COMPLEX_MODRELU) NAME(complex_deactivate)(rows, N, bias, h, gradient, carried, delta, d_bias);
+    else FOR_ACTIVATION(activation, elman_deactivate, rows, N, h, gradient, carried, delta, d_bias)
+}
+#undef FOR_ACTIVATION
 
 /* Time backwards: delta_t = φ'(h_t) ∘ (gradient_t + carried),  carried ← delta_t W.
  * What is carried lives in d_initial: zero at the start, the gradient of h_0 at the end. */
@@ -142,10 +154,8 @@ static void NAME(elman_backward_slice)(void *argument, int slice) {
                                                    : job->states + (job->walk.offsets[span.previous] + span.from) * N;
             REAL *deltas = outer.deltas + NAME(outer_take)(&outer, rows, before, job->x + here * I) * N;
             REAL *carried = job->d_initial + span.from * N;
-            const REAL *h = job->states + here * N, *gradient = job->gradient + here * N;
-            if (job->activation == COMPLEX_MODRELU)
-                NAME(complex_deactivate)(rows, N, job->bias, h, gradient, carried, deltas, d_bias);
-            else FOR_ACTIVATION(job->activation, elman_deactivate, rows, N, h, gradient, carried, deltas, d_bias)
+            NAME(elman_deactivate_any)(job->activation, rows, N, job->bias, job->states + here * N, job->gradient + here * N,
+                                       carried, deltas, d_bias);
             if (job->deltas) memcpy(job->deltas + here * N, deltas, (size_t)(rows * N) * sizeof(REAL));
             NAME(product)(rows, N, (NAME(left_t)){0, NULL, 0}, (NAME(left_t)){N, deltas, N}, job->packed, carried, N, 0);
         }
@@ -173,4 +183,3 @@ static int NAME(elman_backward)(walk_t walk, int64_t hidden, int64_t inputs, int
     NAME(sums_close)(&sums, d_W, d_U, d_bias);
     return !ready || atomic_load(&job.failed);
 }
-#undef FOR_ACTIVATION

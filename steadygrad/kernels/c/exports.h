@@ -44,6 +44,30 @@ int EXPORT(lstm_backward)(WALK, int64_t hidden, int64_t inputs, const REAL *grad
              initial_cells, detached, deltas, d_U, d_W, d_bias, d_initial, d_initial_cells, (int)slices)
 }
 
+int EXPORT(attention_forward)(WALK, int64_t hidden, int64_t inputs, int64_t shorts, int64_t longs, int64_t carried,
+                              int64_t activation, double factor, const REAL *x, const REAL *U, const REAL *bias, const REAL *W,
+                              const REAL *A, const REAL *B, const REAL *v, const REAL *initial,
+                              const REAL *initial_cells, const REAL *initial_macro, REAL *states, REAL *cells, REAL *gates,
+                              REAL *macro, REAL *keys, REAL *queries, REAL *weights, int64_t *kept, REAL *received,
+                              REAL *scores, int64_t *members, int64_t *times, int64_t *ages, int64_t slices) {
+    DISPATCH(attention_forward, REAL_TAG, THE_WALK, hidden, inputs, shorts, longs, carried, (int)activation, factor, x, U, bias,
+             W, A, B, v, initial, initial_cells, initial_macro, states, cells, gates, macro, keys, queries,
+             weights, kept, received, scores, members, times, ages, (int)slices)
+}
+
+int EXPORT(attention_backward)(WALK, int64_t hidden, int64_t shorts, int64_t longs, int64_t carried, int64_t activation,
+                               double factor, const REAL *W, const REAL *A, const REAL *B, const REAL *v,
+                               const REAL *initial_cells, const REAL *states, const REAL *cells, const REAL *gates,
+                               const REAL *keys, const REAL *queries, const REAL *weights, const int64_t *kept,
+                               const int64_t *ages, const REAL *cell_gradient, const REAL *macro_gradient, REAL *d_states,
+                               REAL *deltas, REAL *d_keys, REAL *d_queries, REAL *d_initial, REAL *d_initial_cells,
+                               REAL *d_initial_macro, REAL *d_v, int64_t slices) {
+    DISPATCH(attention_backward, REAL_TAG, THE_WALK, hidden, shorts, longs, carried, (int)activation, factor, W, A,
+             B, v, initial_cells, states, cells, gates, keys, queries, weights, kept, ages, cell_gradient,
+             macro_gradient, d_states, deltas, d_keys, d_queries, d_initial, d_initial_cells, d_initial_macro, d_v,
+             (int)slices)
+}
+
 int EXPORT(gemm)(int64_t rows, int64_t columns, int64_t depth, double alpha, const REAL *a, int64_t a_row, int64_t a_k,
                  const REAL *b, int64_t b_k, int64_t b_column, REAL *c, int64_t c_row, int64_t accumulate, int64_t slices) {
     DISPATCH(gemm, REAL_TAG, rows, columns, depth, alpha, a, a_row, a_k, b, b_k, b_column, c, c_row, (int)accumulate,

@@ -12,6 +12,48 @@ typedef struct {
     atomic_int failed;
 } NAME(lstm_t);
 
+/* Rows of gates from W x + U h in place, the new cells and states from them and the cells before. */
+INLINE void NAME(lstm_activate)(int64_t rows, int64_t N, const REAL *bias, REAL *gates, const REAL *before, REAL *cells,
+                                REAL *states) {
+    for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+        REAL *gate = gates + row * 4 * N + j;
+        vec z[4];
+        for (int k = 0; k < 4; k++) {
+            z[k] = NAME(load_part)(gate + k * N, left);
+            if (bias) z[k] += NAME(load_part)(bias + k * N + j, left);
+            z[k] = k == 2 ? NAME(tangent)(z[k]) : NAME(sigmoid)(z[k]);
+            NAME(store_part)(gate + k * N, z[k], left);
+        }
+        vec cell = z[1] * NAME(load_part)(before + row * N + j, left) + z[0] * z[2];
+        NAME(store_part)(cells + row * N + j, cell, left);
+        NAME(store_part)(states + row * N + j, z[3] * NAME(tangent)(cell), left);
+    }
+}
+
+/* Deltas of the gates, which are added to d_bias too; `d_cells` carries dc from step to step. `carried`, what the next step
+ * hands to the states beside their gradient, cell_gradient and d_bias may be null. */
+INLINE void NAME(lstm_deactivate)(int64_t rows, int64_t N, const REAL *gates, const REAL *cells, const REAL *before,
+                                  const REAL *gradient, const REAL *carried, const REAL *cell_gradient, REAL *d_cells,
+                                  REAL *deltas, REAL *d_bias) {
+    for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+        const REAL *gate = gates + row * 4 * N + j;
+        int64_t state = row * N + j;
+        vec in = NAME(load_part)(gate, left), forget = NAME(load_part)(gate + N, left);
+        vec g = NAME(load_part)(gate + 2 * N, left), out = NAME(load_part)(gate + 3 * N, left);
+        vec t = NAME(tangent)(NAME(load_part)(cells + state, left)), dh = NAME(load_part)(gradient + state, left);
+        if (carried) dh += NAME(load_part)(carried + state, left);
+        vec dc = NAME(load_part)(d_cells + state, left) + dh * out * (1 - t * t);
+        if (cell_gradient) dc += NAME(load_part)(cell_gradient + state, left);
+        vec d[4] = {dc * g * in * (1 - in), dc * NAME(load_part)(before + state, left) * forget * (1 - forget),
+                    dc * in * (1 - g * g), dh * t * out * (1 - out)};
+        for (int k = 0; k < 4; k++) {
+            NAME(store_part)(deltas + row * 4 * N + k * N + j, d[k], left);
+            if (d_bias) NAME(store_part)(d_bias + k * N + j, NAME(load_part)(d_bias + k * N + j, left) + d[k], left);
+        }
+        NAME(store_part)(d_cells + state, dc * forget, left);
+    }
+}
+
 static void NAME(lstm_forward_slice)(void *argument, int slice) {
     NAME(lstm_t) *job = argument;
     int64_t N = job->hidden, I = job->inputs;
@@ -27,19 +69,7 @@ static void NAME(lstm_forward_slice)(void *argument, int slice) {
             REAL *gates = job->gates + here * 4 * N;
             NAME(product)(rows, 4 * N, (NAME(left_t)){I, job->x + here * I, I}, (NAME(left_t)){N, h, N}, job->packed, gates,
                           4 * N, 0);
-            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
-                REAL *gate = gates + row * 4 * N + j;
-                vec z[4];
-                for (int k = 0; k < 4; k++) {
-                    z[k] = NAME(load_part)(gate + k * N, left);
-                    if (job->bias) z[k] += NAME(load_part)(job->bias + k * N + j, left);
-                    z[k] = k == 2 ? NAME(tangent)(z[k]) : NAME(sigmoid)(z[k]);
-                    NAME(store_part)(gate + k * N, z[k], left);
-                }
-                vec cell = z[1] * NAME(load_part)(c + row * N + j, left) + z[0] * z[2];
-                NAME(store_part)(job->cells + (here + row) * N + j, cell, left);
-                NAME(store_part)(job->states + (here + row) * N + j, z[3] * NAME(tangent)(cell), left);
-            }
+            NAME(lstm_activate)(rows, N, job->bias, gates, c, job->cells + here * N, job->states + here * N);
         }
     }
 }
@@ -78,25 +108,11 @@ static void NAME(lstm_backward_slice)(void *argument, int slice) {
             const REAL *h = (span.previous < 0 ? job->initial : job->states) + past * N;
             const REAL *c = (span.previous < 0 ? job->initial_cells : job->cells) + past * N;
             REAL *deltas = outer.deltas + NAME(outer_take)(&outer, rows, h, job->x + here * I) * 4 * N;
-            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
-                const REAL *gate = job->gates + (here + row) * 4 * N + j;
-                int64_t state = (here + row) * N + j, carry = (span.from + row) * N + j;
-                vec in = NAME(load_part)(gate, left), forget = NAME(load_part)(gate + N, left);
-                vec g = NAME(load_part)(gate + 2 * N, left), out = NAME(load_part)(gate + 3 * N, left);
-                vec t = NAME(tangent)(NAME(load_part)(job->cells + state, left));
-                vec dh = NAME(load_part)(job->gradient + state, left) + NAME(load_part)(job->d_initial + carry, left);
-                vec dc = NAME(load_part)(job->d_initial_cells + carry, left) + dh * out * (1 - t * t);
-                if (job->cell_gradient) dc += NAME(load_part)(job->cell_gradient + state, left);
-                vec d[4] = {dc * g * in * (1 - in), dc * NAME(load_part)(c + row * N + j, left) * forget * (1 - forget),
-                            dc * in * (1 - g * g), dh * t * out * (1 - out)};
-                for (int k = 0; k < 4; k++) {
-                    NAME(store_part)(deltas + row * 4 * N + k * N + j, d[k], left);
-                    NAME(store_part)(d_bias + k * N + j, NAME(load_part)(d_bias + k * N + j, left) + d[k], left);
-                }
-                NAME(store_part)(job->d_initial_cells + carry, dc * forget, left);
-            }
-            if (job->deltas) memcpy(job->deltas + here * 4 * N, deltas, (size_t)(rows * 4 * N) * sizeof(REAL));
             REAL *carried = job->d_initial + span.from * N;
+            NAME(lstm_deactivate)(rows, N, job->gates + here * 4 * N, job->cells + here * N, c, job->gradient + here * N, carried,
+                                  job->cell_gradient ? job->cell_gradient + here * N : NULL,
+                                  job->d_initial_cells + span.from * N, deltas, d_bias);
+            if (job->deltas) memcpy(job->deltas + here * 4 * N, deltas, (size_t)(rows * 4 * N) * sizeof(REAL));
             if (job->detached && job->detached[span.t]) memset(carried, 0, (size_t)(rows * N) * sizeof(REAL));
             else NAME(product)(rows, N, none, (NAME(left_t)){4 * N, deltas, 4 * N}, job->packed, carried, N, 0);
         }

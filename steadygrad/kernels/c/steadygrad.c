@@ -2,7 +2,7 @@
  *
  * Threads share the batch, not the matrix: each takes its rows through all time steps and never waits for another.
  * The recurrent matrix is packed once a call into panels that stay in cache (product.h); the cells are in elman.h,
- * gru.h and lstm.h. Every source below is compiled for each instruction set this compiler knows and for float and
+ * gru.h and lstm.h, attention over past states in attention.h. Every source below is compiled for each instruction set this compiler knows and for float and
  * double; steadygrad_isa() picks one when the program runs.
  *
  * A batch of sequences of unequal length is stored as torch's PackedSequence: sequences sorted by falling
@@ -20,7 +20,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define STEADYGRAD_ABI 5
+#define STEADYGRAD_ABI 6
 #define JOIN3_(a, b, c) a##_##b##_##c
 #define JOIN3(a, b, c) JOIN3_(a, b, c)
 #define NAME(function) JOIN3(function, REAL_TAG, ISA)

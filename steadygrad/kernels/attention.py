@@ -1,0 +1,226 @@
+"""h_t = cell(x_t, s_t),  s_t = f · (h_{t−1} + Σ α_m m),  α = softmax over past states m of a(s_{t−1}, m), in C.
+
+A step costs as much as there are states to attend to, however many there were. The definition, which this is tested
+against, is `steadygrad.layers.attentive.AttentiveCell.step_by_step`.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from steadygrad.kernels import native
+from steadygrad.kernels.activations import C_ENUM, bias_gradient
+from steadygrad.kernels.products import matmul
+from steadygrad.kernels.steps import Steps
+
+
+class Recurrence(NamedTuple):
+    """A cell for kernels that say themselves what W is multiplied with: h = φ(U x + W s + b), an LSTM if φ is None."""
+
+    U: Tensor
+    W: Tensor
+    bias: Tensor | None
+    activation: str | None = None
+
+
+class Attention(NamedTuple):
+    """a(s, m) = v · tanh(A s + B m), or (A s) · (B m)/√N if v is None; f; the sizes of S, None for no limit, and R."""
+
+    A: Tensor
+    B: Tensor
+    v: Tensor | None
+    factor: float
+    short: int | None
+    relevant: int
+
+
+class Carried(NamedTuple):
+    """The memory between two walks, a row a sequence.
+
+    ``states`` (batch, places, hidden) are S, the latest last and empty places first, then the places of R; ``received``
+    is the attention that each place of S has got, ``scores`` and ``times`` belong to R. ``ages`` counts the states so
+    far, or without a limit those in S.
+    """
+
+    states: Tensor
+    received: Tensor
+    scores: Tensor
+    times: Tensor
+    ages: Tensor
+
+
+def attentive_unroll(
+    x: Tensor, cell: Recurrence, attention: Attention, state: tuple[Tensor, ...], memory: Carried, steps: Steps
+) -> tuple[Tensor, tuple[Tensor, ...], Carried]:
+    """All states (rows, hidden), the final state and memory, from x (rows, inputs) and the initial ones.
+
+    A state is (h, s), or (h, c, s) for an LSTM, each (batch, hidden).
+    """
+    relevant, carried = attention.relevant, memory.states.shape[1] - attention.relevant
+    short = carried + len(steps.sizes) if attention.short is None else attention.short
+    ages = memory.ages.long()
+    tail = steps.rows + (carried + relevant) * torch.arange(steps.batch)[:, None]
+    now = {
+        "received": memory.received.detach().clone(memory_format=torch.contiguous_format),
+        "scores": memory.scores.detach().clone(memory_format=torch.contiguous_format),
+        "members": tail + torch.arange(carried, carried + relevant),
+        "times": memory.times.long().contiguous(),
+        "ages": ages.clone(),
+    }
+    h, *own, s = state
+    cells = own[0] if own else None
+    sizes = (short, relevant, carried)
+    weights = (cell.U, cell.W, cell.bias, attention.A, attention.B, attention.v)
+    rest = (cell.activation, attention.factor, sizes, steps, ages, now)
+    states, cells, macro = Attentive.apply(x, *weights, h, cells, s, memory.states, *rest)
+    final = tuple(steps.last(part) for part in (states[: steps.rows], cells, macro) if part is not None)
+    recent, taken = recent_rows(steps, short, carried, relevant)
+    members = torch.cat([recent, now["members"]], dim=1)
+    memory_states = states.index_select(0, members.flatten()).unflatten(0, members.shape)
+    if not taken.all():
+        memory_states = torch.cat([memory_states[:, :short] * taken[:, :, None], memory_states[:, short:]], dim=1)
+    return (
+        states[: steps.rows],
+        final,
+        Carried(memory_states, now["received"], now["scores"], now["times"], now["ages"]),
+    )
+
+
+def recent_rows(steps: Steps, short: int, carried: int, relevant: int) -> tuple[Tensor, Tensor]:
+    """Where the last ``short`` states of each sequence lie, the latest last, and which of these places there are."""
+    lengths = torch.tensor(steps.lengths)[:, None]
+    back = torch.arange(short, 0, -1)
+    when = back.expand(len(lengths), -1) - 1 if steps.reverse else lengths - back
+    batch = torch.arange(steps.batch)[:, None]
+    walked = steps.offsets_tensor[when.clamp(0, len(steps.sizes) - 1)] + batch
+    before = carried - (back - lengths)
+    brought = steps.rows + batch * (carried + relevant) + before
+    taken = before >= 0
+    return walked.where(back <= lengths, brought.where(taken, 0)), taken
+
+
+class Attentive(torch.autograd.Function):
+    """States, with what was carried behind them, cells and s, all steps of all sequences."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        U: Tensor,
+        W: Tensor,
+        bias: Tensor | None,
+        A: Tensor,
+        B: Tensor,
+        v: Tensor | None,
+        initial: Tensor,
+        initial_cells: Tensor | None,
+        initial_macro: Tensor,
+        carried_states: Tensor,
+        activation: str | None,
+        factor: float,
+        sizes: tuple[int, int, int],
+        steps: Steps,
+        ages: Tensor,
+        now: dict[str, Tensor],
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        x, U, W, A, B = (part.contiguous() for part in (x, U, W, A, B))
+        initial, initial_macro = initial.contiguous(), initial_macro.contiguous()
+        bias, v, initial_cells = (None if part is None else part.contiguous() for part in (bias, v, initial_cells))
+        (short, relevant, _), rows, (N, I) = sizes, steps.rows, (W.shape[1], U.shape[1])
+        tail = carried_states.numel() // N
+        states, keys = native.empty(x, rows + tail, N), native.empty(x, rows + tail, N)
+        states[rows:] = carried_states.reshape(tail, N)
+        if tail:
+            matmul(states[rows:], B.mT, out=keys[rows:])
+        macro, queries = native.empty(x, rows, N), native.empty(x, rows, N)
+        lstm = activation is None
+        cells = native.empty(x, rows, N) if lstm else None
+        gates = native.empty(x, rows, 4 * N) if lstm else None
+        weights = native.empty(x, rows, short + relevant)
+        kept = torch.empty(rows, relevant, dtype=torch.int64)
+        native.call(
+            "attention_forward",
+            steps,
+            *(N, I, *sizes, 0 if lstm else C_ENUM.index(activation), factor),
+            *(x, U, bias, W, A, B, v, initial, initial_cells, initial_macro),
+            *(states, cells, gates, macro, keys, queries, weights, kept),
+            *(now[name] for name in ("received", "scores", "members", "times", "ages")),
+            parts(steps, W, sizes),
+        )
+        saved = (
+            x,
+            U,
+            W,
+            A,
+            B,
+            v,
+            initial_cells,
+            initial_macro,
+            states,
+            cells,
+            gates,
+            macro,
+            keys,
+            queries,
+        )
+        ctx.save_for_backward(*saved, weights)
+        ctx.settings = activation, factor, sizes, steps, ages, kept, carried_states.shape
+        ctx.set_materialize_grads(False)
+        return states, cells, macro
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None, macro_gradient: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        x, U, W, A, B, v, initial_cells, initial_macro, *walked, weights = ctx.saved_tensors
+        states, cells, gates, macro, keys, queries = walked
+        activation, factor, sizes, steps, ages, kept, carried_shape = ctx.settings
+        rows, N, lstm = steps.rows, W.shape[1], activation is None
+        d_states = (
+            torch.zeros_like(states) if gradient is None else gradient.clone(memory_format=torch.contiguous_format)
+        )
+        cell_gradient, macro_gradient = (None if g is None else g.contiguous() for g in (cell_gradient, macro_gradient))
+        slices = parts(steps, W, sizes)
+        deltas = native.empty(x, rows, len(W)) if lstm else native.empty(x, rows, N)
+        d_keys, d_queries = torch.zeros_like(keys), torch.empty_like(queries)
+        d_initial, d_initial_macro = torch.zeros_like(initial_macro), torch.zeros_like(initial_macro)
+        d_initial_cells = torch.zeros_like(initial_macro) if lstm else None
+        d_v = None if v is None else x.new_zeros(slices, N)
+        native.call(
+            "attention_backward",
+            steps,
+            *(N, *sizes, 0 if lstm else C_ENUM.index(activation), factor),
+            *(W, A, B, v, initial_cells, states, cells, gates, keys, queries, weights, kept, ages),
+            *(cell_gradient, macro_gradient, d_states, deltas, d_keys, d_queries),
+            *(d_initial, d_initial_cells, d_initial_macro, d_v),
+            slices,
+        )
+        need_x, _, _, need_bias, *_ = ctx.needs_input_grad
+        d_bias = None
+        if need_bias:
+            d_bias = deltas.sum(0) if lstm else bias_gradient(activation, states[:rows], deltas)
+        d_carried = d_states[rows:]
+        if len(d_carried):
+            matmul(d_keys[rows:], B, add=d_carried)
+        return (
+            matmul(deltas, U) if need_x else None,
+            matmul(deltas.mT, x),
+            matmul(deltas.mT, macro),
+            d_bias,
+            matmul(d_queries.mT, steps.previous(macro, initial_macro)),
+            matmul(d_keys.mT, states),
+            None if d_v is None else d_v.sum(0),
+            d_initial,
+            d_initial_cells,
+            d_initial_macro,
+            d_carried.view(carried_shape),
+            *[None] * 6,
+        )
+
+
+def parts(steps: Steps, W: Tensor, sizes: tuple[int, int, int]) -> int:
+    """Into how many the batch is cut, which must be the same on the way back: d_v has a row for each."""
+    return native.slices(steps, W.numel() + (2 * W.shape[1] + sum(sizes)) * W.shape[1])

@@ -1,0 +1,306 @@
+/* h_t = cell(x_t, s_t),  s_t = f · (h_{t−1} + Σ α_m m),  α = softmax over m ∈ S ∪ R of a(s_{t−1}, m)
+ *
+ * S holds the last `shorts` states and R up to `longs` of those that left S: the ones that received most attention there.
+ * The cell is an Elman unit or an LSTM that finds s_t where it has h_{t−1}. All states of a sequence stand in `states`, one
+ * row a step as ever, and behind them, for each sequence of the batch, the `carried` + `longs` states that the call began with;
+ * so a row number says where any m lies, and its key and its gradient have the same one. */
+typedef struct {
+    walk_t walk;
+    int64_t hidden, inputs, shorts, longs, carried;
+    int activation, gated; /* gated: an LSTM */
+    REAL factor;
+    const int64_t *bounds;
+    const REAL *x, *bias, *v, *initial, *initial_cells, *initial_macro, *packed, *packed_queries, *packed_keys;
+    REAL *states, *cells, *gates, *macro, *keys, *queries, *weights;
+    int64_t *kept;                    /* rows × longs: where the members of R lie, −1 for none */
+    REAL *received, *scores;          /* batch × shorts, batch × longs: as they are now */
+    int64_t *members, *times, *ages;  /* batch × longs twice, batch: R and when its members were states; steps seen */
+    const REAL *cell_gradient, *macro_gradient;
+    REAL *d_states, *deltas, *d_keys, *d_queries, *d_initial, *d_initial_cells, *d_initial_macro, *d_v;
+    atomic_int failed;
+} NAME(attention_t);
+
+/* The row of the state j steps before step t of sequence b, which has walked `own` steps in this call. */
+INLINE int64_t NAME(recent)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t j) {
+    if (j <= own) return job->walk.offsets[job->walk.reverse ? t + j : t - j] + b;
+    return job->walk.offsets[job->walk.steps] + b * (job->carried + job->longs) + job->carried - (j - own);
+}
+
+/* How many steps sequence b has walked before step t. */
+INLINE int64_t NAME(walked)(const walk_t *walk, int64_t t, int64_t b) {
+    if (!walk->reverse) return t;
+    int64_t last = walk->steps - 1; /* its last step, the first that is walked: sequences are sorted by falling length */
+    int64_t low = t;
+    while (low < last) {
+        int64_t middle = (low + last + 1) / 2;
+        if (rows_at(walk, middle) > b) low = middle;
+        else last = middle - 1;
+    }
+    return low - t;
+}
+
+INLINE REAL NAME(dot)(const REAL *a, const REAL *b, int64_t N) {
+    vec sum = {0};
+    EACH_VECTOR(j, left, N) sum += NAME(load_part)(a + j, left) * NAME(load_part)(b + j, left);
+    REAL total = 0;
+    for (int k = 0; k < LANES; k++) total += sum[k];
+    return total;
+}
+
+/* to += scale · from */
+INLINE void NAME(add_scaled)(REAL *to, REAL scale, const REAL *from, int64_t N) {
+    EACH_VECTOR(j, left, N)
+        NAME(store_part)(to + j, NAME(load_part)(to + j, left) + scale * NAME(load_part)(from + j, left), left);
+}
+
+INLINE REAL NAME(logit)(const NAME(attention_t) *job, const REAL *query, const REAL *key) {
+    int64_t N = job->hidden;
+    if (!job->v) return NAME(dot)(query, key, N) / (REAL)sqrt((double)N);
+    vec sum = {0};
+    EACH_VECTOR(j, left, N) {
+        vec z = NAME(load_part)(query + j, left) + NAME(load_part)(key + j, left);
+        sum += NAME(load_part)(job->v + j, left) * NAME(tangent)(z);
+    }
+    REAL total = 0;
+    for (int k = 0; k < LANES; k++) total += sum[k];
+    return total;
+}
+
+INLINE REAL NAME(exponential_of)(REAL x) { return sizeof(REAL) == 4 ? (REAL)expf((float)x) : (REAL)exp((double)x); }
+
+/* s of one row from the state before it, and α: S from the end of its places, R from the beginning. */
+static void NAME(attend)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t age, int64_t row,
+                         const REAL *before) {
+    int64_t N = job->hidden, shorts = job->shorts, longs = job->longs;
+    REAL *weights = job->weights + row * (shorts + longs), *s = job->macro + row * N;
+    const REAL *query = job->queries + row * N;
+    int64_t *kept = job->kept + row * longs;
+    int64_t recent = at_most(age, shorts), distant = at_least(0, at_most(age - shorts, longs));
+    memset(weights, 0, (size_t)(shorts + longs) * sizeof(REAL));
+    for (int64_t r = 0; r < longs; r++) kept[r] = r < distant ? job->members[b * longs + r] : -1;
+    memcpy(s, before, (size_t)N * sizeof(REAL));
+    if (!recent) return;
+    REAL highest = -INFINITY, total = 0, *w = weights + shorts - recent; /* those there are stand together */
+    for (int64_t i = 0; i < recent + distant; i++) {
+        int64_t m = i < recent ? NAME(recent)(job, t, b, own, recent - i) : kept[i - recent];
+        w[i] = NAME(logit)(job, query, job->keys + m * N);
+        if (!(w[i] <= highest)) highest = w[i]; /* NaN goes through */
+    }
+    for (int64_t i = 0; i < recent + distant; i++) total += w[i] = NAME(exponential_of)(w[i] - highest);
+    for (int64_t i = 0; i < recent + distant; i++) {
+        int64_t m = i < recent ? NAME(recent)(job, t, b, own, recent - i) : kept[i - recent];
+        w[i] /= total;
+        NAME(add_scaled)(s, w[i], job->states + m * N, N);
+    }
+    if (job->factor != 1) EACH_VECTOR(j, left, N) NAME(store_part)(s + j, job->factor * NAME(load_part)(s + j, left), left);
+}
+
+/* After the step: what S received, and whether the oldest of it becomes one of R. */
+static void NAME(screen)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t row) {
+    int64_t shorts = job->shorts, longs = job->longs, left = job->ages[b]++ - shorts; /* how many have left S before */
+    if (!longs) return;
+    const REAL *weights = job->weights + row * (shorts + longs);
+    REAL *received = job->received + b * shorts, *scores = job->scores + b * longs;
+    for (int64_t j = 0; j < shorts; j++) received[j] += weights[j];
+    if (left >= 0) {
+        int64_t place = 0;
+        if (left < longs) place = left;
+        else
+            for (int64_t r = 1; r < longs; r++)
+                if (scores[r] < scores[place]) place = r;
+        if (left < longs || received[0] > scores[place]) {
+            scores[place] = received[0];
+            job->members[b * longs + place] = NAME(recent)(job, t, b, own, shorts);
+            job->times[b * longs + place] = left;
+        }
+    }
+    memmove(received, received + 1, (size_t)(shorts - 1) * sizeof(REAL));
+    received[shorts - 1] = 0;
+}
+
+static void NAME(attention_forward_slice)(void *argument, int slice) {
+    NAME(attention_t) *job = argument;
+    int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
+    NAME(left_t) none = {0, NULL, 0};
+    span_t spans[2];
+    for (int64_t s = 0; s < job->walk.steps; s++) {
+        int count = spans_of(&job->walk, s, first, last, spans);
+        for (int i = 0; i < count; i++) {
+            span_t span = spans[i];
+            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
+            int64_t past = span.previous < 0 ? span.from : job->walk.offsets[span.previous] + span.from;
+            const REAL *before = (span.previous < 0 ? job->initial : job->states) + past * N;
+            const REAL *asking = (span.previous < 0 ? job->initial_macro : job->macro) + past * N;
+            REAL *h = job->states + here * N, *macro = job->macro + here * N;
+            NAME(product)(rows, N, none, (NAME(left_t)){N, asking, N}, job->packed_queries, job->queries + here * N, N, 0);
+            for (int64_t row = 0; row < rows; row++) {
+                int64_t b = span.from + row, own = span.previous < 0 ? 0 : NAME(walked)(&job->walk, span.t, b);
+                NAME(attend)(job, span.t, b, own, job->ages[b], here + row, before + row * N);
+            }
+            NAME(left_t) x = {I, job->x + here * I, I}, from = {N, macro, N};
+            if (job->gated) {
+                const REAL *c = (span.previous < 0 ? job->initial_cells : job->cells) + past * N;
+                REAL *gates = job->gates + here * 4 * N;
+                NAME(product)(rows, 4 * N, x, from, job->packed, gates, 4 * N, 0);
+                NAME(lstm_activate)(rows, N, job->bias, gates, c, job->cells + here * N, h);
+            } else {
+                NAME(product)(rows, N, x, from, job->packed, h, N, 0);
+                NAME(elman_activate_any)(job->activation, rows, N, job->bias, h);
+            }
+            NAME(product)(rows, N, none, (NAME(left_t)){N, h, N}, job->packed_keys, job->keys + here * N, N, 0);
+            for (int64_t row = 0; row < rows; row++) {
+                int64_t b = span.from + row, own = span.previous < 0 ? 0 : NAME(walked)(&job->walk, span.t, b);
+                NAME(screen)(job, span.t, b, own, here + row);
+            }
+        }
+    }
+}
+
+/* `states` and `keys` come with what was carried behind their rows; received, scores, members, times and ages hold what was
+ * carried and leave with what there is at the end. cells, gates and initial_cells are null for an Elman unit. */
+static int NAME(attention_forward)(walk_t walk, int64_t hidden, int64_t inputs, int64_t shorts, int64_t longs, int64_t carried,
+                                   int activation, double factor, const REAL *x, const REAL *U, const REAL *bias,
+                                   const REAL *W, const REAL *A, const REAL *B, const REAL *v,
+                                   const REAL *initial, const REAL *initial_cells, const REAL *initial_macro, REAL *states,
+                                   REAL *cells, REAL *gates, REAL *macro, REAL *keys, REAL *queries, REAL *weights,
+                                   int64_t *kept, REAL *received, REAL *scores, int64_t *members, int64_t *times,
+                                   int64_t *ages, int slices) {
+    int64_t bounds[slices + 1], width = gates ? 4 * hidden : hidden;
+    balance(&walk, slices, bounds);
+    NAME(source_t) nothing = NAME(plain)(NULL, 0, 0);
+    REAL *packed = NAME(pack)(width, NAME(transposed)(U, inputs), NAME(transposed)(W, hidden));
+    REAL *packed_queries = NAME(pack)(hidden, nothing, NAME(transposed)(A, hidden));
+    REAL *packed_keys = NAME(pack)(hidden, nothing, NAME(transposed)(B, hidden));
+    int ready = packed && packed_queries && packed_keys;
+    NAME(attention_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .shorts = shorts, .longs = longs,
+                             .carried = carried, .activation = activation, .gated = gates != NULL, .factor = (REAL)factor,
+                             .bounds = bounds, .x = x, .bias = bias, .v = v, .initial = initial,
+                             .initial_cells = initial_cells, .initial_macro = initial_macro, .packed = packed,
+                             .packed_queries = packed_queries, .packed_keys = packed_keys, .states = states, .cells = cells,
+                             .gates = gates, .macro = macro, .keys = keys, .queries = queries, .weights = weights,
+                             .kept = kept, .received = received, .scores = scores, .members = members, .times = times,
+                             .ages = ages};
+    if (ready) run_slices(NAME(attention_forward_slice), &job, slices);
+    give_back(packed);
+    give_back(packed_queries);
+    give_back(packed_keys);
+    return !ready;
+}
+
+/* What a row's attention hands on of the gradient ds of its s: to the states and keys it attended to, the state before it
+ * (d_before) and its query. */
+static void NAME(attend_back)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t age, int64_t row, REAL *ds,
+                              REAL *d_before, REAL *d_v, REAL *d_weights) {
+    int64_t N = job->hidden, shorts = job->shorts, longs = job->longs;
+    const REAL *weights = job->weights + row * (shorts + longs), *query = job->queries + row * N;
+    const int64_t *kept = job->kept + row * longs;
+    REAL *d_query = job->d_queries + row * N;
+    int64_t recent = at_most(age, shorts), distant = at_least(0, at_most(age - shorts, longs));
+    memset(d_query, 0, (size_t)N * sizeof(REAL));
+    if (!recent) {
+        NAME(add_scaled)(d_before, 1, ds, N);
+        return;
+    }
+    if (job->factor != 1) EACH_VECTOR(j, left, N) NAME(store_part)(ds + j, job->factor * NAME(load_part)(ds + j, left), left);
+    NAME(add_scaled)(d_before, 1, ds, N);
+    const REAL *w = weights + shorts - recent, root = (REAL)sqrt((double)N);
+    REAL mean = 0;
+    for (int64_t i = 0; i < recent + distant; i++) {
+        int64_t m = i < recent ? NAME(recent)(job, t, b, own, recent - i) : kept[i - recent];
+        d_weights[i] = NAME(dot)(ds, job->states + m * N, N);
+        mean += w[i] * d_weights[i];
+        NAME(add_scaled)(job->d_states + m * N, w[i], ds, N);
+    }
+    for (int64_t i = 0; i < recent + distant; i++) {
+        int64_t m = i < recent ? NAME(recent)(job, t, b, own, recent - i) : kept[i - recent];
+        REAL d = w[i] * (d_weights[i] - mean), *d_key = job->d_keys + m * N;
+        const REAL *key = job->keys + m * N;
+        if (!job->v) {
+            NAME(add_scaled)(d_query, d / root, key, N);
+            NAME(add_scaled)(d_key, d / root, query, N);
+            continue;
+        }
+        EACH_VECTOR(j, left, N) {
+            vec y = NAME(tangent)(NAME(load_part)(query + j, left) + NAME(load_part)(key + j, left));
+            vec dz = d * NAME(load_part)(job->v + j, left) * (1 - y * y);
+            NAME(store_part)(d_v + j, NAME(load_part)(d_v + j, left) + d * y, left);
+            NAME(store_part)(d_query + j, NAME(load_part)(d_query + j, left) + dz, left);
+            NAME(store_part)(d_key + j, NAME(load_part)(d_key + j, left) + dz, left);
+        }
+    }
+}
+
+static void NAME(attention_backward_slice)(void *argument, int slice) {
+    NAME(attention_t) *job = argument;
+    int64_t N = job->hidden, first = job->bounds[slice], last = job->bounds[slice + 1], width = job->gated ? 4 * N : N;
+    NAME(left_t) none = {0, NULL, 0};
+    REAL *d_macro = NAME(numbers)(at_least(1, last - first) * N), *d_v = job->d_v ? job->d_v + slice * N : NULL;
+    REAL *d_weights = NAME(numbers)(job->shorts + job->longs);
+    span_t spans[2];
+    if (!d_macro || !d_weights) atomic_store(&job->failed, 1);
+    for (int64_t s = job->walk.steps - 1; s >= 0 && d_macro && d_weights; s--) {
+        int count = spans_of(&job->walk, s, first, last, spans);
+        for (int i = 0; i < count; i++) {
+            span_t span = spans[i];
+            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
+            int64_t past = span.previous < 0 ? span.from : job->walk.offsets[span.previous] + span.from;
+            REAL *dh = job->d_states + here * N, *deltas = job->deltas + here * width;
+            /* nothing later than this step is left to come: its state's gradient is complete once its key's is added */
+            NAME(product)(rows, N, none, (NAME(left_t)){N, job->d_keys + here * N, N}, job->packed_keys, dh, N, 1);
+            if (job->gated) {
+                const REAL *c = (span.previous < 0 ? job->initial_cells : job->cells) + past * N;
+                const REAL *cell_gradient = job->cell_gradient ? job->cell_gradient + here * N : NULL;
+                NAME(lstm_deactivate)(rows, N, job->gates + here * 4 * N, job->cells + here * N, c, dh, NULL, cell_gradient,
+                                      job->d_initial_cells + span.from * N, deltas, NULL);
+            } else {
+                NAME(elman_deactivate_any)(job->activation, rows, N, NULL, job->states + here * N, dh, NULL, deltas, NULL);
+            }
+            /* of s_t: from the cell, as the query of the next step (what it left in d_initial_macro), as a result */
+            REAL *carried = job->d_initial_macro + span.from * N;
+            NAME(product)(rows, N, none, (NAME(left_t)){width, deltas, width}, job->packed, carried, N, 1);
+            memcpy(d_macro, carried, (size_t)(rows * N) * sizeof(REAL));
+            if (job->macro_gradient) NAME(add_scaled)(d_macro, 1, job->macro_gradient + here * N, rows * N);
+            REAL *d_before = (span.previous < 0 ? job->d_initial : job->d_states) + past * N;
+            for (int64_t row = 0; row < rows; row++) {
+                int64_t b = span.from + row, own = span.previous < 0 ? 0 : NAME(walked)(&job->walk, span.t, b);
+                NAME(attend_back)(job, span.t, b, own, job->ages[b] + own, here + row, d_macro + row * N, d_before + row * N,
+                                  d_v, d_weights);
+            }
+            NAME(product)(rows, N, none, (NAME(left_t)){N, job->d_queries + here * N, N}, job->packed_queries, carried, N, 0);
+        }
+    }
+    give_back(d_macro);
+    give_back(d_weights);
+}
+
+/* d_states comes as the gradient of `states` and leaves as that of each state with all that came after it; d_keys, d_initial,
+ * d_initial_cells, d_initial_macro and d_v (slices × hidden) come as zeros; `ages` are those at the beginning. */
+static int NAME(attention_backward)(walk_t walk, int64_t hidden, int64_t shorts, int64_t longs, int64_t carried, int activation,
+                                    double factor, const REAL *W, const REAL *A, const REAL *B, const REAL *v,
+                                    const REAL *initial_cells, const REAL *states, const REAL *cells, const REAL *gates,
+                                    const REAL *keys, const REAL *queries, const REAL *weights, const int64_t *kept,
+                                    const int64_t *ages, const REAL *cell_gradient, const REAL *macro_gradient,
+                                    REAL *d_states, REAL *deltas, REAL *d_keys, REAL *d_queries, REAL *d_initial,
+                                    REAL *d_initial_cells, REAL *d_initial_macro, REAL *d_v, int slices) {
+    int64_t bounds[slices + 1], width = gates ? 4 * hidden : hidden;
+    balance(&walk, slices, bounds);
+    NAME(source_t) nothing = NAME(plain)(NULL, 0, 0);
+    REAL *packed = NAME(pack)(hidden, nothing, NAME(plain)(W, width, hidden));
+    REAL *packed_queries = NAME(pack)(hidden, nothing, NAME(plain)(A, hidden, hidden));
+    REAL *packed_keys = NAME(pack)(hidden, nothing, NAME(plain)(B, hidden, hidden));
+    int ready = packed && packed_queries && packed_keys;
+    NAME(attention_t) job = {.walk = walk, .hidden = hidden, .shorts = shorts, .longs = longs, .carried = carried,
+                             .activation = activation, .gated = gates != NULL, .factor = (REAL)factor, .bounds = bounds,
+                             .v = v, .initial_cells = initial_cells, .packed = packed, .packed_queries = packed_queries,
+                             .packed_keys = packed_keys, .states = (REAL *)states, .cells = (REAL *)cells,
+                             .gates = (REAL *)gates, .keys = (REAL *)keys, .queries = (REAL *)queries,
+                             .weights = (REAL *)weights, .kept = (int64_t *)kept, .ages = (int64_t *)ages,
+                             .cell_gradient = cell_gradient, .macro_gradient = macro_gradient, .d_states = d_states,
+                             .deltas = deltas, .d_keys = d_keys, .d_queries = d_queries, .d_initial = d_initial,
+                             .d_initial_cells = d_initial_cells, .d_initial_macro = d_initial_macro, .d_v = d_v};
+    if (ready) run_slices(NAME(attention_backward_slice), &job, slices);
+    give_back(packed);
+    give_back(packed_queries);
+    give_back(packed_keys);
+    return !ready || atomic_load(&job.failed);
+}

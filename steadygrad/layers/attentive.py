@@ -1,0 +1,228 @@
+"""Recurrence with attention over past states, around any recurrent layer (Bahdanau et al., 2015; Kerg et al., 2020)."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.kernels import Attention, Steps, attentive_unroll, runs_in_c
+from steadygrad.layers.cell import Cell
+from steadygrad.layers.memory import Contents, Everything, Memory, Screening
+
+COMBINATIONS = {"add": 1.0, "average": 0.5, "concatenate": None}
+
+
+class Alignment(nn.Module):
+    """How well a state answers a query: logits (batch, places) from queries (batch, units) and keys."""
+
+    in_kernel = False
+    """whether the fused kernel knows it: additive if it has a v, a scaled product if not"""
+    v: Tensor | None
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.register_parameter("v", None)
+        bound = 1 / math.sqrt(units)
+        self.A = nn.Parameter(torch.empty(units, units).uniform_(-bound, bound))  # of queries, W_a in the thesis
+        self.B = nn.Parameter(torch.empty(units, units).uniform_(-bound, bound))  # of keys, U_a
+
+    def keys(self, states: Tensor) -> Tensor:
+        return states @ self.B.mT
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Additive(Alignment):
+    """a(s, m) = v · tanh(A s + B m)."""
+
+    in_kernel = True
+
+    def __init__(self, units: int) -> None:
+        super().__init__(units)
+        bound = 1 / math.sqrt(units)
+        self.v = nn.Parameter(torch.empty(units).uniform_(-bound, bound))
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        assert self.v is not None
+        return ((query @ self.A.mT)[:, None] + keys).tanh() @ self.v
+
+
+class ScaledDot(Alignment):
+    """a(s, m) = (A s) · (B m) / √N."""
+
+    in_kernel = True
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return (keys @ (query @ self.A.mT)[:, :, None])[:, :, 0] / math.sqrt(keys.shape[2])
+
+
+ALIGNMENTS: dict[str, type[Alignment]] = {"additive": Additive, "dot": ScaledDot}
+
+
+def softmax(logits: Tensor, taken: Tensor) -> Tensor:
+    """Over the places that are taken; all 0 where none is."""
+    return logits.masked_fill(~taken, torch.finfo(logits.dtype).min).softmax(dim=1) * taken
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What each step (row) attended to: weights (rows, places) and the time steps they belong to, −1 where empty."""
+
+    weights: Tensor
+    times: Tensor
+
+
+class AttentiveCell(Cell):
+    """h_t = cell(x_t, s_t),  s_t = h_{t−1} + Σ α_m m,  α = softmax over the memory's states m of a(s_{t−1}, m).
+
+    s_t stands where the cell has h_{t−1}. The state is that of the cell, then s_t, then the memory.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        memory: Callable[[int], Memory],
+        *,
+        alignment: str = "additive",
+        combine: str = "add",
+        normalise: Callable[[Tensor, Tensor], Tensor] = softmax,
+    ) -> None:
+        super().__init__()
+        for name, value, known in (("alignment", alignment, ALIGNMENTS), ("combine", combine, COMBINATIONS)):
+            if value not in known:
+                raise ValueError(f"attention expects {name} to be one of {', '.join(known)}; got {value!r}")
+        units = cell.output_size
+        self.cell, self.memory, self.alignment = cell, memory(units), ALIGNMENTS[alignment](units)
+        self.combine, self.normalise = combine, normalise
+        self.C = nn.Parameter(torch.eye(units).repeat(1, 2)) if combine == "concatenate" else None  # at first it adds
+        self.output_size = units
+        self.state_sizes = (*cell.state_sizes, units, self.memory.size)
+        self.growth = self.memory.growth
+
+    def weights(self) -> Any:
+        return self.cell.weights()
+
+    def walk(
+        self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        recurrence, limits, factor = self.cell.recurrence(weights), self.memory.limits, COMBINATIONS[self.combine]
+        unknown = recurrence is None or limits is None or factor is None
+        if unknown or not self.alignment.in_kernel or self.normalise is not softmax or not runs_in_c(x):
+            return self.step_by_step(weights, x, steps, state)
+        assert recurrence is not None
+        assert limits is not None
+        assert factor is not None
+        *own, packed = state
+        carried = self.memory.carried(self.memory.unpack(packed, lambda states: states))
+        attention = Attention(self.alignment.A, self.alignment.B, self.alignment.v, factor, *limits)
+        outputs, final, carried = attentive_unroll(x, recurrence, attention, tuple(own), carried, steps)
+        return outputs, (*final, self.memory.pack(self.memory.from_carried(carried)))
+
+    def step_by_step(
+        self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...], trace: list[Trace] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The definition, with any cell and any memory, on any device."""
+        *own, packed = state
+        start = {str(i): part for i, part in enumerate(own)} | self.memory.unpack(packed, self.alignment.keys)
+        inputs, outputs = x.split(steps.sizes), {}
+        here, ended = rows_of(start, 0, 0), rows_of(start, 0, 0)
+        for t in steps.order():
+            size, present = steps.sizes[t], len(here["0"])
+            if present > size:
+                ended = joined(rows_of(here, size, present), ended)
+                here = rows_of(here, 0, size)
+            elif present < size:
+                here = joined(here, rows_of(start, present, size))
+            parts = tuple(here.pop(str(i)) for i in range(len(own)))
+            outputs[t], parts, here = self.step(weights, inputs[t], parts, here, trace)
+            here |= {str(i): part for i, part in enumerate(parts)}
+        here = joined(here, ended)
+        final = tuple(here[str(i)] for i in range(len(own)))
+        return torch.cat([outputs[t] for t in range(len(steps.sizes))]), (*final, self.memory.pack(here))
+
+    def step(
+        self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None
+    ) -> tuple[Tensor, tuple[Tensor, ...], Contents]:
+        h, *rest, s = state
+        attended, alpha, taken = self.attend(s, contents, trace)
+        s = torch.where(taken.any(dim=1, keepdim=True), self.combined(h, attended), h)
+        h, own = self.cell.walk(weights, x, Steps((len(x),)), (s, *rest))
+        contents = self.memory.add(contents, alpha, h, self.alignment.keys(h))
+        return h, (*own, s), contents
+
+    def attend(
+        self, query: Tensor, contents: Contents, trace: list[Trace] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Σ α_m m, α, and which places are taken."""
+        states, keys, taken, gate = self.memory.items(contents)
+        logits = self.alignment(query, keys)
+        alpha = self.normalise(logits if gate is None else logits + gate, taken)
+        if trace is not None:
+            trace.append(Trace(alpha.detach(), self.memory.times(contents).masked_fill(~taken, -1)))
+        return (alpha[:, None] @ states)[:, 0], alpha, taken
+
+    def combined(self, h: Tensor, attended: Tensor) -> Tensor:
+        if self.C is not None:
+            return torch.cat([h, attended], dim=1) @ self.C.mT
+        return (h + attended) * cast(float, COMBINATIONS[self.combine])
+
+    def matrices(self) -> dict[str, Tensor]:
+        return self.cell.matrices()
+
+    def penalty(self) -> Tensor | float:
+        return self.cell.penalty()
+
+
+def rows_of(contents: Contents, begin: int, end: int) -> Contents:
+    return {name: values[begin:end] for name, values in contents.items()}
+
+
+def joined(first: Contents, second: Contents) -> Contents:
+    """The rows of both; where one has fewer places, empty ones come first."""
+
+    def widened(values: Tensor, places: int) -> Tensor:
+        return nn.functional.pad(values, (0, 0) * (values.dim() - 2) + (places - values.shape[1], 0))
+
+    both = {}
+    for name, values in first.items():
+        other = second[name]
+        if values.dim() > 1 and values.shape[1] != other.shape[1]:
+            places = max(values.shape[1], other.shape[1])
+            values, other = widened(values, places), widened(other, places)
+        both[name] = torch.cat([values, other])
+    return both
+
+
+AttentionSpec = Mapping[str, Any] | Callable[[Cell], Cell]
+
+
+def attentive(cell: Cell, attention: AttentionSpec) -> Cell:
+    """The cell with attention, by a table of options or a function cell → cell.
+
+    S are the last ``short`` states (10; None for all there are) and R the ``relevant`` (10) states with the highest
+    ``score`` of those that left S, so that attention costs the same at every step. ``score`` is ``"received"``, the
+    attention that a state got while in S, ``"learned"``, or a function units → `Score`. ``alignment`` a is
+    ``"additive"``, v · tanh(A s + B m), or ``"dot"``, (A s) · (B m)/√N. ``combine`` is how s_t is made of h_{t−1} and
+    the attended: ``"add"``, ``"average"`` or ``"concatenate"``, a learned C [h, attended].
+    """
+    if not isinstance(attention, Mapping):
+        return attention(cell)
+    known: dict[str, Any] = {
+        "short": 10,
+        "relevant": 10,
+        "score": "received",
+        "alignment": "additive",
+        "combine": "add",
+    }
+    if unknown := attention.keys() - known.keys():
+        raise ValueError(f"attention has the options {', '.join(known)}; got {', '.join(sorted(unknown))}")
+    short, relevant, score, alignment, combine = (known | dict(attention)).values()
+
+    def memory(units: int) -> Memory:
+        return Everything(units) if short is None else Screening(units, short, relevant, score)
+
+    return AttentiveCell(cell, memory, alignment=alignment, combine=combine)

@@ -1,0 +1,43 @@
+"""What every recurrent layer is made of."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from steadygrad.kernels import Recurrence, Steps
+
+
+class Cell(nn.Module):
+    """One direction of one level: evaluates its matrices once, then walks a whole batch of sequences.
+
+    ``forward(x, steps, state)`` takes x (rows, input_size) laid out as `Steps` says and a tuple of initial states, one
+    for each of ``state_sizes`` and each (batch, size); it returns outputs (rows, output_size) and final states.
+    ``growth`` is for a memory without limit, the last of the states: it may be longer by any multiple of that.
+    """
+
+    state_sizes: tuple[int, ...]
+    output_size: int
+    growth = 0
+
+    def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return self.walk(self.weights(), x, steps, state)
+
+    def weights(self) -> Any:
+        """What `walk` needs and no step changes: matrices are evaluated here."""
+        raise NotImplementedError
+
+    def walk(
+        self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        raise NotImplementedError
+
+    def recurrence(self, weights: Any) -> Recurrence | None:
+        """The same for a kernel that takes the states to be multiplied from elsewhere; None if there is none."""
+        return None
+
+    def matrices(self) -> dict[str, Tensor]:
+        """The assembled recurrent matrices by name, W of W h."""
+        raise NotImplementedError
+
+    def penalty(self) -> Tensor | float:
+        return 0.0

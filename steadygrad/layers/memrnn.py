@@ -1,0 +1,57 @@
+"""MemRNN and MemLSTM: attention over all past states (Bahdanau et al., 2015, as in Kerg et al., 2020)."""
+
+from typing import Any
+
+from torch import nn
+
+from steadygrad.layers.lstm import LSTM
+from steadygrad.layers.relrnn import ORTHOGONAL_START
+from steadygrad.layers.rnn import RNN
+from steadygrad.matrices import Spec
+
+
+class MemRNN(RNN):
+    """h_t = φ(U x_t + W s_t + b),  s_t = h_{t−1} + Σ α_i h_i,  α = softmax over i < t of v · tanh(A s_{t−1} + B h_i).
+
+    Work and memory grow with the square of the length, and the state, (h, s, all that was), with the length.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        alignment: str = "additive",
+        combine: str = "add",
+        activation: str = "tanh",
+        recurrent: Spec = ORTHOGONAL_START,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            activation=activation,
+            recurrent=recurrent,
+            input_init=nn.init.xavier_normal_,
+            attention={"short": None, "alignment": alignment, "combine": combine},
+            **options,
+        )
+
+
+class MemLSTM(LSTM):
+    """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  the gates from x_t and s_t = h_{t−1} + Σ α_i h_i over all i < t."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        alignment: str = "additive",
+        combine: str = "add",
+        **options: Any,
+    ) -> None:
+        attention = {"short": None, "alignment": alignment, "combine": combine}
+        super().__init__(input_size, hidden_size, num_layers, attention=attention, **options)

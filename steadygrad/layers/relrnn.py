@@ -1,0 +1,73 @@
+"""RelRNN and RelLSTM: attention over the last states and those that proved relevant (Kerg et al., 2020)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from steadygrad.layers.lstm import LSTM
+from steadygrad.layers.memory import Score
+from steadygrad.layers.rnn import RNN
+from steadygrad.matrices import Spec
+
+ORTHOGONAL_START: Spec = {"name": "free", "init": "henaff"}
+"""exp(A) of Henaff's A at the start, free afterwards: how the authors' code starts W"""
+
+
+class RelRNN(RNN):
+    """h_t = φ(U x_t + W s_t + b),  s_t = h_{t−1} + Σ α_m m,  α = softmax over S ∪ R of v · tanh(A s_{t−1} + B m).
+
+    S are the last ``short`` states (ν of the thesis), R the ``relevant`` (ρ) states that received most attention while
+    they were in S: a step costs the same however long the sequence is. The options are those of
+    `steadygrad.layers.attentive`. The state is h, s and the memory, as one row a sequence.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        short: int = 10,
+        relevant: int = 10,
+        score: str | Callable[[int], Score] = "received",
+        alignment: str = "additive",
+        combine: str = "add",
+        activation: str = "tanh",
+        recurrent: Spec = ORTHOGONAL_START,
+        **options: Any,
+    ) -> None:
+        attention = {"short": short, "relevant": relevant, "score": score, "alignment": alignment, "combine": combine}
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            activation=activation,
+            recurrent=recurrent,
+            input_init=nn.init.xavier_normal_,
+            attention=attention,
+            **options,
+        )
+
+
+class RelLSTM(LSTM):
+    """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = h_{t−1} + Σ α_m m,  m ∈ S ∪ R as in RelRNN.
+
+    The state is h, c, s and the memory, as one row a sequence.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        short: int = 10,
+        relevant: int = 10,
+        score: str | Callable[[int], Score] = "received",
+        alignment: str = "additive",
+        combine: str = "add",
+        **options: Any,
+    ) -> None:
+        attention = {"short": short, "relevant": relevant, "score": score, "alignment": alignment, "combine": combine}
+        super().__init__(input_size, hidden_size, num_layers, attention=attention, **options)

@@ -1,0 +1,415 @@
+"""Attention over past states: the authors' numbers, the algorithm written out, and what the options mean."""
+
+import copy
+import math
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.utils.rnn import pack_sequence
+
+from steadygrad.kernels import Steps
+from steadygrad.layers import GRU, LSTM, NCGRU, NNRNN, RNN, SAB, MemLSTM, MemRNN, RelLSTM, RelRNN, Score
+from steadygrad.layers.attentive import AttentiveCell
+from steadygrad.layers.sab import sparse
+
+ORACLE = Path(__file__).parents[1] / "oracles" / "relrnn_tanh_sum.npz"
+BACKENDS = ("auto", "python", "reference")
+double = {"dtype": torch.float64}
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request, monkeypatch):
+    monkeypatch.setenv("STEADYGRAD_KERNELS", request.param)
+    return request.param
+
+
+def traced(layer, x):
+    """What a layer of one level does to a batch x (time, batch, inputs), with what each step attended to."""
+    (cell,) = layer.cells
+    assert isinstance(cell, AttentiveCell)
+    time, batch, _ = x.shape
+    state = tuple(x.new_zeros(batch, size) for size in cell.state_sizes)
+    steps, found = Steps.padded(time, batch), []
+    output, _ = cell.step_by_step(cell.weights(), x.flatten(0, 1), steps, state, found)
+    return output.view(time, batch, -1), found
+
+
+def contents(layer, state):
+    """The memory that a state of one level ends in, by name."""
+    (cell,) = layer.cells
+    return cell.memory.unpack(state[-1][0], cell.alignment.keys)
+
+
+class Written:
+    """Algorithm 1 of the thesis for one sequence, one item after another: lists, and no cleverness."""
+
+    def __init__(self, layer, short, relevant, factor=1.0):
+        (self.cell,) = layer.cells
+        self.short, self.relevant, self.factor = short, relevant, factor
+        self.weights = self.cell.cell.weights()
+
+    def logit(self, s, m):
+        a = self.cell.alignment
+        if a.v is None:
+            return (a.A @ s) @ (a.B @ m) / math.sqrt(len(m))
+        return a.v @ torch.tanh(a.A @ s + a.B @ m)
+
+    def step(self, x, s, rest):
+        state = (s[None], *(part[None] for part in rest))
+        _, (h, *rest) = self.cell.cell.walk(self.weights, x[None], Steps((1,)), state)
+        return h[0], [part[0] for part in rest]
+
+    def __call__(self, x):
+        units = self.cell.output_size
+        h = s = x.new_zeros(units)
+        rest = [x.new_zeros(size) for size in self.cell.cell.state_sizes[1:]]
+        S, R, outputs, attended = [], [], [], []
+        for t, x_t in enumerate(x):
+            items = S + R
+            if items:
+                alphas = torch.stack([self.logit(s, item["state"]) for item in items]).softmax(0)
+                s = h
+                for alpha, item in zip(alphas, items, strict=True):
+                    s = s + alpha * item["state"]
+                s = self.factor * s
+                for alpha, item in zip(alphas, S, strict=False):  # those of S come first
+                    item["beta"] += alpha.item()
+                attended.append({item["time"]: alpha.item() for alpha, item in zip(alphas, items, strict=True)})
+            else:
+                s = h
+                attended.append({})
+            h, rest = self.step(x_t, s, rest)
+            S.append({"time": t, "state": h, "beta": 0.0})
+            if self.short is not None and len(S) > self.short:
+                leaving = S.pop(0)
+                if len(R) < self.relevant:
+                    R.append(leaving)
+                elif R:
+                    lowest = min(R, key=lambda item: item["beta"])
+                    if leaving["beta"] > lowest["beta"]:
+                        R[[item is lowest for item in R].index(True)] = leaving
+            outputs.append(h)
+        return torch.stack(outputs), attended, R
+
+
+def test_relrnn_is_the_authors(backend):
+    """From the state after their first step, which is their own; values, the relevant set, its scores, gradients."""
+    stored = {key: torch.as_tensor(value) for key, value in np.load(ORACLE).items() if key != "meta"}
+    nu, rho = int(stored["nu"]), int(stored["rho"])
+    layer = RelRNN(4, 8, short=nu, relevant=rho, **double)
+    (cell,) = layer.cells
+    rnn, a = cell.cell, cell.alignment
+    parameters = {rnn.U: "U", rnn.b: "bU", rnn.W.free[0]: "V", a.A: "Va", a.B: "Ua", a.v: "v"}
+    with torch.no_grad():
+        for parameter, name in parameters.items():
+            parameter.copy_(stored[name].view_as(parameter))
+    x = stored["x"].clone().requires_grad_()
+    z = x[0] @ rnn.U.mT + rnn.b
+    h = z.tanh()
+    batch, places = len(h), nu + rho
+    states = torch.cat([h.new_zeros(batch, nu - 1, 8), h[:, None], h.new_zeros(batch, rho, 8)], dim=1)
+    notes = h.new_zeros(batch, nu + 2 * rho + 1)
+    notes[:, -1] = 1  # one step seen
+    start = (h[None], z[None], torch.cat([states.flatten(1), notes], dim=1)[None])
+    output, end = layer(x[1:], start)
+    torch.testing.assert_close(output, stored["h"][1:])
+    torch.testing.assert_close(end[1][0], stored["s"][-1])
+    memory = contents(layer, end)
+    assert torch.equal(memory["times"].long(), stored["rel_ids_after"][-1])
+    torch.testing.assert_close(memory["scores"], stored["rel_scores_after"][-1])
+    assert memory["kept states"].shape == (batch, places - nu, 8)
+    loss = (output * stored["G"][1:]).sum() + (h * stored["G"][0]).sum()
+    torch.testing.assert_close(loss.detach(), stored["loss"])
+    loss.backward()
+    torch.testing.assert_close(x.grad, stored["grad_x"])
+    for parameter, name in parameters.items():
+        torch.testing.assert_close(parameter.grad, stored[f"grad_{name}"].view_as(parameter))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    make=st.sampled_from([RelRNN, RelLSTM, partial(NNRNN, attention={}), partial(NCGRU, attention={})]),
+    short=st.integers(1, 6),
+    relevant=st.integers(0, 4),
+    time=st.integers(1, 24),
+    hidden=st.integers(1, 9),
+    alignment=st.sampled_from(["additive", "dot"]),
+    combine=st.sampled_from(["add", "average"]),
+    seed=st.integers(0, 10_000),
+)
+def test_screening_is_the_algorithm_written_out(make, short, relevant, time, hidden, alignment, combine, seed):
+    """Every kept index, every weight, every value and every gradient."""
+    torch.manual_seed(seed)
+    options = {"short": short, "relevant": relevant, "alignment": alignment, "combine": combine}
+    wrapped = isinstance(make, partial)
+    layer = make.func(3, hidden, attention=options, **double) if wrapped else make(3, hidden, **options, **double)
+    layer.eval()  # in training NC-GRU's matrix counts its updates
+    x = torch.randn(time, 2, 3, **double).requires_grad_()
+    G = torch.randn(time, 2, hidden, **double)
+    written = Written(layer, short, relevant, {"add": 1.0, "average": 0.5}[combine])
+    expected, attended, kept = zip(*(written(x[:, b]) for b in range(2)), strict=True)
+    output, end = layer(x)
+    torch.testing.assert_close(output, torch.stack(expected, dim=1))
+    _, trace = traced(layer, x)
+    for t, step in enumerate(trace):
+        for b in range(2):
+            found = dict(zip(step.times[b].long().tolist(), step.weights[b].tolist(), strict=True))
+            found.pop(-1, None)
+            assert found == pytest.approx(attended[b][t])
+    memory = contents(layer, end)
+    for b in range(2):
+        there = len(kept[b])
+        assert memory["times"][b, :there].tolist() == [item["time"] for item in kept[b]]
+        torch.testing.assert_close(memory["scores"][b, :there], x.new_tensor([item["beta"] for item in kept[b]]))
+        for place, item in enumerate(kept[b]):
+            torch.testing.assert_close(memory["kept states"][b, place], item["state"])
+    wanted = [x, *layer.parameters()]
+    ours = torch.autograd.grad((output * G).sum(), wanted, materialize_grads=True)
+    theirs = torch.autograd.grad((torch.stack(expected, dim=1) * G).sum(), wanted, materialize_grads=True)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("make", [MemRNN, MemLSTM])
+@pytest.mark.parametrize("alignment", ["additive", "dot"])
+def test_full_attention_is_written_out(make, alignment, backend):
+    layer = make(3, 5, alignment=alignment, **double)
+    x = torch.randn(12, 1, 3, **double).requires_grad_()
+    expected, _, _ = Written(layer, None, 0)(x[:, 0])
+    output, _ = layer(x)
+    torch.testing.assert_close(output[:, 0], expected)
+    wanted = [x, *layer.parameters()]
+    gradients = [torch.autograd.grad(result.square().sum(), wanted) for result in (output[:, 0], expected)]
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_full_attention_is_a_buffer_as_long_as_the_sequence(backend):
+    full, screened = MemRNN(3, 5, **double), RelRNN(3, 5, short=30, relevant=2, **double)
+    screened.load_state_dict(full.state_dict())
+    x = torch.randn(30, 2, 3, **double)
+    torch.testing.assert_close(full(x)[0], screened(x)[0])
+
+
+def test_without_anything_to_say_attention_is_the_mean_of_the_past():
+    """v = 0: every weight is 1/(number of states), and s = h plus their mean."""
+    layer = MemRNN(3, 4, activation="identity", bias=False, **double)
+    (cell,) = layer.cells
+    with torch.no_grad():
+        cell.alignment.v.zero_()
+    x = torch.randn(6, 1, 3, **double)
+    states = []
+    for x_t in x[:, 0]:
+        s = states[-1] + torch.stack(states).mean(0) if states else x.new_zeros(4)
+        states.append(cell.cell.U @ x_t + cell.cell.W() @ s)
+    torch.testing.assert_close(layer(x)[0][:, 0], torch.stack(states))
+
+
+def test_sab_written_out():
+    """Each third state is kept; the two best of what is kept share the attention by how far they stand out."""
+    layer = SAB(3, 5, every=3, top=2, **double)
+    (cell,) = layer.cells
+    x = torch.randn(20, 1, 3, **double).requires_grad_()
+    a, weights = cell.alignment, cell.cell.weights()
+    h = c = x.new_zeros(1, 5)
+    kept, outputs = [], []
+    for t in range(20):
+        g, (_, c) = cell.cell.walk(weights, x[t], Steps((1,)), (h, c))
+        h = g
+        if kept:
+            logits = torch.stack([a.v @ torch.tanh(a.A @ g[0] + a.B @ m[0]) for m in kept])
+            if len(kept) > 2:
+                third = logits.sort(descending=True).values[2]
+                excess = (logits - third).clamp_min(0)
+                alphas = excess / excess.sum()
+            else:
+                alphas = logits.softmax(0)
+            h = g + sum(alpha * m for alpha, m in zip(alphas, kept, strict=True))
+        outputs.append(h)
+        if t % 3 == 2:
+            kept.append(h)
+    expected = torch.stack(outputs)
+    output, (_, _, memory) = layer(x)
+    torch.testing.assert_close(output, expected)
+    assert cell.memory.places(memory.shape[-1]) == len(kept) == 6
+    wanted = [x, *layer.parameters()]
+    gradients = [torch.autograd.grad(result.square().sum(), wanted) for result in (output, expected)]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_sparse_weights():
+    taken = torch.tensor([[True, True, True, True], [False, True, True, False], [True, True, True, True]])
+    logits = torch.tensor([[3.0, 1.0, 2.0, 0.5], [9.0, 0.0, 0.0, 9.0], [1.0, 1.0, 1.0, 1.0]])
+    weights = sparse(logits, taken, top=2)
+    torch.testing.assert_close(weights[0], torch.tensor([2 / 3, 0.0, 1 / 3, 0.0]))
+    torch.testing.assert_close(weights[1], torch.tensor([0.0, 0.5, 0.5, 0.0]))  # no more than two: softmax
+    torch.testing.assert_close(weights[2], torch.full((4,), 0.25))  # none stands out
+
+
+@pytest.mark.parametrize("make", [MemRNN, MemLSTM, partial(SAB, every=2), RelRNN])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_packed_batch_keeps_each_sequence_s_own_memory(make, bidirectional, backend):
+    """As long as that of the longest, with empty places first; going on from it is going on from one's own."""
+    layer = make(3, 5, bidirectional=bidirectional, **double)
+    sequences = [torch.randn(n, 3, **double) for n in (9, 4, 4, 1)]
+    more = [torch.randn(n, 3, **double) for n in (3, 3, 2, 1)]
+    _, state = layer(pack_sequence(sequences))
+    output, _ = layer(pack_sequence(more), state)
+    padded, _ = torch.nn.utils.rnn.pad_packed_sequence(output)
+    for b, (first, second) in enumerate(zip(sequences, more, strict=True)):
+        _, own = layer(first)
+        torch.testing.assert_close(padded[: len(second), b], layer(second, own)[0])
+
+
+@pytest.mark.parametrize("make", [RelRNN, RelLSTM, MemRNN, SAB])
+def test_step_by_step_is_the_whole(make, backend):
+    """Streaming: one step a call, 40 times, memory and gradients included."""
+    layer = make(3, 5, **double)
+    x = torch.randn(40, 2, 3, **double).requires_grad_()
+    whole, end = layer(x)
+    state, outputs = None, []
+    for x_t in x:
+        output, state = layer(x_t[None], state)
+        outputs.append(output)
+    streamed = torch.cat(outputs)
+    torch.testing.assert_close(streamed, whole)
+    for a, b in zip(state, end, strict=True):
+        torch.testing.assert_close(a, b)
+    G = torch.randn_like(whole)
+    wanted = [x, *layer.parameters()]
+    gradients = [torch.autograd.grad((o * G).sum(), wanted) for o in (streamed, whole)]
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_concatenation_starts_as_a_sum_and_learns():
+    layer = RelRNN(3, 5, combine="concatenate", **double)
+    plain = RelRNN(3, 5, **double)
+    plain.load_state_dict({k: v for k, v in layer.state_dict().items() if not k.endswith(".C")})
+    x = torch.randn(30, 2, 3, **double)
+    output = layer(x)[0]
+    torch.testing.assert_close(output, plain(x)[0])
+    output.sum().backward()
+    assert layer.cells[0].C.grad.ne(0).all()
+
+
+def test_learned_score_is_trained_by_the_attention_it_grants():
+    layer = RelRNN(3, 6, short=3, relevant=2, score="learned", **double)
+    score = layer.cells[0].memory.score
+    x = torch.randn(20, 2, 3, **double)
+    with torch.no_grad():
+        score.w.normal_()
+    layer(x)[0].square().sum().backward()
+    assert score.w.grad.ne(0).all()
+    assert score.b.grad.ne(0)
+    leaves = [score.w, score.b]
+
+    def run(w, b):
+        names = ("cells.0.memory.score.w", "cells.0.memory.score.b")
+        return torch.func.functional_call(layer, dict(zip(names, (w, b), strict=True)), (x,))[0]
+
+    assert torch.autograd.gradcheck(run, leaves)
+
+
+class Largest(Score):
+    """Keeps the states of the largest norm."""
+
+    def __init__(self, units):
+        super().__init__()
+
+    def forward(self, states, received):
+        return states.norm(dim=1)
+
+
+def test_any_score_decides_what_is_kept(backend):
+    layer = RelRNN(3, 6, short=3, relevant=4, score=Largest, **double)
+    output, state = layer(torch.randn(30, 2, 3, **double))
+    memory = contents(layer, state)
+    left = output[:-3].norm(dim=2)  # the last three are still in S
+    for b in range(2):
+        assert set(memory["times"][b].tolist()) == set(left[:, b].topk(4).indices.tolist())
+
+
+def test_what_is_relevant_stays_in_reach(backend):
+    """A state that everybody looks at survives a thousand steps, and gradients reach it there: R holds it."""
+    layer = RelRNN(2, 4, short=3, relevant=2, activation="identity", bias=False, recurrent="free", **double)
+    (cell,) = layer.cells
+    with torch.no_grad():
+        cell.cell.W.free[0].zero_()  # no recurrence: what gets through is attention's
+        cell.cell.U.copy_(torch.eye(4, 2))
+        cell.alignment.A.zero_()
+        cell.alignment.B.copy_(torch.eye(4))
+        cell.alignment.v.copy_(torch.tensor([5.0, 0, 0, 0]))
+    x = torch.zeros(1000, 1, 2, **double)
+    x[20, 0, 0] = 3.0
+    x.requires_grad_()
+    _, (h, s, _) = layer(x)
+    s.sum().backward()
+    share = x.grad[20, 0, 0].item()
+    assert share > 0.5
+    _, state = layer(x)
+    assert 20 in contents(layer, state)["times"][0].tolist()
+
+
+@pytest.mark.parametrize("make", [RNN, LSTM, GRU, NNRNN, NCGRU])
+def test_every_layer_takes_attention(make):
+    plain, attending = make(3, 6), make(3, 6, attention={"short": 2, "relevant": 1})
+    assert attending.state_sizes[: len(plain.state_sizes)] == plain.state_sizes
+    output, state = attending(torch.randn(9, 2, 3))
+    output.sum().backward()
+    assert all(p.grad is not None for p in attending.parameters())
+    assert len(state) == len(plain.state_sizes) + 2
+    assert attending.matrices().keys() == plain.matrices().keys()
+    assert torch.as_tensor(attending.penalty()).item() == pytest.approx(torch.as_tensor(plain.penalty()).item())
+
+
+def test_copies_and_pickles(tmp_path):
+    layer = SAB(3, 5)
+    x = torch.randn(25, 2, 3)
+    torch.testing.assert_close(copy.deepcopy(layer)(x)[0], layer(x)[0])
+    torch.save(layer, tmp_path / "layer.pt")
+    torch.testing.assert_close(torch.load(tmp_path / "layer.pt", weights_only=False)(x)[0], layer(x)[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"short": 0}, "expects short to be a whole number of at least 1; got 0"),
+        ({"short": True}, "expects short to be a whole number of at least 1; got True"),
+        ({"relevant": -1}, "expects relevant to be a whole number of at least 0; got -1"),
+        ({"score": "loud"}, "expects a score out of received, learned, or a function; got 'loud'"),
+        ({"alignment": "cosine"}, "expects alignment to be one of additive, dot; got 'cosine'"),
+        ({"combine": "times"}, "expects combine to be one of add, average, concatenate; got 'times'"),
+        ({"long": 3}, "attention has the options short, relevant, score, alignment, combine; got long"),
+    ],
+)
+def test_wrong_options_are_explained(options, message):
+    with pytest.raises(ValueError, match=message):
+        RNN(3, 5, attention=options)
+
+
+def test_wrong_sab_options_are_explained():
+    with pytest.raises(ValueError, match="SAB expects top to be a whole number of at least 1; got 0"):
+        SAB(3, 5, top=0)
+    with pytest.raises(ValueError, match="expects to keep each 1st, 2nd, … state; got every=0"):
+        SAB(3, 5, every=0)
+    layer = MemRNN(3, 5)
+    _, (h, s, memory) = layer(torch.randn(4, 2, 3))
+    with pytest.raises(ValueError, match=r"MemRNN expects a hidden state of shape"):
+        layer(torch.randn(4, 2, 3), (h, s, memory[..., :-1]))
+
+
+def test_a_state_that_is_nan_stays_nan(backend):
+    """A diverged run must look diverged: the softmax hides nothing."""
+    layer = RelRNN(3, 5, short=4, relevant=2, **double)
+    x = torch.randn(12, 2, 3, **double)
+    x[5, 0] = float("nan")
+    output, _ = layer(x)
+    assert output[5:, 0].isnan().all()
+    assert output[:, 1].isfinite().all()
