@@ -12,6 +12,7 @@ from pathlib import Path
 
 from steadygrad.experiments import SCALES, Recipe, every, load, summary
 from steadygrad.experiments.observer import OBSERVATIONS, PORTRAIT
+from steadygrad.experiments.transfer import TRANSFER
 from steadygrad.report import figures, portraits, runs, tables
 from steadygrad.training import RunDirectory
 
@@ -58,7 +59,9 @@ def collect(folder: Path) -> None:
             (target / "metrics.jsonl").write_text(text, "utf-8")
             for name in (PORTRAIT, OBSERVATIONS) if recipe.figures else ():
                 shutil.copy(run / name, target / name)
-            print(f"{target.relative_to(ROOT)}")
+            if (run / TRANSFER).exists():
+                shutil.copy(run / TRANSFER, target / TRANSFER)
+            print(target.relative_to(RESULTS.parent))
 
 
 def lines(rows: Iterable[dict]) -> str:

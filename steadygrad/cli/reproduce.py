@@ -61,6 +61,9 @@ def show(rows: list[dict], out: Path) -> None:
     folder = out / first["paper"] / first["table"]
     folder.mkdir(parents=True, exist_ok=True)
     show_table(f"{first['paper']}/{first['table']}: {first['caption']}", *tables.paper_header_and_rows(rows))
+    header, tests = tables.transfer_header_and_rows(rows)
+    if tests:
+        show_table("The same weights on other settings", header, tests)
     (folder / "table.md").write_text(tables.paper_table(rows), "utf-8")
     (folder / "table.json").write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
     for row in rows:

@@ -3,7 +3,7 @@
 import math
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from steadygrad.layers import LAYERS
 from steadygrad.tasks import TASKS
-from steadygrad.training import Settings
+from steadygrad.training import Settings, check_sizes
 from steadygrad.training.settings import check_type, refuse_unknown
 
 PAPERS = Path(__file__).parent / "papers"
@@ -23,6 +23,7 @@ SHARED = {
     "layer",
     "task",
     "train",
+    "transfer",
     "seeds",
     "metric",
     "attained",
@@ -34,6 +35,11 @@ SHARED = {
 }
 """what a row may say, and a table for all its rows"""
 OF_TABLE = {"caption", "figures"}
+OF_SCALE = {
+    "desk": ("layer", "task", "train", "transfer"),
+    "smoke": ("layer", "task", "train", "transfer"),
+    "defaults": ("layer", "task", "train"),
+}
 
 Table = Mapping[str, Any]
 
@@ -53,6 +59,9 @@ class Paper:
 class Recipe:
     """``published`` are numbers by metric, as printed; ``metric`` is the one that the table compares.
 
+    ``transfer`` is a key of the task with values on which the trained weights are tested too. Numbers printed of such a
+    test have the value behind the metric: {"accuracy": 1.0, "accuracy@200": 0.99}.
+
     ``scales`` holds what differs from the paper's setting on a desk, for a smoke test, and under ``defaults`` what
     somebody who trains without a paper in mind wants instead of it.
     """
@@ -63,6 +72,7 @@ class Recipe:
     layer: dict[str, Any]
     task: dict[str, Any]
     train: dict[str, Any]
+    transfer: dict[str, list[Any]] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
     metric: str = "loss"
     attained: str = "min"
@@ -91,7 +101,8 @@ class Recipe:
         """What ``scale`` changes, in words; empty if nothing."""
         changes = self.scales.get(scale, {})
         words = [f"{k} {v}" for table in ("layer", "task", "train") for k, v in changes.get(table, {}).items()]
-        return ", ".join(words)
+        tests = [f"tested on {k} {', '.join(map(str, v))}" for k, v in changes.get("transfer", {}).items()]
+        return ", ".join(words + tests)
 
     def settings(self, scale: str = "paper", seed: int | None = None) -> Settings:
         if scale not in SCALES:
@@ -103,7 +114,29 @@ class Recipe:
             "train": self.train | changes.get("train", {}),
             "seed": self.seeds[0] if seed is None else seed,
         }
-        return Settings.from_tables(tables, self.name if scale == "paper" else f"{self.name}, {scale} scale")
+        who = self.name if scale == "paper" else f"{self.name}, {scale} scale"
+        settings = Settings.from_tables(tables, who)
+        for change in self.transfers(scale):
+            check_transfer(f"{who}, transfer", settings, change)
+        return settings
+
+    def transfers(self, scale: str = "paper") -> list[dict[str, Any]]:
+        """What to change of the task for each test of the trained weights."""
+        tests = self.scales.get(scale, {}).get("transfer", self.transfer)
+        return [{key: value} for key, values in tests.items() for value in values]
+
+    def trained_on(self, scale: str = "paper") -> dict[str, Any]:
+        """What the tests of `transfers` change, as it was in training."""
+        task = self.task | self.scales.get(scale, {}).get("task", {})
+        return {key: task[key] for change in self.transfers(scale) for key in change}
+
+
+def check_transfer(who: str, settings: Settings, change: dict[str, Any]) -> None:
+    try:
+        other = replace(settings, task=settings.task | change).build_task()
+        check_sizes("the network", settings.build_task(), other)
+    except ValueError as error:
+        raise ValueError(f"{who}: {error}") from None
 
 
 def names() -> list[str]:
@@ -149,7 +182,7 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
     scales = {scale: merged.pop(scale, {}) for scale in ("desk", "smoke", "defaults")}
     for scale, changes in scales.items():
         need_table(f"{who} {scale}", changes)
-        refuse_unknown(f"{who} {scale}", changes, ["layer", "task", "train"])
+        refuse_unknown(f"{who} {scale}", changes, OF_SCALE[scale])
         for key, change in changes.items():
             need_table(f"{who} {scale}.{key}", change)
     for key in ("layer", "task", "train", "published"):
@@ -160,10 +193,18 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
     for key in ("layer", "task"):
         if "name" not in merged[key]:
             raise ValueError(f"{who} expects a {key} with a name")
+    for where, content in [(who, merged), *((f"{who} {scale}", changes) for scale, changes in scales.items())]:
+        if "transfer" in content:
+            need_tests(f"{where} transfer", content["transfer"], merged["task"])
+    tested = [str(value) for values in merged.get("transfer", {}).values() for value in values]
     for metric, value in merged["published"].items():
         merged["published"][metric] = number = check_type(f"{who} published", metric, value, float)
         if not math.isfinite(number):
             raise ValueError(f"{who} published expects {metric} to be finite; got {number}")
+        _, at, test = metric.partition("@")
+        if at and test not in tested:
+            known = ", ".join(tested) or "none"
+            raise ValueError(f"{who} published expects a value of transfer behind @, out of {known}; got {metric!r}")
     if merged.get("attained", "min") not in ("min", "max"):
         raise ValueError(f"{who} expects attained to be min or max; got {merged['attained']!r}")
     seeds = merged.get("seeds", [0])
@@ -180,6 +221,17 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
 def need_table(who: str, value: object) -> None:
     if not isinstance(value, dict):
         raise ValueError(f"{who} expects a table; got {value!r}")
+
+
+def need_tests(who: str, tests: Any, task: Table) -> None:
+    need_table(who, tests)
+    known = [key for key in task if key != "name"]
+    if len(tests) != 1 or not set(tests) <= set(known):
+        got = ", ".join(tests) or "none"
+        raise ValueError(f"{who} expects one key that the task gives, out of {', '.join(known)}; got {got}")
+    for key, values in tests.items():
+        if not isinstance(values, list) or not values or len(set(map(str, values))) < len(values):
+            raise ValueError(f"{who} expects {key} to be a list of different values; got {values!r}")
 
 
 def merge(shared: Table, own: Table) -> dict[str, Any]:

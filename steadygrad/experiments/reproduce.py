@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from steadygrad.experiments.recipe import Recipe
+from steadygrad.experiments.transfer import Change, tests, transfer, words
 from steadygrad.training import RunDirectory, RunError, Watch, train
 
 Watches = Callable[[Recipe, int], Sequence[Watch]]
@@ -47,13 +48,11 @@ def reproduce(
             if recipe.missing:
                 continue
             seed = seeds_of(recipe, seeds)[number]
+            directory = run_directory(recipe, seed, Path(out))
             try:
-                result = train(
-                    recipe.settings(scale, seed),
-                    run_directory(recipe, seed, Path(out)),
-                    resume=True,
-                    watches=watches(recipe, seed),
-                )
+                result = train(recipe.settings(scale, seed), directory, resume=True, watches=watches(recipe, seed))
+                if result["status"] != "interrupted" and (changes := recipe.transfers(scale)):
+                    transfer(RunDirectory(directory), changes, watches(recipe, seed))
             except RunError as error:
                 failures[recipe.name, seed] = str(error)
                 continue
@@ -69,7 +68,8 @@ def summary(
     recipe: Recipe, scale: str, seeds: Sequence[int], out: Path, failures: dict[tuple[str, int], str] | None = None
 ) -> dict[str, Any]:
     """A row of the table, from the run directories."""
-    runs = [outcome(recipe, seed, out, (failures or {}).get((recipe.name, seed))) for seed in seeds]
+    changes = recipe.transfers(scale)
+    runs = [outcome(recipe, seed, out, (failures or {}).get((recipe.name, seed)), changes) for seed in seeds]
     values = [run["value"] for run in runs if run["value"] is not None]
     return {
         "paper": recipe.paper,
@@ -87,6 +87,12 @@ def summary(
         "guessing_loss": next((run["guessing_loss"] for run in runs if run["guessing_loss"]), None),
         "published": recipe.published.get(recipe.metric),
         "ours": statistics.median(values) if values else None,
+        "trained_on": words(recipe.trained_on(scale)),
+        "transfer": [
+            {"name": words(change), "published": recipe.published.get(f"{recipe.metric}@{value}")}
+            for change in changes
+            for value in change.values()
+        ],
         "runs": [] if recipe.missing else runs,
         "seconds": sum(run["seconds"] or 0.0 for run in runs),
         "note": recipe.note,
@@ -94,7 +100,7 @@ def summary(
     }
 
 
-def outcome(recipe: Recipe, seed: int, out: Path, failure: str | None) -> dict[str, Any]:
+def outcome(recipe: Recipe, seed: int, out: Path, failure: str | None, changes: Sequence[Change]) -> dict[str, Any]:
     directory = RunDirectory(run_directory(recipe, seed, out))
     found = {
         "seed": seed,
@@ -103,6 +109,7 @@ def outcome(recipe: Recipe, seed: int, out: Path, failure: str | None) -> dict[s
         "parameters": None,
         "guessing_loss": None,
         "seconds": None,
+        "transfer": [],
     }
     result = directory.result() if failure is None else None
     if failure is not None:
@@ -128,4 +135,9 @@ def outcome(recipe: Recipe, seed: int, out: Path, failure: str | None) -> dict[s
         "parameters": result["parameters"],
         "guessing_loss": result["guessing_loss"],
         "seconds": result["wall_seconds"],
+        "transfer": [
+            {"name": words(test["task"]), "value": test.get(recipe.metric), "examples": test["examples"]}
+            for test in (tests(directory, result) if changes else [])
+            if test["task"] in changes
+        ],
     }

@@ -1,10 +1,12 @@
 """MemRNN and MemLSTM: attention over all past states (Bahdanau et al., 2015, as in Kerg et al., 2020)."""
 
-from typing import Any
+from typing import Unpack
 
 from torch import nn
 
+from steadygrad.layers.gru import GateSpecs
 from steadygrad.layers.lstm import LSTM
+from steadygrad.layers.recurrent import Common, with_attention
 from steadygrad.layers.relrnn import ORTHOGONAL_START
 from steadygrad.layers.rnn import RNN
 from steadygrad.matrices import Spec
@@ -26,7 +28,8 @@ class MemRNN(RNN):
         combine: str = "add",
         activation: str = "tanh",
         recurrent: Spec = ORTHOGONAL_START,
-        **options: Any,
+        bias: bool = True,
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(
             input_size,
@@ -34,9 +37,9 @@ class MemRNN(RNN):
             num_layers,
             activation=activation,
             recurrent=recurrent,
+            bias=bias,
             input_init=nn.init.xavier_normal_,
-            attention={"short": None, "alignment": alignment, "combine": combine},
-            **options,
+            **with_attention(self._name, common, {"short": None, "alignment": alignment, "combine": combine}),
         )
 
 
@@ -51,7 +54,18 @@ class MemLSTM(LSTM):
         *,
         alignment: str = "additive",
         combine: str = "add",
-        **options: Any,
+        recurrent: GateSpecs = "free",
+        bias: bool = True,
+        forget_bias: float | None = None,
+        **common: Unpack[Common],
     ) -> None:
-        attention = {"short": None, "alignment": alignment, "combine": combine}
-        super().__init__(input_size, hidden_size, num_layers, attention=attention, **options)
+        common = with_attention(self._name, common, {"short": None, "alignment": alignment, "combine": combine})
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            recurrent=recurrent,
+            bias=bias,
+            forget_bias=forget_bias,
+            **common,
+        )

@@ -26,6 +26,13 @@ class Common(TypedDict, total=False):
     dtype: torch.dtype | None
 
 
+def with_attention(who: str, common: Common, attention: AttentionSpec) -> Common:
+    """The common keywords of a layer that brings its attention along."""
+    if common.get("attention") is not None:
+        raise ValueError(f"{who} has an attention of its own; got another one: {common['attention']!r}")
+    return Common(**{**common, "attention": attention})
+
+
 class RecurrentLayer(nn.Module):
     """Base class: levels, directions, dropout, and every form of input that torch.nn.GRU takes.
 

@@ -1,12 +1,14 @@
 """RelRNN and RelLSTM: attention over the last states and those that proved relevant (Kerg et al., 2020)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
 from torch import nn
 
+from steadygrad.layers.gru import GateSpecs
 from steadygrad.layers.lstm import LSTM
 from steadygrad.layers.memory import Score
+from steadygrad.layers.recurrent import Common, with_attention
 from steadygrad.layers.rnn import RNN
 from steadygrad.matrices import Spec
 
@@ -35,7 +37,8 @@ class RelRNN(RNN):
         combine: str = "add",
         activation: str = "tanh",
         recurrent: Spec = ORTHOGONAL_START,
-        **options: Any,
+        bias: bool = True,
+        **common: Unpack[Common],
     ) -> None:
         attention = {"short": short, "relevant": relevant, "score": score, "alignment": alignment, "combine": combine}
         super().__init__(
@@ -44,9 +47,9 @@ class RelRNN(RNN):
             num_layers,
             activation=activation,
             recurrent=recurrent,
+            bias=bias,
             input_init=nn.init.xavier_normal_,
-            attention=attention,
-            **options,
+            **with_attention(self._name, common, attention),
         )
 
 
@@ -67,7 +70,19 @@ class RelLSTM(LSTM):
         score: str | Callable[[int], Score] = "received",
         alignment: str = "additive",
         combine: str = "add",
-        **options: Any,
+        recurrent: GateSpecs = "free",
+        bias: bool = True,
+        forget_bias: float | None = None,
+        **common: Unpack[Common],
     ) -> None:
         attention = {"short": short, "relevant": relevant, "score": score, "alignment": alignment, "combine": combine}
-        super().__init__(input_size, hidden_size, num_layers, attention=attention, **options)
+        common = with_attention(self._name, common, attention)
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            recurrent=recurrent,
+            bias=bias,
+            forget_bias=forget_bias,
+            **common,
+        )

@@ -1,7 +1,7 @@
 """SAB, sparse attentive backtracking: an LSTM that looks at a few of the states kept now and then (Ke et al., 2018)."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -9,8 +9,10 @@ from torch import Tensor
 from steadygrad.kernels import Steps
 from steadygrad.layers.attentive import AttentiveCell, Trace, softmax
 from steadygrad.layers.cell import Cell
+from steadygrad.layers.gru import GateSpecs
 from steadygrad.layers.lstm import LSTM
 from steadygrad.layers.memory import Contents, Everything
+from steadygrad.layers.recurrent import Common, with_attention
 
 
 def sparse(logits: Tensor, taken: Tensor, top: int) -> Tensor:
@@ -63,14 +65,24 @@ class SAB(LSTM):
         every: int = 10,
         top: int = 10,
         alignment: str = "additive",
-        **options: Any,
+        recurrent: GateSpecs = "free",
+        bias: bool = True,
+        forget_bias: float | None = None,
+        **common: Unpack[Common],
     ) -> None:
         if not isinstance(top, int) or isinstance(top, bool) or top < 1:
             raise ValueError(f"SAB expects top to be a whole number of at least 1; got {top!r}")
 
         def attention(cell: Cell) -> SABCell:
-            return SABCell(
-                cell, partial(Everything, every=every), alignment=alignment, normalise=partial(sparse, top=top)
-            )
+            memory, normalise = partial(Everything, every=every), partial(sparse, top=top)
+            return SABCell(cell, memory, alignment=alignment, normalise=normalise)
 
-        super().__init__(input_size, hidden_size, num_layers, attention=attention, **options)
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            recurrent=recurrent,
+            bias=bias,
+            forget_bias=forget_bias,
+            **with_attention(self._name, common, attention),
+        )

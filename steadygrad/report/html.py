@@ -102,6 +102,9 @@ def paper_section(papers: Sequence[PaperTable]) -> Section:
         first = paper.rows[0]
         title = f"{first['paper']}/{first['table']}: {first['caption']}"
         section.tables.append(Table(header, rows, title, tables.paper_notes(paper.rows)))
+        header, rows = tables.transfer_header_and_rows(paper.rows)
+        if rows:
+            section.tables.append(Table(header, rows, f"{first['paper']}/{first['table']}: on other settings"))
     return section
 
 

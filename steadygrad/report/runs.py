@@ -145,14 +145,23 @@ def check_table(rows: Any) -> None:
         raise TypeError("expected a list of rows")
     for row in rows:
         _ = [row[key] for key in TABLE_NEEDS]
-        if row["published"] is not None and not is_number(row["published"]):
-            raise TypeError("published is no number")
+        check_number(row["published"], "published")
+        for test in row.get("transfer", []):
+            _ = row["trained_on"], test["name"]
+            check_number(test["published"], "published")
         if not isinstance(row["runs"], list):
             raise TypeError("runs is no list")
         for run in row["runs"]:
             _ = [run[key] for key in RUN_NEEDS]
-            if run["value"] is not None and not is_number(run["value"]):
-                raise TypeError("value is no number")
+            check_number(run["value"], "value")
+            for test in run.get("transfer", []):
+                _ = test["name"], test["examples"]
+                check_number(test["value"], "value")
+
+
+def check_number(value: object, name: str) -> None:
+    if value is not None and not is_number(value):
+        raise TypeError(f"{name} is no number")
 
 
 def read(folder: Path) -> Run:

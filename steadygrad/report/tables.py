@@ -7,6 +7,8 @@ from typing import Any
 from steadygrad.report.runs import Run, labels
 
 Rows = list[list[str]]
+TRAINED = "trained: "
+"""before the setting that weights were trained on, where others stand beside it"""
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 1) -> str:
@@ -83,6 +85,32 @@ def paper_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], R
     return header, rows
 
 
+def transfer_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], Rows]:
+    """The same weights on settings they were not trained on: a column a setting, in it the paper's number / ours.
+
+    What they were trained on comes first. Empty if no row has such tests.
+    """
+    rows = [row for row in table if row.get("transfer")]
+    if not rows:
+        return [], []
+    printed = any(test["published"] is not None for row in rows for test in row["transfer"])
+    cells = [transfer_cells(row, printed) for row in rows]
+    columns = sorted(dict.fromkeys(name for found in cells for name in found), key=lambda name: TRAINED not in name)
+    corner = f"{rows[0]['metric']}: paper / ours" if printed else rows[0]["metric"]
+    body = [[row["row"], *(found.get(name, "") for name in columns)] for row, found in zip(rows, cells, strict=True)]
+    return [corner, *columns], body
+
+
+def transfer_cells(row: dict[str, Any], printed: bool) -> dict[str, str]:
+    """By column."""
+    values = {f"{TRAINED}{row['trained_on']}": (row["published"], [run["value"] for run in row["runs"]])}
+    for test in row["transfer"]:
+        done = [one for run in row["runs"] for one in run.get("transfer", []) if one["name"] == test["name"]]
+        values[test["name"]] = test["published"], [one["value"] for one in done]
+    found = {name: spread([v for v in ours if v is not None], number) for name, (_, ours) in values.items()}
+    return {name: f"{number(theirs)} / {found[name]}" for name, (theirs, _) in values.items()} if printed else found
+
+
 def ours(row: dict[str, Any]) -> str:
     if row["missing"]:
         return f"needs {row['missing']}"
@@ -120,13 +148,19 @@ def paper_table(table: Sequence[dict[str, Any]]) -> str:
     guesses = sorted({row["guessing_loss"] for row in table if row["guessing_loss"] is not None})
     guessing = f" Guessing: {', '.join(number(value) for value in guesses)}." if guesses else ""
     caption = f"{table[0]['caption']}.{guessing}"
-    return "\n".join([caption, "", markdown(*paper_header_and_rows(table)), "", *paper_notes(table)]) + "\n"
+    found = [paper_header_and_rows(table), transfer_header_and_rows(table)]
+    parts = [part for header, rows in found if rows for part in (markdown(header, rows), "")]
+    return "\n".join([caption, "", *parts, *paper_notes(table)]) + "\n"
 
 
 def paper_notes(table: Sequence[dict[str, Any]]) -> list[str]:
     """What a reader of the table must know."""
     attained = "smallest" if table[0]["attained"] == "min" else "largest"
     lines = [f"Ours: the {attained} value of all evaluations; of several seeds the median and the range."]
+    tests = [done for row in table for run in row["runs"] for done in run.get("transfer", [])]
+    counts = ", ".join(map(str, sorted({done["examples"] for done in tests})))
+    if tests:
+        lines.append(f"Tests on other settings: weights of the lowest validation loss, {counts} sequences a number.")
     reduced = {(row["scale"], row["reduced"]) for row in table if row["reduced"] and row["runs"]}
     lines += [f"Scale {scale}: {words}." for scale, words in sorted(reduced)]
     lines += [f"- {row['row']}: {row['note']}" for row in table if row["note"]]

@@ -2,7 +2,7 @@
 
 from steadygrad.training.data import Batches, stream
 from steadygrad.training.directory import RunDirectory, RunError, finite
-from steadygrad.training.evaluate import evaluate, evaluate_run, load_model, parameter_count
+from steadygrad.training.evaluate import check_sizes, evaluate, evaluate_run, load_model, parameter_count
 from steadygrad.training.loop import Trainer, Watch, train
 from steadygrad.training.optimizers import TensorFlowRMSprop, make_optimizer
 from steadygrad.training.progress import ShowProgress, TensorBoard
@@ -19,6 +19,7 @@ __all__ = [
     "Train",
     "Trainer",
     "Watch",
+    "check_sizes",
     "evaluate",
     "evaluate_run",
     "finite",

@@ -1,6 +1,7 @@
 """How good a model is on data it was not trained on."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -11,12 +12,25 @@ from steadygrad.training.data import stream
 from steadygrad.training.directory import BEST, LAST, RunDirectory, RunError
 from steadygrad.training.settings import Settings
 
+AT_ONCE = 25_000
+"""time steps of all sequences of a batch together, which is what memory grows with"""
+
 
 @torch.no_grad()
 def evaluate(
-    model: SequenceModel, task: Task, examples: int, *, seed: int = 0, split: str = "valid", batch: int = 100
+    model: SequenceModel,
+    task: Task,
+    examples: int,
+    *,
+    seed: int = 0,
+    split: str = "valid",
+    batch: int = 100,
+    progress: Callable[[int], object] = lambda done: None,
 ) -> dict[str, float]:
-    """Loss and metrics, means over ``examples`` sequences. The same seed and split are the same sequences."""
+    """Loss and metrics, means over ``examples`` sequences. The same seed, split and batch are the same sequences.
+
+    ``progress`` hears after every batch how many sequences are done.
+    """
     was_training = model.training
     model.eval()
     try:
@@ -29,6 +43,7 @@ def evaluate(
             outputs = model(inputs)
             found = {"loss": task.loss(outputs, targets).item(), **task.metrics(outputs, targets)}
             sums.update({key: value * size for key, value in found.items()})
+            progress(begin + size)
         return {key: value / examples for key, value in sums.items()}
     finally:
         model.train(was_training)
@@ -48,9 +63,7 @@ def load_model(
     own = directory.settings()
     settings = settings or own
     task, trained = settings.build_task(), own.build_task()
-    sizes = [(other.input_size, other.output_size) for other in (task, trained)]
-    if sizes[0] != sizes[1]:
-        raise ValueError(f"{directory} was trained for {sizes[1]} inputs and outputs; this task has {sizes[0]}")
+    check_sizes(str(directory), trained, task)
     model = settings.build_model(task)
     try:
         model.load_state_dict(directory.load_weights(files[weights]))
@@ -59,9 +72,22 @@ def load_model(
     return model, task, settings
 
 
+def check_sizes(who: str, trained: Task, other: Task) -> None:
+    """Whether weights for one task fit the other."""
+    own, wanted = ((task.input_size, task.output_size) for task in (trained, other))
+    if own != wanted:
+        raise ValueError(f"{who} was trained for {own} inputs and outputs; this task has {wanted}")
+
+
 def evaluate_run(
-    directory: RunDirectory, settings: Settings, *, weights: str = "best", examples: int = 1000, batch: int = 100
+    directory: RunDirectory,
+    settings: Settings,
+    *,
+    weights: str = "best",
+    examples: int = 1000,
+    progress: Callable[[int], object] = lambda done: None,
 ) -> dict[str, float]:
     """A run's weights on ``settings``, which may differ from its own in the task, on sequences it has not met."""
     model, task, _ = load_model(directory, settings, weights)
-    return evaluate(model, task, examples, seed=settings.seed, split="test", batch=batch)
+    batch = max(1, min(100, AT_ONCE // task.steps))
+    return evaluate(model, task, examples, seed=settings.seed, split="test", batch=batch, progress=progress)

@@ -39,6 +39,9 @@ class Watch:
 
     def end(self, trainer: "Trainer", result: dict[str, Any]) -> None: ...
 
+    def tested(self, what: str, done: int, total: int) -> None:
+        """Comes when a trained run is tested: at first, with nothing done, and then batch by batch, in time steps."""
+
     def close(self) -> None:
         """Comes last, however the run ended."""
 

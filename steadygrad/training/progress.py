@@ -1,6 +1,7 @@
 """Shows a run as it goes: a live line on a terminal, now and then a plain one elsewhere."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -28,34 +29,42 @@ class ShowProgress(Watch):
         self.first = 0
 
     def begin(self, trainer: Trainer) -> None:
-        self.begun = self.spoken = time.perf_counter()
-        self.first, self.found = trainer.step, trainer.final or {}
+        self.found = trainer.final or {}
         if self.note:
             self.say(self.note)
-        if self.first:
-            self.say(f"{self.prefix}going on from update {self.first}")
+        if trainer.step:
+            self.say(f"{self.prefix}going on from update {trainer.step}")
+        self.start(trainer.step, trainer.options.steps)
+
+    def update(self, trainer: Trainer, loss: float) -> None:
+        self.loss = loss
+        self.show(trainer.step, trainer.options.steps, lambda: self.words(trainer))
+
+    def tested(self, what: str, done: int, total: int) -> None:
+        if not done:
+            self.start(done, total)
+        self.show(done, total, lambda: f"time steps tested  {what}")
+
+    def start(self, done: int, total: int) -> None:
+        self.begun = self.spoken = time.perf_counter()
+        self.first = done
         if self.console.is_terminal:
             words = [TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[words]")]
             columns = words[0], BarColumn(bar_width=24), words[1]
             self.live = Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True)
-            self.bar = self.live.add_task(
-                self.label or "training", total=trainer.options.steps, completed=trainer.step, words=""
-            )
+            self.bar = self.live.add_task(self.label or "training", total=total, completed=done, words="")
             self.live.start()
 
-    def update(self, trainer: Trainer, loss: float) -> None:
-        self.loss = loss
+    def show(self, done: int, total: int, words: Callable[[], str]) -> None:
         now = time.perf_counter()
         if self.live is not None and self.bar is not None:
             if now - self.spoken > 0.1:
                 self.spoken = now
-                self.live.update(self.bar, completed=trainer.step, words=self.words(trainer))
+                self.live.update(self.bar, completed=done, words=words())
         elif now - self.spoken > QUIET_SECONDS:
             self.spoken = now
-            left = (trainer.options.steps - trainer.step) / max(self.rate(trainer), 1e-9)
-            self.say(
-                f"{self.prefix}{trainer.step}/{trainer.options.steps}  {self.words(trainer)}  {duration(left)} left"
-            )
+            left = (total - done) / max(self.rate(done), 1e-9)
+            self.say(f"{self.prefix}{done}/{total}  {words()}  {duration(left)} left")
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -72,15 +81,15 @@ class ShowProgress(Watch):
     def prefix(self) -> str:
         return f"{self.label}: " if self.label else ""
 
-    def rate(self, trainer: Trainer) -> float:
-        return (trainer.step - self.first) / max(time.perf_counter() - self.begun, 1e-9)
+    def rate(self, done: int) -> float:
+        return (done - self.first) / max(time.perf_counter() - self.begun, 1e-9)
 
     def words(self, trainer: Trainer) -> str:
         score = trainer.task.score
         parts = [] if self.loss is None else [f"loss {self.loss:.3g}"]
         if score in self.found and score != "loss":
             parts.append(f"{score} {self.found[score]:.4g}")
-        return "  ".join([*parts, f"{self.rate(trainer):.0f} updates/s"])
+        return "  ".join([*parts, f"{self.rate(trainer.step):.0f} updates/s"])
 
 
 class TensorBoard(Watch):

@@ -17,6 +17,7 @@ from steadygrad.cli.common import dotted, parse
 from steadygrad.cli.evaluate import variants
 from steadygrad.cli.main import VERBS, main
 from steadygrad.layers import LAYERS
+from steadygrad.report import tables
 from steadygrad.tasks import TASKS
 from steadygrad.training import ShowProgress, Train
 
@@ -460,6 +461,24 @@ def test_reproduce_prints_a_table_and_writes_it(run, tmp_path):
     code, again, _ = run("reproduce", "demo/copy/lstm", "--scale", "smoke", "--out", "there", "--threads", "1")
     assert (code, again) == (0, out)
     assert metrics.stat().st_mtime_ns == before  # not done again
+
+
+def test_reproduce_shows_the_weights_on_other_settings(run, tmp_path):
+    command = ("reproduce", "relrnn-2020/transfer-copy/lstm", "--scale", "smoke", "--out", "there", "--threads", "1")
+    code, out, err = run(*command)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    place = lines.index("The same weights on other settings")
+    assert lines[place + 1].split() == ["accuracy", "trained:", "delay", "10", "delay", "12"]
+    folder = tmp_path / "there" / "relrnn-2020" / "transfer-copy"
+    (found,) = json.loads((folder / "table.json").read_text("utf-8"))
+    numbers = found["ours"], found["runs"][0]["transfer"][0]["value"]
+    assert lines[place + 2].split() == ["lstm", *map(tables.number, numbers)]
+    assert "| accuracy | trained: delay 10 | delay 12 |" in (folder / "table.md").read_text("utf-8")
+    tested = folder / "lstm" / "seed-0" / "transfer.json"
+    before = tested.stat().st_mtime_ns
+    assert run(*command)[:2] == (0, out)
+    assert tested.stat().st_mtime_ns == before  # not done again
 
 
 def test_a_row_that_fails_says_why_and_the_others_run(run, tmp_path):

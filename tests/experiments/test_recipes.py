@@ -46,7 +46,7 @@ def test_what_is_missing_is_said(recipe):
 
 def test_rivals_that_are_not_written_yet_are_listed():
     """Each is a name of the design, so no slip of the pen hides among them."""
-    rivals = {"eurnn", "goru", "svdrnn", "ornn", "full-urnn"}
+    rivals = {"eurnn", "goru", "svdrnn", "ornn", "full-urnn", "memrnn", "sab", "relrnn", "rellstm"}
     assert rivals <= {recipe.layer["name"] for recipe in RECIPES.values()}
     assert {recipe.layer["name"] for recipe in RECIPES.values()} <= rivals | set(LAYERS)
 
@@ -203,6 +203,96 @@ def test_nnrnn_table_2(row, hidden, lr, lr_orth, smoothing, pull, decay, init):
     assert (train["smoothing"], train.get("decay_transients")) == (smoothing, decay)
 
 
+TRANSFER_COPY = {  # table 1 in percent; T = 100, 200, 400, 2000, 5000
+    "orth-rnn": (99, 4, 16, 10, 0),
+    "exprnn": (100, 86, 73, 58, 50),
+    "memrnn": (99, 99, 99, 92, None),
+    "relrnn": (100, 99, 99, 99, 99),
+    "lstm": (99, 64, 48, 19, 14),
+    "h-detach": (100, 91, 77, 51, 42),
+    "sab": (99, 95, 95, 95, 95),
+    "rellstm": (100, 99, 99, 99, 99),
+}
+DENOISE = {  # table 2; T = 100, 300, 500, 1000, 2000
+    "orth-rnn": (90, 71, 61, 29, 3),
+    "exprnn": (34, 25, 20, 16, 11),
+    "memrnn": (99, 99, 99, 99, None),
+    "relrnn": (100, 99, 99, 99, 99),
+    "lstm": (82, 41, 33, 21, 15),
+    "goru": (92, 93, 91, 93, 73),
+    "sab": (99, 99, 99, 99, 99),
+    "rellstm": (100, 99, 99, 99, 99),
+}
+COPY = {  # appendix B.4, table 2; T = 100, 200, 300, 500, 1000, 2000
+    "lstm": (100, 100, 100, 12, 12, 12),
+    "orth-rnn": (100, 100, 100, 100, 80, 11),
+    "exprnn": (100, 100, 100, 100, 100, 100),
+    "memrnn": (100, 100, 100, 100, 100, None),
+    "sab": (100, 100, 100, 100, 100, 100),
+    "relrnn": (100, 100, 100, 100, 100, 100),
+    "rellstm": (100, 100, 100, 100, 100, 100),
+}
+TUNED = {  # appendix B.4, tables 3 and 4: optimizer, lr, activation, ν, ρ
+    "transfer-copy": {
+        "orth-rnn": ("rmsprop", 2e-4, "modrelu", None, None),
+        "exprnn": ("rmsprop", 2e-4, "modrelu", None, None),
+        "lstm": ("adam", 2e-4, None, None, None),
+        "relrnn": ("adam", 2e-4, "tanh", 10, 10),
+    },
+    "denoise": {
+        "orth-rnn": ("rmsprop", 2e-4, "modrelu", None, None),
+        "exprnn": ("rmsprop", 2e-4, "modrelu", None, None),
+        "lstm": ("adam", 2e-4, None, None, None),
+        "goru": ("rmsprop", 1e-3, None, None, None),
+        "relrnn": ("rmsprop", 2e-4, "modrelu", 10, 10),
+    },
+}
+TUNED["copy"] = TUNED["transfer-copy"]
+
+
+def test_relrnn_table_1():
+    found = {recipe.row: recipe for recipe in select("relrnn-2020/transfer-copy")}
+    assert set(found) == set(TRANSFER_COPY)
+    for name, values in TRANSFER_COPY.items():
+        keys = ("accuracy", "accuracy@200", "accuracy@400", "accuracy@2000", "accuracy@5000")
+        printed = {key: value / 100 for key, value in zip(keys, values, strict=True) if value is not None}
+        assert found[name].published == pytest.approx(printed, abs=1e-12)
+        assert found[name].trained_on() == {"delay": 100}
+        assert found[name].transfers() == [{"delay": T} for T in (200, 400, 2000, 5000)]
+    assert "out of memory" in found["memrnn"].note
+
+
+@pytest.mark.parametrize(
+    ("table", "lines", "delays"),
+    [("denoise", DENOISE, (100, 300, 500, 1000, 2000)), ("copy", COPY, (100, 200, 300, 500, 1000, 2000))],
+)
+def test_relrnn_tables_by_delay(table, lines, delays):
+    found = {recipe.row: recipe for recipe in select(f"relrnn-2020/{table}")}
+    assert set(found) == {f"{name}-{T}" for name in lines for T in delays}
+    for name, values in lines.items():
+        for T, value in zip(delays, values, strict=True):
+            recipe = found[f"{name}-{T}"]
+            assert recipe.task["delay"] == T
+            assert recipe.published == ({} if value is None else {"accuracy": pytest.approx(value / 100, abs=1e-12)})
+            assert ("out of memory" in recipe.note) == (value is None)
+
+
+@pytest.mark.parametrize("table", TUNED)
+def test_relrnn_tables_3_and_4(table):
+    for recipe in select(f"relrnn-2020/{table}"):
+        layer, train = recipe.layer, recipe.train
+        assert (layer["hidden_size"], train["batch"], train["clip"], train["steps"]) == (128, 10, 1.0, 200_000)
+        assert (recipe.metric, recipe.attained) == ("accuracy", "max")
+        if tuned := TUNED[table].get(recipe.row.rstrip("0123456789").rstrip("-")):
+            chosen = layer.get("activation"), layer.get("short"), layer.get("relevant")
+            assert (train["optimizer"], train["lr"], *chosen) == tuned
+
+
+def test_relrnn_tradeoff_changes_one_memory_at_a_time():
+    sizes = [(recipe.layer["short"], recipe.layer["relevant"]) for recipe in select("relrnn-2020/tradeoff")]
+    assert sizes == [(15, rho) for rho in (3, 8, 18, 25)] + [(nu, 15) for nu in (3, 8, 18, 25)]
+
+
 # reading
 
 HEADER = '[paper]\ntitle = "a paper"\n'
@@ -248,7 +338,76 @@ def test_a_scale_changes_key_by_key():
     assert recipe.settings("paper").train.steps == 5
 
 
-KNOWN = "attained, (caption, )?defaults, desk, layer, metric, note, parameters, published, seeds, smoke, task, train"
+def test_weights_are_tested_on_other_settings_too():
+    table = TABLE + "transfer = { delay = [6, 9] }\nsmoke = { transfer = { delay = [2] } }\n"
+    own = '[table.own]\nlayer = { name = "lstm", hidden_size = 4 }\ntransfer = { delay = [12] }\n'
+    inherits, overrides = read("paper", HEADER + table + ROW + own).recipes
+    assert inherits.transfers() == inherits.transfers("desk") == [{"delay": 6}, {"delay": 9}]
+    assert inherits.transfers("smoke") == [{"delay": 2}]
+    assert inherits.trained_on() == {"delay": 3}
+    assert overrides.transfers() == [{"delay": 12}]
+    assert (inherits.reduced("smoke"), inherits.reduced("paper")) == ("tested on delay 2", "")
+    (plain,) = read("paper", WHOLE).recipes
+    assert (plain.transfers(), plain.trained_on()) == ([], {})
+
+
+def test_a_number_printed_of_a_test_names_it():
+    numbers = 'transfer = { delay = [6, 9] }\npublished = { accuracy = 1, "accuracy@9" = 0.5 }\nmetric = "accuracy"\n'
+    (recipe,) = read("paper", WHOLE + numbers + 'attained = "max"\n').recipes
+    assert recipe.published == {"accuracy": 1.0, "accuracy@9": 0.5}
+    assert (recipe.metric, recipe.attained) == ("accuracy", "max")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("transfer = 5", r"\[table.row\] transfer expects a table; got 5"),
+        ("transfer = {}", r"\[table.row\] transfer expects one key that the task gives, out of delay; got none"),
+        ("transfer = { dealy = [6] }", r"transfer expects one key that the task gives, out of delay; got dealy"),
+        ("transfer = { name = [6] }", r"transfer expects one key that the task gives, out of delay; got name"),
+        ("transfer = { delay = [6], length = [2] }", r"transfer expects one key .*; got delay, length"),
+        ("transfer = { delay = [] }", r"transfer expects delay to be a list of different values; got \[\]"),
+        ("transfer = { delay = 6 }", r"transfer expects delay to be a list of different values; got 6"),
+        ("transfer = { delay = [6, 6] }", r"transfer expects delay to be a list of different values; got \[6, 6\]"),
+        ("desk = { transfer = { delay = [] } }", r"\[table.row\] desk transfer expects delay to be a list"),
+        ("smoke = { transfer = 5 }", r"\[table.row\] smoke.transfer expects a table; got 5"),
+        (
+            "defaults = { transfer = { delay = [6] } }",
+            r"\[table.row\] defaults: unknown key 'transfer'; known: layer, task, train$",
+        ),
+        (
+            'transfer = { delay = [6] }\npublished = { "loss@7" = 1 }',
+            r"\[table.row\] published expects a value of transfer behind @, out of 6; got 'loss@7'",
+        ),
+        ('published = { "loss@7" = 1 }', r"published expects a value of transfer behind @, out of none; got 'loss@7'"),
+    ],
+)
+def test_wrong_tests_are_explained(text, message):
+    with pytest.raises(ValueError, match=rf"^paper.toml .*{message}"):
+        read("paper", WHOLE + text + "\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('transfer = { delay = ["6"] }', "paper/table/row, transfer: task copy expects delay to be a whole number"),
+        ("transfer = { delay = [0] }", "paper/table/row, transfer: Copy expects delay .* of at least 1; got 0"),
+        (
+            "task = { symbols = 8 }\ntransfer = { symbols = [4] }",
+            r"row, transfer: the network was trained for \(10, 9\) inputs and outputs; this task has \(6, 5\)",
+        ),
+    ],
+)
+def test_tests_that_the_task_refuses_are_explained(text, message):
+    (recipe,) = read("paper", WHOLE + text + "\n").recipes
+    with pytest.raises(ValueError, match=message):
+        recipe.settings("paper")
+
+
+KNOWN = (
+    "attained, (caption, )?defaults, desk, layer, metric, note, parameters, published, seeds, smoke, "
+    "task, train, transfer"
+)
 
 
 @pytest.mark.parametrize(
@@ -263,11 +422,11 @@ KNOWN = "attained, (caption, )?defaults, desk, layer, metric, note, parameters, 
         (WHOLE + 'caption = "mine"\n', r"paper.toml \[table.row\]: unknown key 'caption'; known: "),
         (
             WHOLE + "desk = { trian = { steps = 1 } }\n",
-            r"paper.toml \[table.row\] desk: unknown key 'trian'; known: layer, task, train$",
+            r"paper.toml \[table.row\] desk: unknown key 'trian'; known: layer, task, train, transfer$",
         ),
         (
             HEADER + TABLE + "smoke = { seeds = [1] }\n" + ROW,
-            r"paper.toml \[table.row\] smoke: unknown key 'seeds'; known: layer, task, train$",
+            r"paper.toml \[table.row\] smoke: unknown key 'seeds'; known: layer, task, train, transfer$",
         ),
         (HEADER + TABLE + '[table.row]\nnote = "x"\n', r"paper.toml \[table.row\] expects a layer with a name"),
         (
@@ -332,7 +491,7 @@ def test_merge_goes_down_into_tables():
 
 
 def test_every_paper_has_a_title_and_rows():
-    assert {"demo", "enrnn-2020", "ncgru-2022", "nnrnn-2019"} <= set(names())
+    assert {"demo", "enrnn-2020", "ncgru-2022", "nnrnn-2019", "relrnn-2020"} <= set(names())
     for name in names():
         assert load(name).title
         assert load(name).recipes == tuple(select(name))

@@ -3,13 +3,14 @@
 import json
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from steadygrad.experiments import reproduce, seeds_of, summary
 from steadygrad.experiments.recipe import read
 from steadygrad.experiments.reproduce import run_directory
-from steadygrad.training import RunDirectory, Watch
+from steadygrad.training import RunDirectory, Watch, evaluate_run
 
 PAPER = """
 [table]
@@ -141,6 +142,154 @@ def test_what_is_half_done_goes_on(tmp_path):
     assert [row["ours"] for row in smoke(ALL, stopped)] == [row["ours"] for row in smoke(ALL, whole)]
     for recipe in (RNN, GRU):
         assert logged(recipe, 0, stopped) == logged(recipe, 0, whole)
+
+
+# testing on other settings
+
+TRAINED = "smoke = { task = { delay = 2 }"
+
+
+def with_tests(delays):
+    """The recipe of the first row, tested on these delays, with a number printed for the first."""
+    text = PAPER.replace(TRAINED, f"transfer = {{ delay = {delays} }}\n{TRAINED}")
+    return read("paper", text.replace("accuracy = 0.75", f'accuracy = 0.75, "accuracy@{delays[0]}" = 0.25')).recipes[0]
+
+
+def written(recipe, out, seed=0):
+    return json.loads((run_directory(recipe, seed, out) / "transfer.json").read_text("utf-8"))
+
+
+def test_the_best_weights_are_tested_on_other_settings(tmp_path):
+    recipe = with_tests([4, 9])
+    (row,) = smoke([recipe], tmp_path, seeds=2)
+    assert row["trained_on"] == "delay 2"
+    assert row["transfer"] == [{"name": "delay 4", "published": 0.25}, {"name": "delay 9", "published": None}]
+    for run in row["runs"]:
+        directory = RunDirectory(run_directory(recipe, run["seed"], tmp_path))
+        own = directory.settings()
+        for delay, found in zip((4, 9), run["transfer"], strict=True):
+            numbers = evaluate_run(directory, replace(own, task=own.task | {"delay": delay}), examples=4)
+            assert found == {"name": f"delay {delay}", "value": numbers["accuracy"], "examples": 4}
+        content = written(recipe, tmp_path, run["seed"])
+        assert (content["weights"], content["step"]) == ("best", directory.result()["best"]["step"])
+        assert [test["task"] for test in content["tests"]] == [{"delay": 4}, {"delay": 9}]
+    assert row["ours"] == sum(run["value"] for run in row["runs"]) / 2  # as without the tests
+
+
+def test_rows_without_tests_write_none(tmp_path):
+    (row,) = smoke([RNN], tmp_path)
+    assert (row["transfer"], row["trained_on"], row["runs"][0]["transfer"]) == ([], "", [])
+    assert not list(tmp_path.rglob("transfer.json"))
+
+
+def test_printed_numbers_of_a_missing_layer_are_kept():
+    recipe = replace(with_tests([4]), layer={"name": "unheard-of"})
+    row = summary(recipe, "smoke", [0], Path("nowhere"))
+    assert (row["transfer"], row["runs"]) == ([{"name": "delay 4", "published": 0.25}], [])
+
+
+class Hears:
+    """What was tested, as (what, time steps done, of all)."""
+
+    def __init__(self):
+        self.seen, self.closed = [], 0
+
+    def __call__(self, recipe, seed):
+        watch = Watch()
+        watch.tested = lambda *words: self.seen.append(words)
+        watch.close = self.close
+        return [watch]
+
+    def close(self):
+        self.closed += 1
+
+
+def test_what_is_tested_is_not_tested_again(tmp_path):
+    first = smoke([with_tests([4, 9])], tmp_path)
+    before, tests = contents(tmp_path), Hears()
+    assert smoke([with_tests([4, 9])], tmp_path, watches=tests) == first
+    (fewer,) = smoke([with_tests([9])], tmp_path, watches=tests)
+    assert fewer["runs"][0]["transfer"] == first[0]["runs"][0]["transfer"][1:]
+    assert tests.seen == []
+    assert contents(tmp_path) == before
+
+
+def test_of_other_settings_only_what_is_new_is_tested(tmp_path):
+    (first,) = smoke([with_tests([4, 9])], tmp_path)
+    tests = Hears()
+    (row,) = smoke([with_tests([9, 6])], tmp_path, watches=tests)
+    assert {what for what, *_ in tests.seen} == {"delay 6"}
+    assert [test["task"]["delay"] for test in written(RNN, tmp_path)["tests"]] == [4, 9, 6]
+    assert row["runs"][0]["transfer"][0] == first["runs"][0]["transfer"][1]
+    assert [test["name"] for test in row["transfer"]] == ["delay 9", "delay 6"]
+
+
+def test_who_watches_hears_how_far_the_tests_are(tmp_path):
+    """In time steps, as long sequences take longer; copy has delay + 4 of them here."""
+    tests = Hears()
+    smoke([with_tests([4, 9])], tmp_path, watches=tests)
+    total = 4 * 8 + 4 * 13
+    assert tests.seen == [
+        ("delay 4", 0, total),
+        ("delay 4", 4 * 8, total),
+        ("delay 9", 4 * 8, total),
+        ("delay 9", total, total),
+    ]
+    assert tests.closed == 2  # after training and after the tests
+
+
+def test_new_best_weights_are_tested_again(tmp_path):
+    recipe = with_tests([4])
+    smoke([recipe], tmp_path)
+    path = run_directory(recipe, 0, tmp_path) / "transfer.json"
+    fresh = written(recipe, tmp_path)
+    path.write_text(json.dumps(fresh | {"step": 0, "tests": [fresh["tests"][0] | {"accuracy": 9.0}]}))
+    assert summary(recipe, "smoke", [0], tmp_path)["runs"][0]["transfer"] == []
+    smoke([recipe], tmp_path)
+    assert written(recipe, tmp_path) == fresh
+
+
+def test_tests_that_were_stopped_go_on(tmp_path):
+    class Impatient(Watch):
+        def tested(self, what, done, total):
+            if what == "delay 9":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        smoke([with_tests([4, 9])], tmp_path, watches=lambda recipe, seed: [Impatient()])
+    assert [test["task"]["delay"] for test in written(RNN, tmp_path)["tests"]] == [4]
+    tests = Hears()
+    smoke([with_tests([4, 9])], tmp_path, watches=tests)
+    assert {what for what, *_ in tests.seen} == {"delay 9"}
+
+
+def test_a_run_that_never_was_evaluated_is_not_tested(tmp_path):
+    recipe = replace(with_tests([4]), train=RNN.train | {"max_loss": 1e-6})
+    (row,) = smoke([recipe], tmp_path)
+    assert (row["runs"][0]["status"], row["runs"][0]["transfer"]) == ("diverged", [])
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "3", "{}", '{"tests": [3], "step": 3}', '{"tests": [{"task": {"delay": 4}}]}']
+)
+def test_tests_that_were_altered_are_named(content, tmp_path):
+    smoke([with_tests([4])], tmp_path)
+    (run_directory(RNN, 0, tmp_path) / "transfer.json").write_text(content)
+    (row,) = smoke([with_tests([4])], tmp_path)
+    assert row["runs"][0]["status"] == "failed"
+    assert "transfer.json is not what transfer writes" in row["runs"][0]["why"]
+
+
+def test_a_loss_that_is_no_number_is_null(tmp_path):
+    """A network may explode on sequences longer than its own."""
+    smoke([RNN], tmp_path)
+    directory = RunDirectory(run_directory(RNN, 0, tmp_path))
+    weights = directory.load_weights("model.safetensors")
+    weights["readout.bias"].fill_(float("nan"))
+    directory.save_weights("model.safetensors", weights)
+    (row,) = smoke([replace(with_tests([4]), metric="loss")], tmp_path)
+    assert [test["loss"] for test in written(RNN, tmp_path)["tests"]] == [None]
+    assert row["runs"][0]["transfer"] == [{"name": "delay 4", "value": None, "examples": 4}]
 
 
 # what fails

@@ -702,6 +702,21 @@ def test_a_real_table_stands_on_the_page(page):
     assert next(row for row in parsed.rows if row[0] == "rival")[3] == "needs layer unheard-of"
 
 
+def test_the_weights_on_other_settings_stand_below(tmp_path):
+    write_run(tmp_path / "run")
+    tests = {"trained_on": "delay 5", "transfer": [{"name": "delay 9", "published": 0.75}]}
+    row = paper_row(**tests)
+    row["runs"][0]["transfer"] = [{"name": "delay 9", "value": 0.25, "examples": 20}]
+    write_table(tmp_path, row)
+    parsed = whole(page_of(tmp_path))
+    assert parsed.all("caption")[:2] == ["p/t: Copy", "p/t: on other settings"]
+    assert parsed.rows[2:4] == [
+        ["loss: paper / ours", "trained: delay 5", "delay 9"],
+        ["gru", "0.5 / 0.5", "0.75 / 0.25"],
+    ]
+    assert any("20 sequences a number" in text for text in parsed.all("p"))
+
+
 def altered():
     """What a table may hold after somebody had it in an editor."""
     row = paper_row()
@@ -714,6 +729,16 @@ def altered():
     for value in (None, 3, "x", [3]):
         found[f"runs {value}"] = json.dumps([row | {"runs": value}])
     found["published a word"] = json.dumps([row | {"published": "high"}])
+    test, done = {"name": "delay 9", "published": 0.5}, {"name": "delay 9", "value": 0.5, "examples": 20}
+    for key in test:
+        found[f"a test without {key}"] = json.dumps(
+            [row | {"trained_on": "x", "transfer": [{k: v for k, v in test.items() if k != key}]}]
+        )
+    found["tests of what was trained on nothing"] = json.dumps([row | {"transfer": [test]}])
+    for key in done:
+        cut = {k: v for k, v in done.items() if k != key}
+        found[f"a done test without {key}"] = json.dumps([row | {"runs": [run | {"transfer": [cut]}]}])
+    found["tests 3"] = json.dumps([row | {"transfer": 3}])
     found["value a word"] = json.dumps([row | {"runs": [run | {"value": "high"}]}])
     return dict(sorted(found.items()))
 

@@ -186,6 +186,70 @@ def test_a_smoke_test_is_not_taken_for_more():
     assert "desk" not in text
 
 
+# the same weights on other settings
+
+
+def transfer_row(row="lstm", theirs=(0.64, None), ours=((0.5, 0.25),), **rest):
+    """Trained on delay 100, with accuracy 0.99 printed for it; ``ours`` by seed for delays 200 and 400."""
+    names = ["delay 200", "delay 400"]
+    found = paper_row(row, values=[1.0] * len(ours), metric="accuracy", attained="max", published=0.99)
+    for run, values in zip(found["runs"], ours, strict=True):
+        run["transfer"] = [{"name": n, "value": v, "examples": 500} for n, v in zip(names, values, strict=True)]
+    tests = [{"name": name, "published": value} for name, value in zip(names, theirs, strict=True)]
+    return found | {"trained_on": "delay 100", "transfer": tests} | rest
+
+
+def test_a_column_for_each_setting_with_both_numbers():
+    rows = [transfer_row(), transfer_row("relrnn", (0.99, 0.98), ((1.0, 0.5), (0.75, 0.0), (0.5, 0.25)))]
+    header, body = tables.transfer_header_and_rows(rows)
+    assert header == ["accuracy: paper / ours", "trained: delay 100", "delay 200", "delay 400"]
+    assert body == [
+        ["lstm", "0.99 / 1", "0.64 / 0.5", "– / 0.25"],
+        ["relrnn", "0.99 / 1 (1 … 1)", "0.99 / 0.75 (0.5 … 1)", "0.98 / 0.25 (0 … 0.5)"],
+    ]
+
+
+def test_settings_without_a_number_of_ours():
+    """Not run, not built, no number; a row that is not tested on a setting has an empty cell."""
+    other = [{"name": "delay 7", "published": 0.5}]
+    rows = [
+        transfer_row("none", ours=((None, None),)),
+        transfer_row("waits", ours=()),
+        transfer_row("sab", ours=(), missing="layer sab"),
+        transfer_row("short", ours=(), transfer=other, trained_on="delay 5"),
+    ]
+    header, body = tables.transfer_header_and_rows(rows)
+    assert header[1:] == ["trained: delay 100", "trained: delay 5", "delay 200", "delay 400", "delay 7"]
+    assert body == [
+        ["none", "0.99 / 1", "", "0.64 / –", "– / –", ""],
+        ["waits", "0.99 / –", "", "0.64 / –", "– / –", ""],
+        ["sab", "0.99 / –", "", "0.64 / –", "– / –", ""],
+        ["short", "", "0.99 / –", "", "", "0.5 / –"],
+    ]
+
+
+def test_without_printed_numbers_ours_stand_alone():
+    header, body = tables.transfer_header_and_rows([transfer_row(theirs=(None, None), published=None)])
+    assert header[0] == "accuracy"
+    assert body == [["lstm", "1", "0.5", "0.25"]]
+
+
+def test_the_text_has_a_second_table_and_says_how_it_was_tested():
+    text = tables.paper_table([transfer_row(), paper_row("plain", metric="accuracy")])
+    first, second = (part for part in text.split("\n\n") if part.startswith("| "))
+    assert first.startswith("| row | parameters | paper: accuracy | ours: accuracy |")
+    assert second.splitlines()[0] == "| accuracy: paper / ours | trained: delay 100 | delay 200 | delay 400 |"
+    assert second.splitlines()[2:] == ["| lstm | 0.99 / 1 | 0.64 / 0.5 | – / 0.25 |"]
+    assert "weights of the lowest validation loss, 500 sequences a number." in text
+
+
+def test_tables_without_such_tests_are_as_before():
+    assert tables.transfer_header_and_rows([paper_row(), paper_row("lstm", transfer=[])]) == ([], [])
+    text = tables.paper_table([paper_row()])
+    assert sum(part.startswith("| ") for part in text.split("\n\n")) == 1
+    assert "other settings" not in text
+
+
 # runs
 
 

@@ -493,6 +493,15 @@ def test_a_run_is_tested_on_other_delays(trained):
     assert longer["loss"] != own["loss"]
 
 
+@pytest.mark.parametrize(("steps", "done"), [(500, [4]), (10_000, [2, 4]), (60_000, [1, 2, 3, 4])])
+def test_long_sequences_are_tested_in_small_batches(steps, done, trained):
+    """A batch has 25,000 time steps at the most, which is what memory grows with, or one sequence."""
+    directory, settings = trained
+    heard = []
+    evaluate_run(directory, other_task(settings, delay=steps - 6), examples=4, progress=heard.append)
+    assert heard == done
+
+
 def test_the_last_weights_are_not_the_best(tmp_path, tiny):
     settings = tiny(optimizer="sgd", lr=30.0, steps=40, evaluate_every=1)
     train(settings, tmp_path / "run")

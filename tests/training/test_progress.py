@@ -57,6 +57,29 @@ def test_a_terminal_gets_a_live_line_that_goes_away(tmp_path, tiny):
     assert not watch.live.live.is_started
 
 
+def test_tests_of_a_trained_run_are_shown_too(monkeypatch):
+    console = plain()
+    watch = ShowProgress("gru copy", console)
+    for done in (0, 30, 60):
+        watch.tested("delay 9", done, 60)
+    assert console.file.getvalue() == ""  # quick ones need no words
+    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
+    watch.tested("delay 9", 30, 60)
+    line = console.file.getvalue()
+    assert line.startswith("gru copy: 30/60  time steps tested  delay 9  ")
+    assert line.endswith(" s left\n")
+
+
+def test_tests_on_a_terminal_have_a_live_line_that_goes_away():
+    console = terminal()
+    watch = ShowProgress("gru copy", console)
+    watch.tested("delay 9", 0, 60)
+    assert watch.live.live.is_started
+    watch.close()
+    assert "gru copy" in console.file.getvalue()
+    assert not watch.live.live.is_started
+
+
 def test_going_on_is_said(tmp_path, tiny):
     train(tiny(steps=20), tmp_path / "run")
     console = plain()

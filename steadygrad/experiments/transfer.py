@@ -1,0 +1,65 @@
+"""A run's weights on other settings of its task than those it was trained on."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from steadygrad.training import RunDirectory, RunError, Watch, evaluate_run, finite
+
+TRANSFER = "transfer.json"
+
+Change = dict[str, Any]
+"""what of the task is another than in training: {"delay": 200}"""
+
+
+def words(change: Change) -> str:
+    return ", ".join(f"{key} {value}" for key, value in change.items())
+
+
+def transfer(directory: RunDirectory, changes: Sequence[Change], watches: Sequence[Watch] = ()) -> None:
+    """Test the best weights on the task with each change, on as many sequences as in the run's evaluations.
+
+    What comes out is kept in ``transfer.json``; what stands there already is not tested again.
+    """
+    with directory.locked():
+        result = directory.result()
+        if result is None or result["best"] is None:  # it diverged before there were weights worth keeping
+            return
+        own, examples = directory.settings(), result["train"]["evaluate_examples"]
+        found = tests(directory, result)
+        missing = [change for change in changes if change not in [test["task"] for test in found]]
+        others = [replace(own, task=own.task | change) for change in missing]
+        lengths = [other.build_task().steps for other in others]
+        try:
+            for number, (change, other, length) in enumerate(zip(missing, others, lengths, strict=True)):
+                before, total = examples * sum(lengths[:number]), examples * sum(lengths)
+                progress = partial(tell, watches, words(change), before, length, total)
+                progress(0)
+                numbers = evaluate_run(directory, other, examples=examples, progress=progress)
+                found.append({"task": change, "examples": examples, **numbers})
+                content = {"weights": "best", "step": result["best"]["step"], "tests": found}
+                directory.write(TRANSFER, json.dumps(finite(content), indent=1) + "\n")
+        finally:
+            for watch in watches:
+                watch.close()
+
+
+def tell(watches: Sequence[Watch], what: str, before: int, length: int, total: int, sequences: int) -> None:
+    for watch in watches:
+        watch.tested(what, before + length * sequences, total)
+
+
+def tests(directory: RunDirectory, result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What is known of the best weights, as ``task``, ``examples``, loss and metrics. Other weights' tests are void."""
+    path = directory.file(TRANSFER)
+    if not path.exists():
+        return []
+    try:
+        written = json.loads(path.read_text("utf-8"))
+        same = result["best"] is not None and written["step"] == result["best"]["step"]
+        examples = result["train"]["evaluate_examples"]
+        return [test for test in written["tests"] if test["task"] and test["examples"] == examples and same]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is not what transfer writes ({error!r}): remove it to test again") from None
