@@ -132,41 +132,34 @@ class Attentive(torch.autograd.Function):
         tail = carried_states.numel() // N
         states, keys = native.empty(x, rows + tail, N), native.empty(x, rows + tail, N)
         states[rows:] = carried_states.reshape(tail, N)
-        if tail:
-            matmul(states[rows:], B.mT, out=keys[rows:])
         macro, queries = native.empty(x, rows, N), native.empty(x, rows, N)
         lstm = activation is None
         cells = native.empty(x, rows, N) if lstm else None
         gates = native.empty(x, rows, 4 * N) if lstm else None
         weights = native.empty(x, rows, short + relevant)
         kept = torch.empty(rows, relevant, dtype=torch.int64)
-        native.call(
-            "attention_forward",
-            steps,
-            *(N, I, *sizes, 0 if lstm else C_ENUM.index(activation), factor),
-            *(x, U, bias, W, A, B, v, initial, initial_cells, initial_macro),
-            *(states, cells, gates, macro, keys, queries, weights, kept),
-            *(now[name] for name in ("received", "scores", "members", "times", "ages")),
-            parts(steps, W, sizes),
-        )
-        saved = (
-            x,
-            U,
-            W,
-            A,
-            B,
-            v,
-            initial_cells,
-            initial_macro,
-            states,
-            cells,
-            gates,
-            macro,
-            keys,
-            queries,
-        )
-        ctx.save_for_backward(*saved, weights)
-        ctx.settings = activation, factor, sizes, steps, ages, kept, carried_states.shape
+        names = ("received", "scores", "members", "times", "ages")
+        begin = [now[name].clone() for name in names]
+        # exponentials of queries and keys are much faster, where there is room for them among the numbers
+        for exponentials in [1, 0] if v is not None else [0]:
+            if tail:
+                matmul(states[rows:], B.mT, out=keys[rows:])
+            for name, value in zip(names, begin, strict=True):
+                now[name].copy_(value)
+            code = native.call(
+                "attention_forward",
+                steps,
+                *(N, I, *sizes, 0 if lstm else C_ENUM.index(activation), exponentials, factor),
+                *(x, U, bias, W, A, B, v, initial, initial_cells, initial_macro),
+                *(states, cells, gates, macro, keys, queries, weights, kept),
+                *(now[name] for name in names),
+                parts(steps, W, sizes),
+            )
+            if code == 0:
+                break
+        given = (x, U, W, A, B, v, initial_cells, initial_macro)
+        ctx.save_for_backward(*given, states, cells, gates, macro, keys, queries, weights)
+        ctx.settings = activation, exponentials, factor, sizes, steps, ages, kept, carried_states.shape
         ctx.set_materialize_grads(False)
         return states, cells, macro
 
@@ -177,7 +170,7 @@ class Attentive(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         x, U, W, A, B, v, initial_cells, initial_macro, *walked, weights = ctx.saved_tensors
         states, cells, gates, macro, keys, queries = walked
-        activation, factor, sizes, steps, ages, kept, carried_shape = ctx.settings
+        activation, exponentials, factor, sizes, steps, ages, kept, carried_shape = ctx.settings
         rows, N, lstm = steps.rows, W.shape[1], activation is None
         d_states = (
             torch.zeros_like(states) if gradient is None else gradient.clone(memory_format=torch.contiguous_format)
@@ -192,7 +185,7 @@ class Attentive(torch.autograd.Function):
         native.call(
             "attention_backward",
             steps,
-            *(N, *sizes, 0 if lstm else C_ENUM.index(activation), factor),
+            *(N, *sizes, 0 if lstm else C_ENUM.index(activation), exponentials, factor),
             *(W, A, B, v, initial_cells, states, cells, gates, keys, queries, weights, kept, ages),
             *(cell_gradient, macro_gradient, d_states, deltas, d_keys, d_queries),
             *(d_initial, d_initial_cells, d_initial_macro, d_v),

@@ -65,16 +65,17 @@ def empty(like: Tensor, *shape: int) -> Tensor:
     return tensor
 
 
-def call(name: str, steps: Steps, *arguments: int | float | Tensor | None) -> None:
-    """Run the walk ``steadygrad_<name>`` on contiguous tensors of one type; None is a null pointer."""
+def call(name: str, steps: Steps, *arguments: int | float | Tensor | None) -> int:
+    """Run the walk ``steadygrad_<name>`` on contiguous tensors; None is a null pointer. Returns what it returns."""
     dtype = next(a.dtype for a in arguments if isinstance(a, Tensor))
     values = [a.data_ptr() if isinstance(a, Tensor) else a or 0 for a in arguments]
-    run(name, dtype, len(steps.sizes), steps.batch, steps.offsets_tensor.data_ptr(), int(steps.reverse), *values)
+    return run(name, dtype, len(steps.sizes), steps.batch, steps.offsets_tensor.data_ptr(), int(steps.reverse), *values)
 
 
-def run(name: str, dtype: torch.dtype, *arguments: int | float) -> None:
+def run(name: str, dtype: torch.dtype, *arguments: int | float) -> int:
     compiled = function(name, dtype)
     if compiled.argtypes is None:  # or ctypes would cut whole numbers, and with them pointers, to 32 bits
         compiled.argtypes = [ctypes.c_double if isinstance(a, float) else ctypes.c_int64 for a in arguments]
-    if compiled(*arguments):
+    if (code := compiled(*arguments)) == 1:
         raise MemoryError(f"steadygrad's {name} kernel ran out of memory")
+    return int(code)

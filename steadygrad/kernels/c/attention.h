@@ -3,11 +3,15 @@
  * S holds the last `shorts` states and R up to `longs` of those that left S: the ones that received most attention there.
  * The cell is an Elman unit or an LSTM that finds s_t where it has h_{t−1}. All states of a sequence stand in `states`, one
  * row a step as ever, and behind them, for each sequence of the batch, the `carried` + `longs` states that the call began with;
- * so a row number says where any m lies, and its key and its gradient have the same one. */
+ * so a row number says where any m lies, and its key and its gradient have the same one.
+ *
+ * a(s, m) = v · tanh(q + k) takes an exponential for every unit of every m at every step. But e^{2(q + k)} = e^{2q} e^{2k}: so
+ * queries and keys are kept as exponentials, one for each unit of each state, and tanh(q + k) = 1 − 2 / (1 + e^{2q} e^{2k}) is a
+ * division. Only where one of them is too large for that (`LARGE`) the caller is told to ask again for the plain way. */
 typedef struct {
     walk_t walk;
     int64_t hidden, inputs, shorts, longs, carried;
-    int activation, gated; /* gated: an LSTM */
+    int activation, gated, exponentials; /* gated: an LSTM; exponentials: what keys and queries are kept as */
     REAL factor;
     const int64_t *bounds;
     const REAL *x, *bias, *v, *initial, *initial_cells, *initial_macro, *packed, *packed_queries, *packed_keys;
@@ -17,8 +21,10 @@ typedef struct {
     int64_t *members, *times, *ages;  /* batch × longs twice, batch: R and when its members were states; steps seen */
     const REAL *cell_gradient, *macro_gradient;
     REAL *d_states, *deltas, *d_keys, *d_queries, *d_initial, *d_initial_cells, *d_initial_macro, *d_v;
-    atomic_int failed;
+    atomic_int failed, large;
 } NAME(attention_t);
+
+#define LARGE (sizeof(REAL) == 4 ? (REAL)20 : (REAL)170)
 
 /* The row of the state j steps before step t of sequence b, which has walked `own` steps in this call. */
 INLINE int64_t NAME(recent)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t j) {
@@ -53,13 +59,30 @@ INLINE void NAME(add_scaled)(REAL *to, REAL scale, const REAL *from, int64_t N) 
         NAME(store_part)(to + j, NAME(load_part)(to + j, left) + scale * NAME(load_part)(from + j, left), left);
 }
 
+/* x → e^{2x}, or word that one is too large */
+static void NAME(exponentiate)(NAME(attention_t) *job, int64_t count, REAL *x) {
+    vec limit = (vec){0} + LARGE;
+    mask beyond = {0};
+    EACH_VECTOR(j, left, count) {
+        vec z = NAME(load_part)(x + j, left);
+        beyond |= (mask)(z > limit) | (mask)(z < -limit);
+        NAME(store_part)(x + j, NAME(exponential_minus_one)(z + z) + 1, left);
+    }
+    for (int k = 0; k < LANES; k++)
+        if (beyond[k]) atomic_store(&job->large, 1);
+}
+
+/* Up to a sum over v, which is the same for all m and softmax does not see. */
 INLINE REAL NAME(logit)(const NAME(attention_t) *job, const REAL *query, const REAL *key) {
     int64_t N = job->hidden;
     if (!job->v) return NAME(dot)(query, key, N) / (REAL)sqrt((double)N);
     vec sum = {0};
-    EACH_VECTOR(j, left, N) {
-        vec z = NAME(load_part)(query + j, left) + NAME(load_part)(key + j, left);
-        sum += NAME(load_part)(job->v + j, left) * NAME(tangent)(z);
+    if (job->exponentials) {
+        EACH_VECTOR(j, left, N)
+            sum -= 2 * NAME(load_part)(job->v + j, left) / (1 + NAME(load_part)(query + j, left) * NAME(load_part)(key + j, left));
+    } else {
+        EACH_VECTOR(j, left, N)
+            sum += NAME(load_part)(job->v + j, left) * NAME(tangent)(NAME(load_part)(query + j, left) + NAME(load_part)(key + j, left));
     }
     REAL total = 0;
     for (int k = 0; k < LANES; k++) total += sum[k];
@@ -68,31 +91,41 @@ INLINE REAL NAME(logit)(const NAME(attention_t) *job, const REAL *query, const R
 
 INLINE REAL NAME(exponential_of)(REAL x) { return sizeof(REAL) == 4 ? (REAL)expf((float)x) : (REAL)exp((double)x); }
 
+/* The rows of what there is to attend to: first S, the latest last, then R. Returns how many. */
+INLINE int64_t NAME(items_of)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t age, const int64_t *kept,
+                              int64_t *items) {
+    int64_t recent = at_most(age, job->shorts), distant = at_least(0, at_most(age - job->shorts, job->longs));
+    for (int64_t i = 0; i < recent; i++) items[i] = NAME(recent)(job, t, b, own, recent - i);
+    for (int64_t i = 0; i < distant; i++) items[recent + i] = kept[i];
+    return recent + distant;
+}
+
 /* s of one row from the state before it, and α: S from the end of its places, R from the beginning. */
 static void NAME(attend)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t age, int64_t row,
-                         const REAL *before) {
+                         const REAL *before, int64_t *items) {
     int64_t N = job->hidden, shorts = job->shorts, longs = job->longs;
     REAL *weights = job->weights + row * (shorts + longs), *s = job->macro + row * N;
     const REAL *query = job->queries + row * N;
-    int64_t *kept = job->kept + row * longs;
-    int64_t recent = at_most(age, shorts), distant = at_least(0, at_most(age - shorts, longs));
+    int64_t *kept = job->kept + row * longs, *members = job->members + b * longs;
     memset(weights, 0, (size_t)(shorts + longs) * sizeof(REAL));
-    for (int64_t r = 0; r < longs; r++) kept[r] = r < distant ? job->members[b * longs + r] : -1;
-    memcpy(s, before, (size_t)N * sizeof(REAL));
-    if (!recent) return;
-    REAL highest = -INFINITY, total = 0, *w = weights + shorts - recent; /* those there are stand together */
-    for (int64_t i = 0; i < recent + distant; i++) {
-        int64_t m = i < recent ? NAME(recent)(job, t, b, own, recent - i) : kept[i - recent];
-        w[i] = NAME(logit)(job, query, job->keys + m * N);
+    for (int64_t r = 0; r < longs; r++) kept[r] = r < age - shorts ? members[r] : -1;
+    int64_t count = NAME(items_of)(job, t, b, own, age, kept, items);
+    if (!count) {
+        memcpy(s, before, (size_t)N * sizeof(REAL));
+        return;
+    }
+    REAL highest = -INFINITY, total = 0, *w = weights + at_least(0, shorts - age); /* those there are stand together */
+    for (int64_t i = 0; i < count; i++) {
+        w[i] = NAME(logit)(job, query, job->keys + items[i] * N);
         if (!(w[i] <= highest)) highest = w[i]; /* NaN goes through */
     }
-    for (int64_t i = 0; i < recent + distant; i++) total += w[i] = NAME(exponential_of)(w[i] - highest);
-    for (int64_t i = 0; i < recent + distant; i++) {
-        int64_t m = i < recent ? NAME(recent)(job, t, b, own, recent - i) : kept[i - recent];
-        w[i] /= total;
-        NAME(add_scaled)(s, w[i], job->states + m * N, N);
+    for (int64_t i = 0; i < count; i++) total += w[i] = NAME(exponential_of)(w[i] - highest);
+    for (int64_t i = 0; i < count; i++) w[i] /= total;
+    EACH_VECTOR(j, left, N) {
+        vec sum = NAME(load_part)(before + j, left);
+        for (int64_t i = 0; i < count; i++) sum += w[i] * NAME(load_part)(job->states + items[i] * N + j, left);
+        NAME(store_part)(s + j, job->factor * sum, left);
     }
-    if (job->factor != 1) EACH_VECTOR(j, left, N) NAME(store_part)(s + j, job->factor * NAME(load_part)(s + j, left), left);
 }
 
 /* After the step: what S received, and whether the oldest of it becomes one of R. */
@@ -122,8 +155,10 @@ static void NAME(attention_forward_slice)(void *argument, int slice) {
     NAME(attention_t) *job = argument;
     int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
     NAME(left_t) none = {0, NULL, 0};
+    int64_t *items = borrow((size_t)(job->shorts + job->longs) * sizeof(int64_t));
     span_t spans[2];
-    for (int64_t s = 0; s < job->walk.steps; s++) {
+    if (!items) atomic_store(&job->failed, 1);
+    for (int64_t s = 0; s < job->walk.steps && items && !atomic_load(&job->large); s++) {
         int count = spans_of(&job->walk, s, first, last, spans);
         for (int i = 0; i < count; i++) {
             span_t span = spans[i];
@@ -133,9 +168,10 @@ static void NAME(attention_forward_slice)(void *argument, int slice) {
             const REAL *asking = (span.previous < 0 ? job->initial_macro : job->macro) + past * N;
             REAL *h = job->states + here * N, *macro = job->macro + here * N;
             NAME(product)(rows, N, none, (NAME(left_t)){N, asking, N}, job->packed_queries, job->queries + here * N, N, 0);
+            if (job->exponentials) NAME(exponentiate)(job, rows * N, job->queries + here * N);
             for (int64_t row = 0; row < rows; row++) {
                 int64_t b = span.from + row, own = span.previous < 0 ? 0 : NAME(walked)(&job->walk, span.t, b);
-                NAME(attend)(job, span.t, b, own, job->ages[b], here + row, before + row * N);
+                NAME(attend)(job, span.t, b, own, job->ages[b], here + row, before + row * N, items);
             }
             NAME(left_t) x = {I, job->x + here * I, I}, from = {N, macro, N};
             if (job->gated) {
@@ -148,18 +184,21 @@ static void NAME(attention_forward_slice)(void *argument, int slice) {
                 NAME(elman_activate_any)(job->activation, rows, N, job->bias, h);
             }
             NAME(product)(rows, N, none, (NAME(left_t)){N, h, N}, job->packed_keys, job->keys + here * N, N, 0);
+            if (job->exponentials) NAME(exponentiate)(job, rows * N, job->keys + here * N);
             for (int64_t row = 0; row < rows; row++) {
                 int64_t b = span.from + row, own = span.previous < 0 ? 0 : NAME(walked)(&job->walk, span.t, b);
                 NAME(screen)(job, span.t, b, own, here + row);
             }
         }
     }
+    give_back(items);
 }
 
 /* `states` and `keys` come with what was carried behind their rows; received, scores, members, times and ages hold what was
- * carried and leave with what there is at the end. cells, gates and initial_cells are null for an Elman unit. */
+ * carried and leave with what there is at the end. cells, gates and initial_cells are null for an Elman unit. Returns 2 if
+ * `exponentials` cannot be taken. */
 static int NAME(attention_forward)(walk_t walk, int64_t hidden, int64_t inputs, int64_t shorts, int64_t longs, int64_t carried,
-                                   int activation, double factor, const REAL *x, const REAL *U, const REAL *bias,
+                                   int activation, int exponentials, double factor, const REAL *x, const REAL *U, const REAL *bias,
                                    const REAL *W, const REAL *A, const REAL *B, const REAL *v,
                                    const REAL *initial, const REAL *initial_cells, const REAL *initial_macro, REAL *states,
                                    REAL *cells, REAL *gates, REAL *macro, REAL *keys, REAL *queries, REAL *weights,
@@ -173,60 +212,68 @@ static int NAME(attention_forward)(walk_t walk, int64_t hidden, int64_t inputs, 
     REAL *packed_keys = NAME(pack)(hidden, nothing, NAME(transposed)(B, hidden));
     int ready = packed && packed_queries && packed_keys;
     NAME(attention_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .shorts = shorts, .longs = longs,
-                             .carried = carried, .activation = activation, .gated = gates != NULL, .factor = (REAL)factor,
-                             .bounds = bounds, .x = x, .bias = bias, .v = v, .initial = initial,
+                             .carried = carried, .activation = activation, .gated = gates != NULL, .exponentials = exponentials,
+                             .factor = (REAL)factor, .bounds = bounds, .x = x, .bias = bias, .v = v, .initial = initial,
                              .initial_cells = initial_cells, .initial_macro = initial_macro, .packed = packed,
                              .packed_queries = packed_queries, .packed_keys = packed_keys, .states = states, .cells = cells,
                              .gates = gates, .macro = macro, .keys = keys, .queries = queries, .weights = weights,
                              .kept = kept, .received = received, .scores = scores, .members = members, .times = times,
                              .ages = ages};
+    if (ready && exponentials) NAME(exponentiate)(&job, walk.batch * (carried + longs) * hidden, keys + walk.offsets[walk.steps] * hidden);
     if (ready) run_slices(NAME(attention_forward_slice), &job, slices);
     give_back(packed);
     give_back(packed_queries);
     give_back(packed_keys);
-    return !ready;
+    return !ready || atomic_load(&job.failed) ? 1 : atomic_load(&job.large) ? 2 : 0;
 }
 
 /* What a row's attention hands on of the gradient ds of its s: to the states and keys it attended to, the state before it
  * (d_before) and its query. */
 static void NAME(attend_back)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t age, int64_t row, REAL *ds,
-                              REAL *d_before, REAL *d_v, REAL *d_weights) {
+                              REAL *d_before, REAL *d_v, REAL *d_logits, int64_t *items) {
     int64_t N = job->hidden, shorts = job->shorts, longs = job->longs;
-    const REAL *weights = job->weights + row * (shorts + longs), *query = job->queries + row * N;
-    const int64_t *kept = job->kept + row * longs;
-    REAL *d_query = job->d_queries + row * N;
-    int64_t recent = at_most(age, shorts), distant = at_least(0, at_most(age - shorts, longs));
+    const REAL *query = job->queries + row * N, root = (REAL)sqrt((double)N);
+    REAL *d_query = job->d_queries + row * N, mean = 0;
+    int64_t count = NAME(items_of)(job, t, b, own, age, job->kept + row * longs, items);
     memset(d_query, 0, (size_t)N * sizeof(REAL));
-    if (!recent) {
+    if (!count) {
         NAME(add_scaled)(d_before, 1, ds, N);
         return;
     }
-    if (job->factor != 1) EACH_VECTOR(j, left, N) NAME(store_part)(ds + j, job->factor * NAME(load_part)(ds + j, left), left);
+    EACH_VECTOR(j, left, N) NAME(store_part)(ds + j, job->factor * NAME(load_part)(ds + j, left), left);
     NAME(add_scaled)(d_before, 1, ds, N);
-    const REAL *w = weights + shorts - recent, root = (REAL)sqrt((double)N);
-    REAL mean = 0;
-    for (int64_t i = 0; i < recent + distant; i++) {
-        int64_t m = i < recent ? NAME(recent)(job, t, b, own, recent - i) : kept[i - recent];
-        d_weights[i] = NAME(dot)(ds, job->states + m * N, N);
-        mean += w[i] * d_weights[i];
-        NAME(add_scaled)(job->d_states + m * N, w[i], ds, N);
+    const REAL *w = job->weights + row * (shorts + longs) + at_least(0, shorts - age);
+    for (int64_t i = 0; i < count; i++) {
+        d_logits[i] = NAME(dot)(ds, job->states + items[i] * N, N);
+        mean += w[i] * d_logits[i];
+        NAME(add_scaled)(job->d_states + items[i] * N, w[i], ds, N);
     }
-    for (int64_t i = 0; i < recent + distant; i++) {
-        int64_t m = i < recent ? NAME(recent)(job, t, b, own, recent - i) : kept[i - recent];
-        REAL d = w[i] * (d_weights[i] - mean), *d_key = job->d_keys + m * N;
-        const REAL *key = job->keys + m * N;
-        if (!job->v) {
-            NAME(add_scaled)(d_query, d / root, key, N);
-            NAME(add_scaled)(d_key, d / root, query, N);
-            continue;
+    for (int64_t i = 0; i < count; i++) d_logits[i] = w[i] * (d_logits[i] - mean);
+    if (!job->v) {
+        for (int64_t i = 0; i < count; i++) {
+            NAME(add_scaled)(d_query, d_logits[i] / root, job->keys + items[i] * N, N);
+            NAME(add_scaled)(job->d_keys + items[i] * N, d_logits[i] / root, query, N);
         }
-        EACH_VECTOR(j, left, N) {
-            vec y = NAME(tangent)(NAME(load_part)(query + j, left) + NAME(load_part)(key + j, left));
-            vec dz = d * NAME(load_part)(job->v + j, left) * (1 - y * y);
-            NAME(store_part)(d_v + j, NAME(load_part)(d_v + j, left) + d * y, left);
-            NAME(store_part)(d_query + j, NAME(load_part)(d_query + j, left) + dz, left);
-            NAME(store_part)(d_key + j, NAME(load_part)(d_key + j, left) + dz, left);
+        return;
+    }
+    EACH_VECTOR(j, left, N) {
+        vec q = NAME(load_part)(query + j, left), v = NAME(load_part)(job->v + j, left), dq = {0}, dv = {0};
+        for (int64_t i = 0; i < count; i++) {
+            vec key = NAME(load_part)(job->keys + items[i] * N + j, left), y, slope;
+            if (job->exponentials) {
+                vec r = 1 / (1 + q * key);
+                y = 1 - 2 * r, slope = 4 * r * (1 - r);
+            } else {
+                y = NAME(tangent)(q + key), slope = 1 - y * y;
+            }
+            vec dz = d_logits[i] * v * slope;
+            REAL *d_key = job->d_keys + items[i] * N + j;
+            dv += d_logits[i] * y;
+            dq += dz;
+            NAME(store_part)(d_key, NAME(load_part)(d_key, left) + dz, left);
         }
+        NAME(store_part)(d_query + j, dq, left);
+        NAME(store_part)(d_v + j, NAME(load_part)(d_v + j, left) + dv, left);
     }
 }
 
@@ -235,10 +282,12 @@ static void NAME(attention_backward_slice)(void *argument, int slice) {
     int64_t N = job->hidden, first = job->bounds[slice], last = job->bounds[slice + 1], width = job->gated ? 4 * N : N;
     NAME(left_t) none = {0, NULL, 0};
     REAL *d_macro = NAME(numbers)(at_least(1, last - first) * N), *d_v = job->d_v ? job->d_v + slice * N : NULL;
-    REAL *d_weights = NAME(numbers)(job->shorts + job->longs);
+    REAL *d_logits = NAME(numbers)(job->shorts + job->longs);
+    int64_t *items = borrow((size_t)(job->shorts + job->longs) * sizeof(int64_t));
     span_t spans[2];
-    if (!d_macro || !d_weights) atomic_store(&job->failed, 1);
-    for (int64_t s = job->walk.steps - 1; s >= 0 && d_macro && d_weights; s--) {
+    int ready = d_macro && d_logits && items;
+    if (!ready) atomic_store(&job->failed, 1);
+    for (int64_t s = job->walk.steps - 1; s >= 0 && ready; s--) {
         int count = spans_of(&job->walk, s, first, last, spans);
         for (int i = 0; i < count; i++) {
             span_t span = spans[i];
@@ -264,19 +313,20 @@ static void NAME(attention_backward_slice)(void *argument, int slice) {
             for (int64_t row = 0; row < rows; row++) {
                 int64_t b = span.from + row, own = span.previous < 0 ? 0 : NAME(walked)(&job->walk, span.t, b);
                 NAME(attend_back)(job, span.t, b, own, job->ages[b] + own, here + row, d_macro + row * N, d_before + row * N,
-                                  d_v, d_weights);
+                                  d_v, d_logits, items);
             }
             NAME(product)(rows, N, none, (NAME(left_t)){N, job->d_queries + here * N, N}, job->packed_queries, carried, N, 0);
         }
     }
     give_back(d_macro);
-    give_back(d_weights);
+    give_back(d_logits);
+    give_back(items);
 }
 
 /* d_states comes as the gradient of `states` and leaves as that of each state with all that came after it; d_keys, d_initial,
  * d_initial_cells, d_initial_macro and d_v (slices × hidden) come as zeros; `ages` are those at the beginning. */
 static int NAME(attention_backward)(walk_t walk, int64_t hidden, int64_t shorts, int64_t longs, int64_t carried, int activation,
-                                    double factor, const REAL *W, const REAL *A, const REAL *B, const REAL *v,
+                                    int exponentials, double factor, const REAL *W, const REAL *A, const REAL *B, const REAL *v,
                                     const REAL *initial_cells, const REAL *states, const REAL *cells, const REAL *gates,
                                     const REAL *keys, const REAL *queries, const REAL *weights, const int64_t *kept,
                                     const int64_t *ages, const REAL *cell_gradient, const REAL *macro_gradient,
@@ -290,8 +340,8 @@ static int NAME(attention_backward)(walk_t walk, int64_t hidden, int64_t shorts,
     REAL *packed_keys = NAME(pack)(hidden, nothing, NAME(plain)(B, hidden, hidden));
     int ready = packed && packed_queries && packed_keys;
     NAME(attention_t) job = {.walk = walk, .hidden = hidden, .shorts = shorts, .longs = longs, .carried = carried,
-                             .activation = activation, .gated = gates != NULL, .factor = (REAL)factor, .bounds = bounds,
-                             .v = v, .initial_cells = initial_cells, .packed = packed, .packed_queries = packed_queries,
+                             .activation = activation, .gated = gates != NULL, .exponentials = exponentials,
+                             .factor = (REAL)factor, .bounds = bounds, .v = v, .initial_cells = initial_cells, .packed = packed, .packed_queries = packed_queries,
                              .packed_keys = packed_keys, .states = (REAL *)states, .cells = (REAL *)cells,
                              .gates = (REAL *)gates, .keys = (REAL *)keys, .queries = (REAL *)queries,
                              .weights = (REAL *)weights, .kept = (int64_t *)kept, .ages = (int64_t *)ages,
@@ -304,3 +354,4 @@ static int NAME(attention_backward)(walk_t walk, int64_t hidden, int64_t shorts,
     give_back(packed_keys);
     return !ready || atomic_load(&job.failed);
 }
+#undef LARGE

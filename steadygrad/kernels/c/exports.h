@@ -1,4 +1,4 @@
-/* The C functions that Python calls, for one type. All return 0, or 1 when memory ran out. */
+/* The C functions that Python calls, for one type. All return 0, or 1 when memory ran out; attention_forward 2 as it says. */
 #define EXPORT(function) JOIN3(steadygrad, function, REAL_TAG)
 #define WALK int64_t steps, int64_t batch, const int64_t *offsets, int64_t reverse
 #define THE_WALK ((walk_t){steps, batch, offsets, (int)reverse})
@@ -45,24 +45,24 @@ int EXPORT(lstm_backward)(WALK, int64_t hidden, int64_t inputs, const REAL *grad
 }
 
 int EXPORT(attention_forward)(WALK, int64_t hidden, int64_t inputs, int64_t shorts, int64_t longs, int64_t carried,
-                              int64_t activation, double factor, const REAL *x, const REAL *U, const REAL *bias, const REAL *W,
+                              int64_t activation, int64_t exponentials, double factor, const REAL *x, const REAL *U, const REAL *bias, const REAL *W,
                               const REAL *A, const REAL *B, const REAL *v, const REAL *initial,
                               const REAL *initial_cells, const REAL *initial_macro, REAL *states, REAL *cells, REAL *gates,
                               REAL *macro, REAL *keys, REAL *queries, REAL *weights, int64_t *kept, REAL *received,
                               REAL *scores, int64_t *members, int64_t *times, int64_t *ages, int64_t slices) {
-    DISPATCH(attention_forward, REAL_TAG, THE_WALK, hidden, inputs, shorts, longs, carried, (int)activation, factor, x, U, bias,
-             W, A, B, v, initial, initial_cells, initial_macro, states, cells, gates, macro, keys, queries,
+    DISPATCH(attention_forward, REAL_TAG, THE_WALK, hidden, inputs, shorts, longs, carried, (int)activation, (int)exponentials, factor,
+             x, U, bias, W, A, B, v, initial, initial_cells, initial_macro, states, cells, gates, macro, keys, queries,
              weights, kept, received, scores, members, times, ages, (int)slices)
 }
 
 int EXPORT(attention_backward)(WALK, int64_t hidden, int64_t shorts, int64_t longs, int64_t carried, int64_t activation,
-                               double factor, const REAL *W, const REAL *A, const REAL *B, const REAL *v,
+                               int64_t exponentials, double factor, const REAL *W, const REAL *A, const REAL *B, const REAL *v,
                                const REAL *initial_cells, const REAL *states, const REAL *cells, const REAL *gates,
                                const REAL *keys, const REAL *queries, const REAL *weights, const int64_t *kept,
                                const int64_t *ages, const REAL *cell_gradient, const REAL *macro_gradient, REAL *d_states,
                                REAL *deltas, REAL *d_keys, REAL *d_queries, REAL *d_initial, REAL *d_initial_cells,
                                REAL *d_initial_macro, REAL *d_v, int64_t slices) {
-    DISPATCH(attention_backward, REAL_TAG, THE_WALK, hidden, shorts, longs, carried, (int)activation, factor, W, A,
+    DISPATCH(attention_backward, REAL_TAG, THE_WALK, hidden, shorts, longs, carried, (int)activation, (int)exponentials, factor, W, A,
              B, v, initial_cells, states, cells, gates, keys, queries, weights, kept, ages, cell_gradient,
              macro_gradient, d_states, deltas, d_keys, d_queries, d_initial, d_initial_cells, d_initial_macro, d_v,
              (int)slices)
