@@ -66,7 +66,7 @@ static void NAME(exponentiate)(NAME(attention_t) *job, int64_t count, REAL *x) {
     EACH_VECTOR(j, left, count) {
         vec z = NAME(load_part)(x + j, left);
         beyond |= (mask)(z > limit) | (mask)(z < -limit);
-        NAME(store_part)(x + j, NAME(exponential_minus_one)(z + z) + 1, left);
+        NAME(store_part)(x + j, NAME(exponential)(z + z), left);
     }
     for (int k = 0; k < LANES; k++)
         if (beyond[k]) atomic_store(&job->large, 1);

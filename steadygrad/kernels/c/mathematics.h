@@ -6,8 +6,8 @@ INLINE vec NAME(root)(vec x) {
 }
 INLINE vec NAME(absolute)(vec x) { return NAME(select)((mask)(x < 0), -x, x); }
 
-/* 2ⁿ − 1 and exp(r) − 1 for x = n ln 2 + r, |r| ≤ ln 2 / 2: kept apart, so that small x lose no digit. */
-INLINE vec NAME(exponential_minus_one)(vec x) {
+/* 2ⁿ, and exp(r) − 1 into `rest`, for x = n ln 2 + r, |r| ≤ ln 2 / 2 */
+INLINE vec NAME(exponential_parts)(vec x, vec *rest) {
     const int single = sizeof(REAL) == 4;
     const REAL magic = single ? (REAL)12582912.0 : (REAL)6755399441055744.0; /* 1.5 · 2²³, 1.5 · 2⁵²: rounds to integers */
     const REAL high = single ? (REAL)0.693359375 : (REAL)6.93147180369123816490e-01;
@@ -24,8 +24,18 @@ INLINE vec NAME(exponential_minus_one)(vec x) {
     }
     vec small = r + r * r * sum;
     mask bits = (mask)shifted; /* the integer n sits in the low bits; shifted up it is the exponent of 2ⁿ */
-    vec two_n = (vec)((bits + (single ? 127 : 1023)) << (single ? 23 : 52));
-    return two_n * small + (two_n - 1);
+    *rest = small;
+    return (vec)((bits + (single ? 127 : 1023)) << (single ? 23 : 52));
+}
+
+/* exp(x) − 1 and exp(x): each keeps its digits where the other would lose them, small x and very negative ones. */
+INLINE vec NAME(exponential_minus_one)(vec x) {
+    vec rest, two_n = NAME(exponential_parts)(x, &rest);
+    return two_n * rest + (two_n - 1);
+}
+INLINE vec NAME(exponential)(vec x) {
+    vec rest, two_n = NAME(exponential_parts)(x, &rest);
+    return two_n * rest + two_n;
 }
 
 /* tanh(x) = sign(x) t / (t + 2),  t = exp(2|x|) − 1 */
