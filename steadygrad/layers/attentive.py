@@ -12,7 +12,7 @@ from steadygrad.kernels import Attention, Steps, attentive_unroll, runs_in_c
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.memory import Contents, Everything, Memory, Screening
 
-COMBINATIONS = {"add": 1.0, "average": 0.5, "concatenate": None}
+COMBINATIONS = {"average": 0.5, "add": 1.0, "concatenate": None}
 
 
 class Alignment(nn.Module):
@@ -77,7 +77,7 @@ class Trace:
 
 
 class AttentiveCell(Cell):
-    """h_t = cell(x_t, s_t),  s_t = h_{t−1} + Σ α_m m,  α = softmax over the memory's states m of a(s_{t−1}, m).
+    """h_t = cell(x_t, s_t),  s_t = ½ (h_{t−1} + Σ α_m m),  α = softmax over the memory's states m of a(s_{t−1}, m).
 
     s_t stands where the cell has h_{t−1}. The state is that of the cell, then s_t, then the memory.
     """
@@ -88,7 +88,7 @@ class AttentiveCell(Cell):
         memory: Callable[[int], Memory],
         *,
         alignment: str = "additive",
-        combine: str = "add",
+        combine: str = "average",
         normalise: Callable[[Tensor, Tensor], Tensor] = softmax,
     ) -> None:
         super().__init__()
@@ -98,7 +98,9 @@ class AttentiveCell(Cell):
         units = cell.output_size
         self.cell, self.memory, self.alignment = cell, memory(units), ALIGNMENTS[alignment](units)
         self.combine, self.normalise = combine, normalise
-        self.C = nn.Parameter(torch.eye(units).repeat(1, 2)) if combine == "concatenate" else None  # at first it adds
+        self.C = (
+            nn.Parameter(torch.eye(units).repeat(1, 2) / 2) if combine == "concatenate" else None
+        )  # the mean at first
         self.output_size = units
         self.state_sizes = (*cell.state_sizes, units, self.memory.size)
         self.growth = self.memory.growth
@@ -207,7 +209,8 @@ def attentive(cell: Cell, attention: AttentionSpec) -> Cell:
     ``score`` of those that left S, so that attention costs the same at every step. ``score`` is ``"received"``, the
     attention that a state got while in S, ``"learned"``, or a function units → `Score`. ``alignment`` a is
     ``"additive"``, v · tanh(A s + B m), or ``"dot"``, (A s) · (B m)/√N. ``combine`` is how s_t is made of h_{t−1} and
-    the attended: ``"add"``, ``"average"`` or ``"concatenate"``, a learned C [h, attended].
+    the attended: ``"average"``; ``"add"``, with which states can grow and what was learned may not hold for longer
+    sequences; or ``"concatenate"``, a learned C [h, attended].
     """
     if not isinstance(attention, Mapping):
         return attention(cell)
@@ -216,7 +219,7 @@ def attentive(cell: Cell, attention: AttentionSpec) -> Cell:
         "relevant": 10,
         "score": "received",
         "alignment": "additive",
-        "combine": "add",
+        "combine": "average",
     }
     if unknown := attention.keys() - known.keys():
         raise ValueError(f"attention has the options {', '.join(known)}; got {', '.join(sorted(unknown))}")

@@ -13,7 +13,7 @@ from steadygrad.matrices import Spec
 
 
 class MemRNN(RNN):
-    """h_t = φ(U x_t + W s_t + b),  s_t = h_{t−1} + Σ α_i h_i,  α = softmax over i < t of v · tanh(A s_{t−1} + B h_i).
+    """h_t = φ(U x_t + W s_t + b),  s_t = ½(h_{t−1} + Σ α_i h_i),  α = softmax of v · tanh(A s_{t−1} + B h_i),  i < t.
 
     Work and memory grow with the square of the length, and the state, (h, s, all that was), with the length.
     """
@@ -25,7 +25,7 @@ class MemRNN(RNN):
         num_layers: int = 1,
         *,
         alignment: str = "additive",
-        combine: str = "add",
+        combine: str = "average",
         activation: str = "tanh",
         recurrent: Spec = ORTHOGONAL_START,
         bias: bool = True,
@@ -44,7 +44,7 @@ class MemRNN(RNN):
 
 
 class MemLSTM(LSTM):
-    """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  the gates from x_t and s_t = h_{t−1} + Σ α_i h_i over all i < t."""
+    """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = ½(h_{t−1} + Σ α_i h_i) over all i < t."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class MemLSTM(LSTM):
         num_layers: int = 1,
         *,
         alignment: str = "additive",
-        combine: str = "add",
+        combine: str = "average",
         recurrent: GateSpecs = "free",
         bias: bool = True,
         forget_bias: float | None = None,

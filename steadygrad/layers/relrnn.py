@@ -17,7 +17,7 @@ ORTHOGONAL_START: Spec = {"name": "free", "init": "henaff"}
 
 
 class RelRNN(RNN):
-    """h_t = φ(U x_t + W s_t + b),  s_t = h_{t−1} + Σ α_m m,  α = softmax over S ∪ R of v · tanh(A s_{t−1} + B m).
+    """h_t = φ(U x_t + W s_t + b),  s_t = ½(h_{t−1} + Σ α_m m),  α = softmax over S ∪ R of v · tanh(A s_{t−1} + B m).
 
     S are the last ``short`` states (ν of the thesis), R the ``relevant`` (ρ) states that received most attention while
     they were in S: a step costs the same however long the sequence is. The options are those of
@@ -34,7 +34,7 @@ class RelRNN(RNN):
         relevant: int = 10,
         score: str | Callable[[int], Score] = "received",
         alignment: str = "additive",
-        combine: str = "add",
+        combine: str = "average",
         activation: str = "tanh",
         recurrent: Spec = ORTHOGONAL_START,
         bias: bool = True,
@@ -54,7 +54,7 @@ class RelRNN(RNN):
 
 
 class RelLSTM(LSTM):
-    """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = h_{t−1} + Σ α_m m,  m ∈ S ∪ R as in RelRNN.
+    """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = ½(h_{t−1} + Σ α_m m),  m ∈ S ∪ R, as RelRNN.
 
     The state is h, c, s and the memory, as one row a sequence.
     """
@@ -69,7 +69,7 @@ class RelLSTM(LSTM):
         relevant: int = 10,
         score: str | Callable[[int], Score] = "received",
         alignment: str = "additive",
-        combine: str = "add",
+        combine: str = "average",
         recurrent: GateSpecs = "free",
         bias: bool = True,
         forget_bias: float | None = None,

@@ -75,7 +75,7 @@ class SAB(LSTM):
 
         def attention(cell: Cell) -> SABCell:
             memory, normalise = partial(Everything, every=every), partial(sparse, top=top)
-            return SABCell(cell, memory, alignment=alignment, normalise=normalise)
+            return SABCell(cell, memory, alignment=alignment, combine="add", normalise=normalise)
 
         super().__init__(
             input_size,

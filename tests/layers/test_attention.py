@@ -48,7 +48,7 @@ def contents(layer, state):
 class Written:
     """Algorithm 1 of the thesis for one sequence, one item after another: lists, and no cleverness."""
 
-    def __init__(self, layer, short, relevant, factor=1.0):
+    def __init__(self, layer, short, relevant, factor=0.5):
         (self.cell,) = layer.cells
         self.short, self.relevant, self.factor = short, relevant, factor
         self.weights = self.cell.cell.weights()
@@ -101,7 +101,7 @@ def test_relrnn_is_the_authors(backend):
     """From the state after their first step, which is their own; values, the relevant set, its scores, gradients."""
     stored = {key: torch.as_tensor(value) for key, value in np.load(ORACLE).items() if key != "meta"}
     nu, rho = int(stored["nu"]), int(stored["rho"])
-    layer = RelRNN(4, 8, short=nu, relevant=rho, **double)
+    layer = RelRNN(4, 8, short=nu, relevant=rho, combine="add", **double)
     (cell,) = layer.cells
     rnn, a = cell.cell, cell.alignment
     parameters = {rnn.U: "U", rnn.b: "bU", rnn.W.free[0]: "V", a.A: "Va", a.B: "Ua", a.v: "v"}
@@ -198,7 +198,7 @@ def test_full_attention_is_a_buffer_as_long_as_the_sequence(backend):
 
 def test_without_anything_to_say_attention_is_the_mean_of_the_past():
     """v = 0: every weight is 1/(number of states), and s = h plus their mean."""
-    layer = MemRNN(3, 4, activation="identity", bias=False, **double)
+    layer = MemRNN(3, 4, activation="identity", bias=False, combine="add", **double)
     (cell,) = layer.cells
     with torch.no_grad():
         cell.alignment.v.zero_()
@@ -288,7 +288,7 @@ def test_step_by_step_is_the_whole(make, backend):
         torch.testing.assert_close(a, b)
 
 
-def test_concatenation_starts_as_a_sum_and_learns():
+def test_concatenation_starts_as_the_mean_and_learns():
     layer = RelRNN(3, 5, combine="concatenate", **double)
     plain = RelRNN(3, 5, **double)
     plain.load_state_dict({k: v for k, v in layer.state_dict().items() if not k.endswith(".C")})
@@ -338,7 +338,8 @@ def test_any_score_decides_what_is_kept(backend):
 
 def test_what_is_relevant_stays_in_reach(backend):
     """A state that everybody looks at survives a thousand steps, and gradients reach it there: R holds it."""
-    layer = RelRNN(2, 4, short=3, relevant=2, activation="identity", bias=False, recurrent="free", **double)
+    options = {"activation": "identity", "bias": False, "recurrent": "free", "combine": "add"}
+    layer = RelRNN(2, 4, short=3, relevant=2, **options, **double)
     (cell,) = layer.cells
     with torch.no_grad():
         cell.cell.W.free[0].zero_()  # no recurrence: what gets through is attention's
@@ -385,7 +386,7 @@ def test_copies_and_pickles(tmp_path):
         ({"relevant": -1}, "expects relevant to be a whole number of at least 0; got -1"),
         ({"score": "loud"}, "expects a score out of received, learned, or a function; got 'loud'"),
         ({"alignment": "cosine"}, "expects alignment to be one of additive, dot; got 'cosine'"),
-        ({"combine": "times"}, "expects combine to be one of add, average, concatenate; got 'times'"),
+        ({"combine": "times"}, "expects combine to be one of average, add, concatenate; got 'times'"),
         ({"long": 3}, "attention has the options short, relevant, score, alignment, combine; got long"),
     ],
 )
