@@ -30,11 +30,13 @@ from steadygrad.diagnostics.flow import (
     state_blocks,
 )
 from steadygrad.diagnostics.gates import GateBound, gate_bound
+from steadygrad.diagnostics.memory import AttentionMap, attention_map
 from steadygrad.diagnostics.portrait import observe, portrait, recurrent_matrices
 from steadygrad.diagnostics.spectrum import Spectrum, power_norms, pseudospectral_radius, spectrum
 from steadygrad.diagnostics.transients import LearnedSchur, learned_schur, trajectories, unit_triangular
 
 __all__ = [
+    "AttentionMap",
     "Diagnosis",
     "Finding",
     "GateBound",
@@ -42,6 +44,7 @@ __all__ = [
     "LearnedSchur",
     "Spectrum",
     "attention_gradients",
+    "attention_map",
     "cancelling_attention",
     "chain",
     "delay_line_curve",

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from steadygrad.diagnostics.flow import as_tuple, half_life, jacobians, looking_at, lyapunov_from
+from steadygrad.diagnostics.flow import (
+    as_tuple,
+    attends,
+    gradient_norms,
+    growth_back,
+    half_life,
+    jacobians,
+    looking_at,
+    lyapunov_from,
+)
+from steadygrad.diagnostics.memory import attention_map
 from steadygrad.matrices import Matrix
 from steadygrad.matrices.measures import orthogonality_error, spectral_radius
 
@@ -78,20 +88,36 @@ def pick(module: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 def measure(module: nn.Module, x: Tensor) -> dict[str, float]:
-    found = jacobians(module, x)
-    exponents = lyapunov_from(found.state)
     with looking_at(module), torch.no_grad():
         batch = x[None] if getattr(module, "batch_first", False) else x[:, None]
         output, state = module(batch)
     bounded = float(output.abs().max()) <= 1 + 1e-6
     return {
-        "exponent": float(exponents[0]),
-        "kept_directions": float((exponents > -KEPT).double().mean()),
+        **(attention_numbers(module, x) if attends(module) else jacobian_numbers(module, x)),
         "saturated": float((output.abs() > SATURATED).double().mean()) if bounded else 0.0,
         "silent": float((output.abs() < 1e-6).double().mean()),
         "state_size": float(sum(part.numel() for part in as_tuple(state))),
+    }
+
+
+def jacobian_numbers(module: nn.Module, x: Tensor) -> dict[str, float]:
+    found = jacobians(module, x)
+    exponents = lyapunov_from(found.state)
+    return {
+        "exponent": float(exponents[0]),
+        "kept_directions": float((exponents > -KEPT).double().mean()),
         "input_gain": float(torch.linalg.matrix_norm(found.input, 2).mean()),
     }
+
+
+def attention_numbers(layer: nn.Module, x: Tensor) -> dict[str, float]:
+    """Of a layer that attends to its past states: how its gradients go on average, and how far back it looks."""
+    numbers = {"exponent": growth_back(gradient_norms(layer, x))}
+    for level, found in enumerate(attention_map(layer, x)):
+        numbers[f"attention_reach cells.{level}"] = found.reach
+        if (share := found.share_of_kept) is not None:
+            numbers[f"attention_to_kept cells.{level}"] = share
+    return numbers
 
 
 @torch.no_grad()
@@ -125,13 +151,18 @@ def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
         )
     else:
         every = -math.log(10) / exponent
+        half = numbers["half_life"]
+        gone = f"half of what it knew is gone after {half:.3g}, effective memory is about {every:.0f} steps"
         longer = (
-            "For longer memory: an orthogonal or gated-orthogonal layer (nnrnn, enrnn, ncgru), or a larger forget_bias."
+            "an orthogonal or gated-orthogonal layer (nnrnn, enrnn, ncgru), attention over past states (relrnn, "
+            "rellstm), or a larger forget_bias."
         )
+        if any(key.startswith("attention_reach") for key in numbers):
+            gone = "that is the mean of all states, and those that are attended to lose less"
+            longer = "keep more states (relevant), or attend to all (memrnn, memlstm)."
         yield Finding(
-            f"Gradients shrink tenfold every {every:.3g} steps; half of what it knew is gone after "
-            f"{numbers['half_life']:.3g}, effective memory is about {every:.0f} steps",
-            f"That is enough for sequences of {steps:.0f} steps." if every > steps else longer,
+            f"Gradients shrink tenfold every {every:.3g} steps; {gone}",
+            f"That is enough for sequences of {steps:.0f} steps." if every > steps else f"For longer memory: {longer}",
             agreed,
         )
 
@@ -162,4 +193,13 @@ def constraint(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
             )
 
 
-LOOKS: tuple[Callable[[dict[str, float], str], Iterator[Finding]], ...] = (memory, saturation, constraint)
+def attention(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
+    for key, reach in numbers.items():
+        kind, _, name = key.partition(" ")
+        if kind == "attention_reach":
+            kept = numbers.get(f"attention_to_kept {name}")
+            share = "" if kept is None else f", {100 * kept:.0f} % of its attention goes to states kept as relevant"
+            yield Finding(f"{name} attends to states {reach:.3g} steps back on average{share}", "", "certain")
+
+
+LOOKS: tuple[Callable[[dict[str, float], str], Iterator[Finding]], ...] = (memory, attention, saturation, constraint)

@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
 
+from steadygrad.layers import RecurrentLayer
+from steadygrad.layers.attentive import AttentiveCell
 from steadygrad.matrices import Matrix
 
 State = Any  # a tensor (layers, batch, units) or a tuple of such
@@ -42,9 +44,10 @@ def looking_at(module: nn.Module) -> Iterator[None]:
 def jacobians(module: nn.Module, x: Tensor, state: State | None = None) -> Jacobians:
     """Along one sequence x (time, inputs), from ``state`` (batch of one) or the module's own start.
 
-    All steps at once: S copies of each, one for every row of its Jacobian, as one batch of one-step sequences.
+    All steps at once: S copies of each, one for every row of its Jacobian, as one batch of one-step sequences. Not for
+    layers that attend to their past states, whose memory is part of the state.
     """
-    check(module, x)
+    check_without_memory(module, x)
     x = x.detach()
     with looking_at(module), torch.no_grad():
         before, shapes = states_before(module, x, state)
@@ -101,6 +104,31 @@ def check(module: nn.Module, x: Tensor) -> None:
         raise ValueError(f"the flow through time expects one sequence (time, inputs); got shape {tuple(x.shape)}")
 
 
+def check_without_memory(module: nn.Module, x: Tensor) -> None:
+    check(module, x)
+    if any(isinstance(part, AttentiveCell) for part in module.modules()):
+        raise ValueError(
+            f"the flow from state to state expects a state of one small size; that of {type(module).__name__} has the "
+            "past states in it that it attends to: use gradient_norms and attention_map, of the layer itself"
+        )
+
+
+def attends(module: nn.Module) -> TypeGuard[RecurrentLayer]:
+    """Whether it is a layer of ours that attends to its past states."""
+    return isinstance(module, RecurrentLayer) and isinstance(module.cells[0], AttentiveCell)
+
+
+def attentive_cells(layer: RecurrentLayer) -> list[AttentiveCell]:
+    return [cast(AttentiveCell, cell) for cell in layer.cells]
+
+
+def initial_states(layer: RecurrentLayer, x: Tensor, state: State | None = None) -> list[tuple[Tensor, ...]]:
+    """What each level starts from, for a batch of one."""
+    if state is None:
+        return [tuple(x.new_zeros(1, size) for size in cell.state_sizes) for cell in attentive_cells(layer)]
+    return list(zip(*(part.detach().unbind(0) for part in as_tuple(state)), strict=True))
+
+
 def input_map(module: nn.Module, x: Tensor, block: slice | None = None, state: State | None = None) -> Tensor:
     """‖∂s_τ/∂x_t‖₂ at [τ, t], zero for t > τ: how much the state at τ depends on the input at t (ENRNN, figures 4, 5).
 
@@ -144,10 +172,21 @@ def state_blocks(module: nn.Module, parts: tuple[int, ...]) -> dict[str, slice]:
 def gradient_norms(
     module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None, state: State | None = None
 ) -> Tensor:
-    """‖∂L/∂s_t‖ for t = 0 … T − 1, s_0 the initial state; L is a ``loss`` of all outputs, or the sum of the last."""
+    """‖∂L/∂s_t‖ for t = 0 … T − 1, s_0 the initial state; L is a ``loss`` of all outputs, or the sum of the last.
+
+    What counts is what s_t does to later outputs. Of a layer that attends to its past states s_t is h_t, and c_t of an
+    LSTM, and all ways lead there: the next step, attention now and later, and the memory (RelRNN, figure 2).
+    """
     check(module, x)
-    time_axis = 1 if getattr(module, "batch_first", False) else 0
+
+    def of_outputs(outputs: Tensor) -> Tensor:
+        return outputs[-1].sum() if loss is None else loss(outputs)
+
     with looking_at(module), torch.enable_grad():
+        if attends(module):
+            return attentive_gradient_norms(module, x.detach(), of_outputs, state)
+        check_without_memory(module, x)
+        time_axis = 1 if getattr(module, "batch_first", False) else 0
         before, shapes = states_before(module, x[:1].detach(), state)
         rows = before.detach().requires_grad_()
         states, outputs = [rows], []
@@ -155,10 +194,54 @@ def gradient_norms(
             output, after = step(module, x_t[None], unflatten(states[-1], shapes))
             states.append(flatten(after))
             outputs.append(output)
-        result = torch.cat(outputs, dim=time_axis).squeeze(1 - time_axis)
-        value = result[-1].sum() if loss is None else loss(result)
+        value = of_outputs(torch.cat(outputs, dim=time_axis).squeeze(1 - time_axis))
         gradients = torch.autograd.grad(value, states[:-1], materialize_grads=True)
     return torch.stack([gradient.double().norm() for gradient in gradients])  # squares of tiny ones need the range
+
+
+def attentive_gradient_norms(
+    layer: RecurrentLayer, x: Tensor, of_outputs: Callable[[Tensor], Tensor], state: State | None
+) -> Tensor:
+    read, handed = [x], []  # by each level, and at last by the loss; by each step to the next
+    for cell, start in zip(attentive_cells(layer), initial_states(layer, x, state), strict=True):
+        outputs, states = handed_on(cell, read[-1], start)
+        read.append(outputs)
+        handed.append(states)
+    value = of_outputs(read[-1])
+    squares = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    for outputs, states in zip(read[1:], handed, strict=True):
+        *found, elsewhere = torch.autograd.grad(value, [*states, outputs], retain_graph=True, materialize_grads=True)
+        gradients = torch.cat(found).view(len(x), -1, outputs.shape[1]).double()
+        gradients[1:, 0] -= elsewhere[:-1]  # what the loss or the next level reads of a state is not handed on
+        squares += gradients.square().sum(dim=(1, 2))
+    return squares.sqrt()
+
+
+def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
+    """Outputs (time, units), and what each step starts from: h, or h and c, step after step."""
+    *state, packed = start
+    own = len(cell.cell.state_sizes)
+    state[:own] = [part.clone().requires_grad_() for part in state[:own]]
+    weights, contents = cell.weights(), cell.memory.unpack(packed, cell.alignment.keys)
+    outputs, states = [], []
+    for x_t in x.split(1):
+        states += state[:own]
+        h, after, contents = cell.step(weights, x_t, tuple(state), contents, None)
+        state = [h, *after[1:]]  # one tensor for all that follows: the memory has it too
+        outputs.append(h)
+    return torch.cat(outputs), states
+
+
+def growth_back(norms: Tensor) -> float:
+    """Growth a step, from the end to the beginning, in natural logarithms: the line that fits them best.
+
+    Norms that are 0 or beyond all numbers are left out.
+    """
+    usable = (norms > 0) & norms.isfinite()
+    back = torch.arange(len(norms), 0, -1, dtype=torch.float64, device=norms.device)[usable]
+    logarithms = norms[usable].double().log()
+    away = back - back.mean()
+    return float((away @ logarithms) / (away @ away)) if len(back) > 1 else 0.0
 
 
 def lyapunov_exponents(module: nn.Module, x: Tensor, state: State | None = None, skip: int | None = None) -> Tensor:

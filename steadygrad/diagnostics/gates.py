@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from steadygrad.diagnostics.flow import check, jacobians, looking_at
+from steadygrad.diagnostics.flow import attends, check, jacobians, looking_at
 from steadygrad.kernels import activate
 from steadygrad.layers import GRU
 
@@ -40,7 +40,9 @@ def gate_bound(layer: GRU, x: Tensor) -> GateBound:
     """
     check(layer, x)
     if not has_gate_bound(layer):
-        raise ValueError(f"gate_bound expects a GRU of one level, its reset before the product; got {layer}")
+        raise ValueError(
+            f"gate_bound expects a GRU of one level without attention, its reset before the product; got {layer}"
+        )
     with looking_at(layer):
         outputs = layer(x)[0]
     h = torch.cat([torch.zeros_like(outputs[:1]), outputs[:-1]])
@@ -61,7 +63,7 @@ def gate_bound(layer: GRU, x: Tensor) -> GateBound:
 
 def has_gate_bound(module: nn.Module) -> TypeGuard[GRU]:
     """Whether the theorem speaks of it."""
-    if not isinstance(module, GRU) or module.num_layers != 1 or module.bidirectional:
+    if not isinstance(module, GRU) or module.num_layers != 1 or module.bidirectional or attends(module):
         return False
     cell: Any = module.cells[0]
     return cell.reset == "before"

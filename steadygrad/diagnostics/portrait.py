@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from steadygrad.diagnostics.doctor import diagnose
 from steadygrad.diagnostics.flow import (
     as_tuple,
+    attends,
     gradient_norms,
     input_maps,
     jacobians,
@@ -19,6 +21,7 @@ from steadygrad.diagnostics.flow import (
     step,
 )
 from steadygrad.diagnostics.gates import gate_bound, has_gate_bound
+from steadygrad.diagnostics.memory import attention_map
 from steadygrad.diagnostics.spectrum import power_norms
 from steadygrad.diagnostics.transients import schur_forms
 from steadygrad.layers import RecurrentLayer
@@ -28,8 +31,10 @@ STEPS = 400
 """steps of a sequence that are looked at"""
 ENTRIES = 10**8
 """of all Jacobians together"""
+REMEMBERED = 2 * 10**8
+"""numbers in the memories of all steps together, of a layer that attends to its past states"""
 CELLS = 120
-"""rows and columns of a heat map; a longer sequence leaves steps out"""
+"""rows and columns of a heat map; a longer sequence leaves steps out, or merges those of attention"""
 POWERS = 100
 
 
@@ -37,7 +42,8 @@ def observe(module: nn.Module, x: Tensor) -> dict[str, Any]:
     """What changes while a network is trained, and costs little to look at: x is one sequence (time, inputs).
 
     The eigenvalues of every recurrent matrix (of a real one those with Im ≥ 0), its distance from orthogonal and
-    normal, and as far as there are such parts the angles and transients of a Schur form and the gates' bound.
+    normal, and as far as there are such parts the angles and transients of a Schur form, the gates' bound, and how far
+    back a layer attends.
     """
     found: dict[str, Any] = {"matrices": {name: seen(W) for name, W in recurrent_matrices(module).items()}}
     if schur := schur_forms(module):
@@ -53,6 +59,8 @@ def observe(module: nn.Module, x: Tensor) -> dict[str, Any]:
             "largest_bound": float(gates.bound.max()),
             "nearest": float((gates.true / gates.bound).max()),
         }
+    if attends(module) and not module.bidirectional:
+        found["attention"] = [level.summary() for level in attention_map(module, x)]
     return found
 
 
@@ -60,22 +68,18 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
     """Everything a trained network has to show on one sequence x (time, inputs).
 
     Norms of the input map are logarithms to base 10, None where there is no influence at all. Gradients along time are
-    those of the last output and, if given, of a ``loss`` of all outputs, as for `gradient_norms`.
+    those of the last output and, if given, of a ``loss`` of all outputs, as for `gradient_norms`. A layer that attends
+    to its past states has a map of its attention instead of those that need Jacobians.
     """
     short = shortened(module, x)
-    flow = jacobians(module, short)
-    every = math.ceil(len(short) / CELLS)
-    maps = input_maps(flow, state_blocks(module, flow.parts) or {"state": slice(None)}, every)
-    exponents = lyapunov_from(flow.state)
+    followed = short if attends(module) else x
     diagnosis = diagnose(module, short)
     result: dict[str, Any] = {
         "steps": len(short),
         "of_steps": len(x),
-        "every": every,
-        "input_maps": {name: logarithms(norms) for name, norms in maps.items()},
-        "output_gradients": numbers(gradient_norms(module, x)),
-        **({} if loss is None else {"loss_gradients": numbers(gradient_norms(module, x, loss))}),
-        "exponents": numbers(exponents),
+        "every": math.ceil(len(short) / CELLS),
+        **(attention_part(module, short) if attends(module) else jacobian_part(module, short)),
+        "output_gradients": numbers(gradient_norms(module, followed)),
         "numbers": diagnosis.numbers,
         "findings": [vars(finding) for finding in diagnosis.findings],
         "matrices": {
@@ -87,6 +91,8 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
             for name, W in recurrent_matrices(module).items()
         },
     }
+    if loss is not None and len(followed) == len(x):
+        result["loss_gradients"] = numbers(gradient_norms(module, x, loss))
     if schur := schur_forms(module):
         result["schur"] = {
             name: {
@@ -104,11 +110,51 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
     return result
 
 
+def jacobian_part(module: nn.Module, x: Tensor) -> dict[str, Any]:
+    flow = jacobians(module, x)
+    maps = input_maps(flow, state_blocks(module, flow.parts) or {"state": slice(None)}, math.ceil(len(x) / CELLS))
+    return {
+        "input_maps": {name: logarithms(norms) for name, norms in maps.items()},
+        "exponents": numbers(lyapunov_from(flow.state)),
+    }
+
+
+def attention_part(layer: nn.Module, x: Tensor) -> dict[str, Any]:
+    """By level: α_{t,i} as a map, and which states were kept as relevant, each with its first and last step in R."""
+    every = math.ceil(len(x) / CELLS)
+    return {
+        "attention": [
+            {"map": logarithms(merged(one.weights, every)), "kept": spells(one.kept), **one.summary()}
+            for one in attention_map(layer, x)
+        ]
+    }
+
+
+def merged(weights: Tensor, every: int) -> Tensor:
+    """Of ``every`` steps the mean of what they give to ``every`` states together: no state is left out."""
+    short = -len(weights) % every
+    blocks = nn.functional.pad(weights, (0, short, 0, short)).unflatten(1, (-1, every)).sum(dim=2).split(every)
+    return torch.stack([block.sum(dim=0) / min(every, len(weights) - every * i) for i, block in enumerate(blocks)])
+
+
+def spells(kept: Tensor) -> list[list[int]]:
+    """[state, first step, last step] for each stay in R, from the states in R at each step (time, ρ)."""
+    found = []
+    for place in kept.mT.tolist():
+        for state, steps in groupby(range(len(place)), key=place.__getitem__):
+            stay = list(steps)
+            if state >= 0:
+                found.append([state, stay[0], stay[-1]])
+    return sorted(found)
+
+
 def shortened(module: nn.Module, x: Tensor) -> Tensor:
-    """As many steps of x as the Jacobians leave room for."""
+    """As many steps of x as the Jacobians leave room for, or the memory of a layer that attends to its past states."""
     with looking_at(module), torch.no_grad():
-        _, state = step(module, x[:1], None)
+        _, state = module(x) if attends(module) else step(module, x[:1], None)
     size = sum(part.numel() for part in as_tuple(state))
+    if attends(module):  # every step remembers what it attended to, which grows with the square of the length
+        return x[: max(2, int(len(x) * min(1, math.sqrt(REMEMBERED / (len(x) * size)))))]
     return x[: max(2, min(STEPS, ENTRIES // size**2))]
 
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steadygrad.report import tables
-from steadygrad.report.runs import part_name
+from steadygrad.report.runs import level_name, part_name
 
 FLOOR = -8.0
 """logarithm of the smallest influence that a map still tells from none"""
+ATTENTION_FLOOR = -3.0
+"""the same of attention, which is at most 1"""
 ANGLE_BINS = 16
 
 Chart = dict[str, Any]
@@ -55,7 +57,8 @@ class Subject:
 
 
 def inside(subjects: Sequence[Subject]) -> list[Section]:
-    found = [doctor(subjects), flow(subjects), eigenvalues(subjects), schur(subjects), gates(subjects), drift(subjects)]
+    looks = (doctor, flow, attention, eigenvalues, schur, gates, drift)
+    found = [look(subjects) for look in looks]
     return [section for section in found if section.tables or section.charts or section.texts]
 
 
@@ -115,6 +118,70 @@ def flow(subjects: Sequence[Subject]) -> Section:
             }
         )
     return section
+
+
+def attention(subjects: Sequence[Subject]) -> Section:
+    section = Section("What it attends to")
+    levels = [
+        (level_name(s.name, number, s.portrait["attention"]), s.portrait["every"], found)
+        for s in subjects
+        for number, found in enumerate(s.portrait.get("attention", []))
+    ]
+    if not levels:
+        return section
+    header = ["network", "steps back, on average", "attention to states kept as relevant", "kept at the end"]
+    section.tables.append(Table(header, [attention_row(name, found) for name, _, found in levels], words=True))
+    section.charts.append(
+        {
+            "kind": "maps",
+            "title": "Attention of each step to each state before",
+            "explain": "States from left to right, steps from top to bottom. Marks above: states kept as relevant, "
+            "the long ones until the end.",
+            "panels": [
+                {
+                    "name": name,
+                    "rows": found["map"],
+                    "every": every,
+                    "kept": found["kept"],
+                    "kept_at_end": found["kept_at_end"],
+                }
+                for name, every, found in levels
+            ],
+            "range": [ATTENTION_FLOOR, 0],
+            "sparse": True,
+            "exponent": True,
+            "row": "step",
+            "column": "state",
+            "value": "attention",
+            "empty": "not yet",
+        }
+    )
+    kinds = {
+        "reach": ("How far back attention reaches, over training", "steps", None),
+        "share_of_kept": ("Attention to states kept as relevant, over training", "share", [0.0, 1.0]),
+    }
+    for key, (title, label, bounds) in kinds.items():
+        curves = []
+        for s in subjects:
+            rows = [row for row in s.observations if "attention" in row]
+            for number, last in enumerate(rows[-1]["attention"] if rows else []):
+                if last[key] is not None:
+                    name = level_name(s.name, number, rows[-1]["attention"])
+                    y = [row["attention"][number][key] for row in rows]
+                    curves.append({**series(s, [row["step"] for row in rows], y), "name": name})
+        if curves:
+            section.charts.append(lines(title, curves, "update", label, bounds=bounds))
+    return section
+
+
+def attention_row(name: str, found: dict[str, Any]) -> list[str]:
+    reach, share, kept = found["reach"], found["share_of_kept"], ", ".join(map(str, found["kept_at_end"]))
+    return [
+        name,
+        "–" if reach is None else f"{reach:.3g}",
+        "–" if share is None else f"{100 * share:.3g} %",
+        kept or "–",
+    ]
 
 
 def eigenvalues(subjects: Sequence[Subject]) -> Section:

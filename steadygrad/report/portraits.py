@@ -15,11 +15,15 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
+from steadygrad.report import compare
 from steadygrad.report.figures import COLOURS, STYLE, curves, plain, save
-from steadygrad.report.runs import Run, group_of, labels, part_name
+from steadygrad.report.runs import Run, group_of, labels, level_name, part_name
 
 FLOOR = 1e-8
 """share of the largest norm below which a map no longer tells influence from none"""
+ATTENTION_FLOOR = 1e-3
+ABOVE = 1.03
+"""where marks of columns stand, in heights of a map"""
 Portrait = dict[str, Any]
 
 
@@ -27,7 +31,10 @@ def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Pat
     """Curves of every task, and of the first run of every group whatever it has to show."""
     written: list[Path] = []
     for task, group in groupby(sorted(runs, key=lambda run: run.task), key=lambda run: run.task):
-        written.append(curves(list(group), folder / f"{file_name(task)}-curves.{format}", task))
+        same = list(group)
+        written.append(curves(same, folder / f"{file_name(task)}-curves.{format}", task))
+        if len(norms := loss_gradients(same)) > 1:
+            written.append(compare.gradients(norms, folder / f"{file_name(task)}-gradients.{format}", task))
     named = zip(map(group_of, labels(runs)), runs, strict=True)
     for name, run in dict(reversed(list(named))).items():  # the first of each name stays
         stem = folder / file_name(name)
@@ -36,6 +43,15 @@ def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Pat
             stem = stem.with_name(f"{stem.name}+")
         written += draw(run, name, stem, format)
     return written
+
+
+def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
+    """‖∂L/∂s_t‖ along time, of the first run of every group that has it."""
+    found: dict[str, list[float | None]] = {}
+    for name, run in zip(map(group_of, labels(runs)), runs, strict=True):
+        if norms := (run.portrait or {}).get("loss_gradients"):
+            found.setdefault(name, norms)
+    return found
 
 
 def draw(run: Run, name: str, stem: Path, format: str, kinds: Sequence[str] = ()) -> list[Path]:
@@ -56,6 +72,8 @@ def drawings(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
         found["reach"] = lambda: reach(portrait, name)
     if "output_gradients" in portrait:
         found["gradients"] = lambda: gradients(portrait, name)
+    if "attention" in portrait:
+        found["attention"] = lambda: attention(portrait, name)
     if "matrices" in portrait:
         found["eigenvalues"] = lambda: eigenvalues(portrait, name)
     for matrix, learned in portrait.get("schur", {}).items():
@@ -82,15 +100,54 @@ def reach(portrait: Portrait, name: str) -> Figure:
     high = max(known, default=1.0)
     scale = LogNorm(max(min(known, default=1.0), high * FLOOR), high)
     for axis, (part, rows) in zip(axes[0], maps.items(), strict=True):
-        square = [[math.nan if v is None else 10**v for v in row] + [math.nan] * (len(rows) - len(row)) for row in rows]
-        extent = (0, len(rows) * every, len(rows) * every, 0)
-        axis.imshow(square, norm=scale, cmap="viridis", extent=extent, interpolation="nearest")
-        axis.grid(False)
+        show_map(axis, rows, every, scale)
         axis.set_title(part_name(name, part), fontsize=10)
         axis.set_xlabel("input at t")
     axes[0][0].set_ylabel("state at τ")
     figure.colorbar(ScalarMappable(scale, "viridis"), ax=axes[0].tolist(), label="‖∂s_τ / ∂x_t‖", shrink=0.9)
     return figure
+
+
+def attention(portrait: Portrait, name: str) -> Figure:
+    """α_{t,i}: the state to the right, the step that attends downwards, and which states were kept (RelRNN, B.4)."""
+    levels = portrait["attention"]
+    figure, axes = plt.subplots(
+        1, len(levels), figsize=(3.6 * len(levels) + 0.9, 3.4), squeeze=False, layout="constrained", sharey=True
+    )
+    scale = LogNorm(ATTENTION_FLOOR, 1)
+    for number, (axis, found) in enumerate(zip(axes[0], levels, strict=True)):
+        show_map(axis, found["map"], portrait["every"], scale)
+        mark_kept(axis, found)
+        axis.set_title(level_name(name, number, levels), fontsize=10, pad=12)  # the marks stand below
+        axis.set_xlabel("state i")
+    axes[0][0].set_ylabel("step t")
+    figure.colorbar(
+        ScalarMappable(scale, "viridis"), ax=axes[0].tolist(), label="attention α", shrink=0.9, extend="min"
+    )
+    return figure
+
+
+def mark_kept(axis: Axes, found: Portrait) -> None:
+    """Above the columns of states that were in R at the end, and of those that were there for a while."""
+    at_end = found["kept_at_end"]
+    for_a_while = sorted({state for state, _, _ in found["kept"]} - set(at_end))
+    kinds = (("at the end", at_end, COLOURS[1]), ("for a while", for_a_while, "none"))
+    for label, states, fill in kinds:
+        if states:
+            x, y = [state + 0.5 for state in states], [ABOVE] * len(states)
+            look: Any = {"marker": "v", "s": 14, "facecolor": fill, "edgecolor": COLOURS[1], "linewidth": 0.6}
+            axis.scatter(x, y, **look, clip_on=False, transform=axis.get_xaxis_transform(), label=f"kept {label}")
+    if found["kept"]:
+        axis.legend(loc="upper right", fontsize=8, handletextpad=0.2)
+
+
+def show_map(axis: Axes, rows: Sequence[Sequence[float | None]], every: int, scale: Normalize) -> None:
+    """Logarithms to base 10, row by row up to the diagonal; what is None stays white."""
+    size = len(rows)
+    square = [[math.nan if v is None else 10**v for v in row] + [math.nan] * (size - len(row)) for row in rows]
+    extent = (0, size * every, size * every, 0)
+    axis.imshow(square, norm=scale, cmap="viridis", extent=extent, interpolation="nearest")
+    axis.grid(False)
 
 
 def gradients(portrait: Portrait, name: str) -> Figure:

@@ -231,6 +231,11 @@ def part_name(name: str, part: str) -> str:
     return name if part == "state" else f"{name}, {part}"
 
 
+def level_name(name: str, number: int, levels: Sequence[Any]) -> str:
+    """Of one of a network's levels, if it has several."""
+    return name if len(levels) == 1 else f"{name}, level {number}"
+
+
 def row_or_layer(run: Run) -> str:
     """`reproduce` names a folder after the row and has a folder for each seed in it."""
     return run.path.parent.name if re.fullmatch(r"seed-\d+", run.path.name) else run.layer

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from steadygrad.diagnostics import gradient_norms, half_life, input_map, jacobians, lyapunov_exponents
-from steadygrad.layers import LAYERS, RNN
+from steadygrad.diagnostics.flow import attends, growth_back
+from steadygrad.layers import GRU, LAYERS, RNN
 from steadygrad.matrices import init
 
 
@@ -29,7 +30,9 @@ MODULES = {
     "nn.LSTM, two layers": lambda: nn.LSTM(3, 4, num_layers=2),
     "own": Own,
 }
-every_module = pytest.mark.parametrize("make", MODULES.values(), ids=MODULES)
+WITHOUT_MEMORY = {name: make for name, make in MODULES.items() if not attends(make())}
+WITH_MEMORY = {name: make for name, make in MODULES.items() if attends(make())}
+every_module = pytest.mark.parametrize("make", WITHOUT_MEMORY.values(), ids=WITHOUT_MEMORY)
 
 
 @pytest.fixture
@@ -130,6 +133,47 @@ def test_bad_input_is_explained(x):
         jacobians(nn.GRU(3, 4), x[None])
     with pytest.raises(ValueError, match="skip fewer than the 6 steps"):
         lyapunov_exponents(nn.GRU(3, 4).double(), x, skip=6)
+
+
+class Around(nn.Module):
+    """A layer that attends, inside a user's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = LAYERS["relrnn"](3, 4)
+
+    def forward(self, x, h_0=None):
+        return self.inner(x, h_0)
+
+
+@pytest.mark.parametrize("make", [*WITH_MEMORY.values(), Around], ids=[*WITH_MEMORY, "around"])
+@pytest.mark.parametrize("look", [jacobians, input_map, lyapunov_exponents])
+def test_where_past_states_are_attended_to_there_is_no_jacobian(make, look, x):
+    module = make().double()
+    words = f"that of {type(module).__name__} has the past states in it .* use gradient_norms and attention_map"
+    with pytest.raises(ValueError, match=words):
+        look(module, x)
+
+
+def test_gradients_of_a_module_around_a_layer_that_attends_are_refused(x):
+    with pytest.raises(ValueError, match="of the layer itself"):
+        gradient_norms(Around().double(), x)
+
+
+def test_five_layers_attend():
+    """So that the tests above are not for nothing."""
+    assert WITH_MEMORY.keys() == {"memrnn", "memlstm", "sab", "relrnn", "rellstm"}
+    assert attends(GRU(3, 4, attention={}))
+    assert not attends(GRU(3, 4))
+
+
+def test_growth_back_is_the_rate_of_what_can_be_seen():
+    exact = 3 * 0.9 ** torch.arange(50, 0, -1, dtype=torch.float64)
+    assert growth_back(exact) == pytest.approx(math.log(0.9))
+    assert growth_back(exact.flip(0)) == pytest.approx(-math.log(0.9))
+    exact[:10], exact[10], exact[11] = 0.0, math.inf, math.nan
+    assert growth_back(exact) == pytest.approx(math.log(0.9))
+    assert growth_back(torch.tensor([0.0, 1.0])) == growth_back(torch.zeros(3)) == 0
 
 
 def test_half_life_where_nothing_is_lost():

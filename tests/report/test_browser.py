@@ -137,6 +137,27 @@ def test_everything_works_without_a_mouse(chromium):
     assert chromium.js(f"[...document.querySelectorAll({json.dumps(reachable)})].every(n => n.tabIndex >= 0)")
 
 
+def test_the_states_that_are_kept_are_marked(tmp_path):
+    """Above the map of attention, and in words where the mouse is."""
+    kept = {"kept": [[0, 2, 3], [1, 3, 4]], "kept_at_end": [1], "reach": 1.0, "share_of_kept": 0.5}
+    rows = [[None], [0.0, None], [-0.3, -0.3, None], [-0.6, -0.4, -1.0, None], [None, -0.2, None, -0.5, None]]
+    target = tmp_path / "page.html"
+    html.write(html.portrait_page("relrnn", {"every": 1, "attention": [{"map": rows, **kept}]}, "1"), target)
+    with browser.Browser(str(PROGRAM)) as chromium:
+        chromium.open(target)
+        marks = "[...document.querySelectorAll('.kept line')].map(n => ['x1', 'y1'].map(a => n.getAttribute(a)))"
+        assert chromium.js(marks) == [["0.5", "0.6"], ["1.5", "0"]]  # the second stays until the end
+        canvas = "document.querySelector('canvas[tabindex]')"
+        colours = f"[...{canvas}.getContext('2d').getImageData(0, 4, 5, 1).data].filter((_, i) => i % 4 === 3)"
+        assert chromium.js(colours) == [0, 255, 0, 255, 0]  # what is not looked at stays empty
+        chromium.js(f"{canvas}.focus()")  # on the last step, the first state
+        chromium.key("ArrowRight")
+        assert tip(chromium).splitlines()[1:] == ["step 4, state 1", "attention 0.631, kept"]
+        chromium.key("ArrowLeft")
+        assert "kept" not in tip(chromium)
+        assert chromium.errors() == []
+
+
 def test_the_eigenvalues_move_with_the_slider(chromium):
     places = "[...document.querySelectorAll('.eigenvalues circle')].map(n => n.getAttribute('cx')).join()"
     chromium.until(lambda: chromium.js(places))

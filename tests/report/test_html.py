@@ -364,6 +364,46 @@ def test_the_plane_shows_every_eigenvalue_and_no_other(name):
         assert (values[:, None] - torch.tensor(drawn)).abs().min(dim=0).values.max() < 1e-4
 
 
+def test_the_page_shows_what_is_attended_to():
+    layer = LAYERS["relrnn"](3, 4, num_layers=2, short=3, relevant=2)
+    drawn = finite(portrait(layer, torch.randn(15, 3)))
+    parsed = whole(html.portrait_page("mine", drawn, "1"))
+    chart = parsed.chart("Attention of each step")
+    assert [panel["name"] for panel in chart["panels"]] == ["mine, level 0", "mine, level 1"]
+    for panel, found in zip(chart["panels"], drawn["attention"], strict=True):
+        assert (panel["rows"], panel["kept"], panel["every"]) == (found["map"], found["kept"], 1)
+        kept = ", ".join(map(str, found["kept_at_end"]))
+        share = f"{100 * found['share_of_kept']:.3g} %"
+        assert [panel["name"], f"{found['reach']:.3g}", share, kept] in parsed.rows
+    assert len(drawn["attention"][0]["kept_at_end"]) == 2
+    assert not [chart for chart in parsed.charts if chart["title"].startswith(("What the state", "Lyapunov"))]
+
+
+def test_attention_over_training(tmp_path):
+    def seen(step, reach, share):
+        level = {"reach": reach, "share_of_kept": share, "kept_at_end": []}
+        return {"step": step, "matrices": {}, "attention": [level]}
+
+    observed = [seen(0, 3.0, 0.1), seen(10, 7.0, 0.5), {"step": 20, "failed": "why"}]
+    drawn = {"every": 1, "attention": [{"map": [[None]], "kept": [], "reach": None, "share_of_kept": 0.0}]}
+    drawn["attention"][0]["kept_at_end"] = []
+    write_run(tmp_path / "a", "relrnn", portrait=drawn, observations=observed)
+    write_run(tmp_path / "b", "memrnn", portrait=drawn, observations=[seen(0, 1.0, None)])
+    parsed = whole(page_of(tmp_path))
+    reach = parsed.chart("How far back attention reaches")["series"]
+    assert [(one["name"], one["x"], one["y"]) for one in reach] == [
+        ("relrnn", [0, 10], [3.0, 7.0]),
+        ("memrnn", [0], [1.0]),
+    ]
+    (share,) = parsed.chart("Attention to states kept as relevant")["series"]
+    assert share["y"] == [0.1, 0.5]
+    assert ["relrnn", "–", "0 %", "–"] in parsed.rows
+
+
+def test_a_page_without_attention_says_nothing_of_it(page):
+    assert "What it attends to" not in whole(page).all("h2")
+
+
 @pytest.mark.parametrize(
     ("angles", "bins"), [([0.0], [0]), ([0.4], [1]), ([math.pi, 3.2], [8, 8]), ([6.28], [15]), ([2 * math.pi], [0])]
 )
@@ -453,6 +493,11 @@ def test_a_run_that_is_found_twice_is_one_run(tmp_path):
 def test_names_of_parts():
     assert runs.part_name("enrnn", "state") == "enrnn"
     assert runs.part_name("enrnn", "long") == "enrnn, long"
+
+
+def test_names_of_levels():
+    assert runs.level_name("relrnn", 0, ["one"]) == "relrnn"
+    assert runs.level_name("relrnn", 1, ["one", "two"]) == "relrnn, level 1"
 
 
 def test_distinct_paths(tmp_path):

@@ -11,8 +11,8 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from steadygrad.diagnostics import observe, portrait
-from steadygrad.layers import LAYERS, LSTM, NNRNN
-from steadygrad.report import figures, portraits
+from steadygrad.layers import LAYERS, LSTM, NNRNN, MemRNN, RelRNN
+from steadygrad.report import compare, figures, portraits
 from steadygrad.report.runs import Run
 from steadygrad.training import finite
 
@@ -70,13 +70,14 @@ def files(folder):
 
 def test_every_figure_that_there_is_something_for(tmp_path, quick):
     two_levels = run_of("nnrnn", "runs/two", seed=7, layer=NNRNN(3, 4, num_layers=2), task="adding")
-    found = [*map(run_of, ("nnrnn", "ncgru", "lstm")), two_levels]
+    found = [*map(run_of, ("nnrnn", "ncgru", "lstm", "relrnn")), two_levels]
     written = portraits.draw_all(found, tmp_path / "new" / "figures")
     always = ["reach", "gradients", "eigenvalues", "drift"]
     kinds = {
         "nnrnn-copy": [*always, "schur"],
         "ncgru-copy": [*always, "gates"],
         "lstm-copy": always,
+        "relrnn-copy": ["attention", "gradients", "eigenvalues", "drift"],
         "nnrnn-adding": [*always, "schur-cells.0.W", "schur-cells.1.W"],
     }
     expected = [f"{name}-{kind}.svg" for name, ones in kinds.items() for kind in ones]
@@ -274,6 +275,107 @@ def test_the_schur_form_is_that_of_the_matrix(size, in_block):
     np.testing.assert_allclose(left.images[0].get_array(), core, atol=2e-3)
     assert list(middle.lines[0].get_ydata()) == found["mean_by_subdiagonal"]
     assert sum(patch.get_height() for patch in right.patches) == size // 2
+
+
+def attended(layer, time=20):
+    layer.cells[0].alignment.v.data *= 20  # so that it chooses
+    return finite(portrait(layer, torch.randn(time, 3)))
+
+
+def marked(axis):
+    """Columns that are marked above the map, by what the legend says."""
+    return {
+        marks.get_label(): [round(float(x) - 0.5) for x, y in marks.get_offsets().data if y > 1]
+        for marks in axis.collections
+    }
+
+
+def test_attention_is_drawn_with_the_states_that_were_kept():
+    drawn = attended(RelRNN(3, 4, short=3, relevant=3))
+    (found,) = drawn["attention"]
+    axis, *_ = closed(portraits.attention(drawn, "relrnn")).axes
+    image = axis.images[0].get_array().filled(math.nan)
+    for t, row in enumerate(found["map"]):
+        values = [math.nan if value is None else value for value in row]
+        np.testing.assert_allclose(np.log10(image[t, : t + 1]), values)
+        assert np.isnan(image[t, t + 1 :]).all()
+    assert (axis.images[0].norm.vmin, axis.images[0].norm.vmax) == (1e-3, 1)
+    left = sorted({state for state, _, last in found["kept"] if last < 19 and state not in found["kept_at_end"]})
+    assert left
+    assert marked(axis) == {"kept at the end": found["kept_at_end"], "kept for a while": left}
+
+
+def test_a_map_of_attention_for_each_level_and_nothing_marked_where_all_is_kept():
+    drawn = attended(RelRNN(3, 4, num_layers=2))
+    one, other, _ = closed(portraits.attention(drawn, "relrnn")).axes
+    assert [axis.get_title() for axis in (one, other)] == ["relrnn, level 0", "relrnn, level 1"]
+    axis, _ = closed(portraits.attention(attended(MemRNN(3, 4)), "memrnn")).axes
+    assert axis.get_title() == "memrnn"
+    assert marked(axis) == {}
+    assert axis.get_legend() is None
+
+
+def test_marks_of_a_long_sequence_stand_above_their_states():
+    drawn = attended(RelRNN(3, 4, short=3, relevant=3), time=260)
+    assert drawn["every"] == 3
+    axis, _ = closed(portraits.attention(drawn, "relrnn")).axes
+    assert axis.images[0].get_extent() == [0, 261, 261, 0]  # in steps, the last of 87 rows not quite full
+    assert marked(axis)["kept at the end"] == drawn["attention"][0]["kept_at_end"]
+
+
+# several networks in one picture
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The axis of what would have been saved."""
+    axes = []
+    monkeypatch.setattr(compare, "save", lambda figure, path: axes.append(closed(figure).axes[0]) or path)
+    return axes
+
+
+def test_gradients_of_several_networks_count_back_from_the_end(shown):
+    compare.gradients({"rnn": [1e-4, 1e-2, 1.0], "$lstm$": [None, 0.0, 0.5, 2.0]}, "x.svg", "denoise")
+    lines = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in shown[0].lines}
+    assert lines["rnn"] == ([3, 2, 1], [1e-4, 1e-2, 1.0])
+    back, values = lines[r"\$lstm\$"]
+    assert back == [4, 3, 2, 1]
+    assert np.isnan(values[:2]).all()
+    assert values[2:] == [0.5, 2.0]
+    assert shown[0].get_yscale() == "log"
+    assert len({line.get_color() for line in shown[0].lines}) == 2
+
+
+def test_growth_with_the_length_leaves_out_what_was_not_measured(shown):
+    compare.growth([200, 1000, 5000], {"rnn": [1.0, 5.0, 25.0], "memrnn": [2.0, 50.0, None]}, "x.svg", "megabytes")
+    rnn, memrnn = shown[0].lines
+    assert (list(rnn.get_xdata()), list(rnn.get_ydata())) == ([200, 1000, 5000], [1.0, 5.0, 25.0])
+    assert list(memrnn.get_ydata())[:2] == [2.0, 50.0]
+    assert math.isnan(memrnn.get_ydata()[2])
+    assert (shown[0].get_xscale(), shown[0].get_yscale(), shown[0].get_ylabel()) == ("log", "log", "megabytes")
+    assert list(shown[0].get_xticks()) == [200, 1000, 5000]
+    compare.growth([100, 400, 500], {"rnn": [1.0, 2.0, 3.0]}, "x.svg", "megabytes")
+    assert [text.get_text() for text in shown[1].get_xticklabels()] == ["100", "400", ""]  # 500 would touch it
+
+
+@pytest.mark.parametrize("format", ["svg", "png"])
+def test_comparisons_are_files_like_any_figure(tmp_path, format):
+    norms = compare.gradients({"a": [1.0, None], "b": [0.0, 0.0]}, tmp_path / f"one.{format}")
+    sizes = compare.growth([1, 2], {"a": [1.0, 2.0], "b": [None, None]}, tmp_path / f"two.{format}", "MB", "$T$")
+    assert all(path.read_bytes().startswith(MAGIC[format]) for path in (norms, sizes))
+
+
+def test_networks_of_one_task_are_compared_by_their_first_seeds(tmp_path, quick, monkeypatch):
+    found = [
+        bare(f"runs/{row}/seed-{seed}", seed, loss_gradients=[1.0, float(seed)])
+        for row in ("a", "b")
+        for seed in (0, 1)
+    ]
+    assert portraits.loss_gradients(found) == {"a": [1.0, 0.0], "b": [1.0, 0.0]}
+    written = [path.name for path in portraits.draw_all([*found, bare("runs/c/seed-0")], tmp_path)]
+    assert written[:2] == ["copy-curves.svg", "copy-gradients.svg"]
+    alone = [path.name for path in portraits.draw_all(found[:2], tmp_path)]
+    assert "copy-gradients.svg" not in alone  # nothing to compare with
 
 
 def test_gates_and_gradients_are_drawn_as_they_are():

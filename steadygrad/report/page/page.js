@@ -237,11 +237,19 @@
     for (const panel of spec.panels) {
       const holder = make("div", { class: "panel" }, panels);
       make("div", {}, holder, panel.name);
-      const n = panel.rows.length;
+      const n = panel.rows.length, kept = panel.kept || [];
+      if (panel.kept) {
+        const marks = make("svg", { class: "kept", viewBox: `0 0 ${n} 1`, preserveAspectRatio: "none", "aria-hidden": "true" }, holder);
+        for (const state of new Set(kept.map(([state]) => state))) {
+          const x = (state + 0.5) / panel.every;
+          make("line", { x1: x, x2: x, y1: panel.kept_at_end.includes(state) ? 0 : 0.6, y2: 1 }, marks);
+        }
+      }
       const canvas = make("canvas", { width: n, height: n, tabindex: 0, role: "application", "aria-roledescription": "map",
         "aria-label": `${spec.title}: ${panel.name}. Arrow keys move from cell to cell.` }, holder);
       const paint = canvas.getContext("2d"), image = paint.createImageData(n, n);
       panel.rows.forEach((row, i) => row.forEach((value, j) => {
+        if (value === null && spec.sparse) return;
         const rgb = value === null ? RAMP[0] : shade((value - low) / (high - low || 1));
         image.data.set([...rgb, 255], 4 * (i * n + j));
       }));
@@ -250,7 +258,9 @@
       const say = (i, j, x, y) => {
         const value = (panel.rows[i] || [])[j];
         const words = j > i ? spec.empty : `${spec.value} ${value === null || value === undefined ? "0" : spec.exponent ? short(10 ** value) : short(value)}`;
-        showTip(`${panel.name}\n${spec.row} ${i * panel.every}, ${spec.column} ${j * panel.every}\n${words}`, x, y);
+        const cell = (step) => Math.floor(step / panel.every);
+        const stays = kept.some(([state, first, last]) => cell(state) === j && cell(first) <= i && i <= cell(last));
+        showTip(`${panel.name}\n${spec.row} ${i * panel.every}, ${spec.column} ${j * panel.every}\n${words}${stays ? ", kept" : ""}`, x, y);
       };
       canvas.addEventListener("pointermove", (event) => {
         const box = canvas.getBoundingClientRect();

@@ -1,0 +1,76 @@
+"""What a layer that attends to its past states looks at, and which of them it keeps (Kerg et al., 2020)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.diagnostics.flow import attends, attentive_cells, check, initial_states, looking_at
+from steadygrad.kernels import Steps
+from steadygrad.layers.attentive import AttentiveCell, Trace
+from steadygrad.layers.memory import Screening
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """α_{t,i} (``weights``: time, time): row t the step that attends, column i the state, 0 where it does not look.
+
+    ``kept`` (time, ρ) are the states in R when step t attends and ``kept_at_end`` (ρ) those after the last step, −1
+    where a place is empty. ρ is 0 for a memory without R.
+    """
+
+    weights: Tensor
+    kept: Tensor
+    kept_at_end: Tensor
+
+    @property
+    def reach(self) -> float:
+        """Steps between a state and the one that attends to it, on average over all attention."""
+        steps = torch.arange(len(self.weights), device=self.weights.device)
+        return self._share_of_attention((self.weights * (steps[:, None] - steps)).sum())
+
+    @property
+    def share_of_kept(self) -> float | None:
+        """Of all attention, the part that goes to R; None where there is no R."""
+        if not self.kept.shape[1]:
+            return None
+        return self._share_of_attention((self.weights.gather(1, self.kept.clamp_min(0)) * (self.kept >= 0)).sum())
+
+    def _share_of_attention(self, part: Tensor) -> float:
+        return float(part / self.weights.sum().clamp_min(torch.finfo(self.weights.dtype).tiny))
+
+    def summary(self) -> dict[str, Any]:
+        kept = sorted(self.kept_at_end[self.kept_at_end >= 0].tolist())
+        return {"reach": self.reach, "share_of_kept": self.share_of_kept, "kept_at_end": kept}
+
+
+@torch.no_grad()
+def attention_map(layer: nn.Module, x: Tensor) -> list[AttentionMap]:
+    """Of each level, along one sequence x (time, inputs), as in RelRNN's figure 1 and the heat maps of B.4."""
+    check(layer, x)
+    if not attends(layer):
+        raise ValueError(
+            "attention_map expects a layer that attends to its past states, such as relrnn or any with attention={…}; "
+            f"got {type(layer).__name__}"
+        )
+    found = []
+    with looking_at(layer):
+        for cell, start in zip(attentive_cells(layer), initial_states(layer, x), strict=True):
+            trace: list[Trace] = []
+            x, (*_, packed) = cell.step_by_step(cell.weights(), x, Steps.padded(len(x), 1), start, trace)
+            found.append(map_of(cell, trace, packed))
+    return found
+
+
+def map_of(cell: AttentiveCell, trace: list[Trace], packed: Tensor) -> AttentionMap:
+    """From what was noted along the walk of one sequence, and the memory at its end."""
+    memory, time = cell.memory, len(trace)
+    contents = memory.unpack(packed, cell.alignment.keys)
+    at_end = memory.times(contents).masked_fill(~memory.items(contents).taken, -1)
+    relevant = memory.relevant if isinstance(memory, Screening) else 0
+    weights = trace[0].weights.new_zeros(time, time + 1)  # the last column is for empty places, −1
+    for row, step in zip(weights, trace, strict=True):
+        row.index_add_(0, step.times[0].long() % (time + 1), step.weights[0])
+    kept = [times[0, times.shape[1] - relevant :].long() for times in (*(step.times for step in trace), at_end)]
+    return AttentionMap(weights[:, :time], torch.stack(kept[:-1]), kept[-1])
