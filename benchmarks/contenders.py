@@ -110,6 +110,12 @@ RIVALS: dict[str, Rival] = {
 }
 
 
+BY_LENGTH: dict[str, Rival] = {
+    name: Rival(layers.LAYERS[name]) for name in ("relrnn", "rellstm", "memrnn", "memlstm", "sab", "rnn", "lstm")
+}
+"""who takes part when it is about long sequences, by the names of the layers"""
+
+
 class Update:
     """A small change of every parameter, there and back in turns: no step sees the values of the one before.
 
@@ -148,4 +154,4 @@ class TrainingStep:
 
 def training_step(name: str, size: Size) -> TrainingStep:
     torch.manual_seed(0)
-    return TrainingStep(RIVALS[name].build(size.inputs, size.hidden), size)
+    return TrainingStep((RIVALS | BY_LENGTH)[name].build(size.inputs, size.hidden), size)
