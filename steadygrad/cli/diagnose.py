@@ -98,11 +98,13 @@ def fresh_layer(options: argparse.Namespace, given: dict) -> "tuple[nn.Module, T
 
 
 def trained(directory: "RunDirectory") -> "tuple[nn.Module, Tensor]":
+    from steadygrad.experiments import recurrent_part
     from steadygrad.training import load_model, stream
 
     model, task, settings = load_model(directory)
     inputs, _ = task.sample(SEQUENCES, stream(settings.seed, "test", 0))
-    return model.layer, inputs.transpose(0, 1)
+    part, inputs = recurrent_part(model, inputs)
+    return part.layer, inputs.transpose(0, 1)
 
 
 def made(what: str) -> "nn.Module":

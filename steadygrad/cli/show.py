@@ -3,6 +3,7 @@
 steadygrad show                     everything by name
 steadygrad show nnrnn               a layer: its equation and options
 steadygrad show copy                a task: one example drawn, its options
+steadygrad show corelnet            a network that relates objects
 steadygrad show nnrnn-2019          a paper: its tables, row by row
 steadygrad show nnrnn-2019 --bibtex
 steadygrad show kernels             which implementation runs here, and why
@@ -17,7 +18,7 @@ from steadygrad.cli.common import dotted, say, show_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="a layer, a task, a paper, or kernels")
+    parser.add_argument("name", nargs="?", help="a layer, a network, a task, a paper, or kernels")
     parser.add_argument("--bibtex", action="store_true", help="how to cite the paper, or the layer's paper")
 
 
@@ -25,6 +26,7 @@ def run(options: argparse.Namespace) -> int:
     dotted(options.rest, ())
     from steadygrad import experiments, kernels
     from steadygrad.layers import LAYERS
+    from steadygrad.models import MODELS
     from steadygrad.tasks import TASKS
     from steadygrad.training import Train
 
@@ -37,14 +39,14 @@ def run(options: argparse.Namespace) -> int:
         say(kernels.describe())
     elif name == "train":
         show_table("", ["option", "default"], [[f"--train.{f.name}", str(f.default)] for f in fields(Train)], 9)
-    elif name in LAYERS:
-        describe_layer(name)
+    elif name in LAYERS or name in MODELS:
+        describe_networks(name)
     elif name in TASKS:
         describe_task(name)
     elif name in experiments.names():
         describe_paper(name)
     else:
-        known = [*LAYERS, *TASKS, *experiments.names(), "kernels", "train"]
+        known = [*dict.fromkeys([*LAYERS, *MODELS]), *TASKS, *experiments.names(), "kernels", "train"]
         raise ValueError(f"nothing is called {name!r}; known: {', '.join(known)}")
     return 0
 
@@ -62,9 +64,12 @@ def bibtex(name: str | None) -> str:
 def overview() -> None:
     from steadygrad import experiments, kernels
     from steadygrad.layers import LAYERS
+    from steadygrad.models import MODELS
     from steadygrad.tasks import TASKS
 
     show_table("layers", ["name", "equation"], [[name, first_line(layer)] for name, layer in LAYERS.items()], 9)
+    say("")
+    show_table("relational networks", ["name", "equation"], [[n, first_line(model)] for n, model in MODELS.items()], 9)
     say("")
     show_table("tasks", ["name", "what"], [[name, first_line(task)] for name, task in TASKS.items()], 9)
     say("")
@@ -79,16 +84,26 @@ def first_line(thing: object) -> str:
     return (thing.__doc__ or "").strip().splitlines()[0].replace("``", "")
 
 
-def describe_layer(name: str) -> None:
+def describe_networks(name: str) -> None:
+    """The layer of this name, the relational network, or both."""
     from steadygrad.layers import LAYERS
-    from steadygrad.training.settings import layer_options
+    from steadygrad.models import MODELS
+    from steadygrad.training.settings import keyword_options, layer_options
 
-    layer = LAYERS[name]
-    say(f"{name}: steadygrad.layers.{layer.__name__}\n")
-    say(inspect.cleandoc(layer.__doc__ or "") + "\n")
+    layer, model = LAYERS.get(name), MODELS.get(name)
+    if layer:
+        say(f"{name}: steadygrad.layers.{layer.__name__}\n")
+        describe(layer, layer_options(layer))
+    if model:
+        say(f"{chr(10) if layer else ''}{name} among objects: steadygrad.models.relational.{model.__name__}\n")
+        describe(model, keyword_options(model))
+
+
+def describe(network: type, options: dict[str, inspect.Parameter]) -> None:
+    say(inspect.cleandoc(network.__doc__ or "") + "\n")
     rows = [
         [f"--layer.{key}", "needed" if option.default is inspect.Parameter.empty else str(option.default)]
-        for key, option in layer_options(layer).items()
+        for key, option in options.items()
     ]
     show_table("", ["option", "default"], rows, 9)
 
@@ -98,9 +113,16 @@ def describe_task(name: str) -> None:
 
     task = TASKS[name]
     say(f"{name}: steadygrad.tasks.{task.__name__}\n")
-    say(inspect.cleandoc(task.__doc__ or "") + "\n")
+    say("\n\n".join([inspect.cleandoc(task.__doc__ or ""), *inherited_notes(task)]) + "\n")
     show_table("", ["option", "default"], [[f"--task.{f.name}", str(f.default)] for f in fields(task)], 9)
     say(f"\nguessing has a loss of {task().guessing_loss:.4g}")
+
+
+def inherited_notes(task: type) -> list[str]:
+    """What base classes say of the options they bring: paragraphs that begin with one."""
+    texts = [inspect.cleandoc(base.__doc__ or "") for base in task.__mro__[1:]]
+    paragraphs = [part for text in texts if text.startswith("Base class") for part in text.split("\n\n")]
+    return [part for part in paragraphs if part.startswith("``")]
 
 
 def describe_paper(name: str) -> None:

@@ -1,7 +1,7 @@
 """Papers as recipes: their settings, their numbers, and ours beside them."""
 
 from steadygrad.experiments.defaults import nearest
-from steadygrad.experiments.observer import Observer
+from steadygrad.experiments.observer import Observer, recurrent_part
 from steadygrad.experiments.recipe import SCALES, Paper, Recipe, every, load, names, select
 from steadygrad.experiments.reproduce import reproduce, seeds_of, summary
 
@@ -14,6 +14,7 @@ __all__ = [
     "load",
     "names",
     "nearest",
+    "recurrent_part",
     "reproduce",
     "seeds_of",
     "select",

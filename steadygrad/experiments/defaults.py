@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from steadygrad.experiments.recipe import Recipe, every
-from steadygrad.layers import LAYERS
+from steadygrad.models import MODELS
 from steadygrad.tasks import TASKS
-from steadygrad.training.settings import named
+from steadygrad.training.settings import is_of_objects, named, named_network
 
 OF_THE_LAYER = ("optimizer", "lr", "lr_constrained", "smoothing", "decay_transients", "clip")
 """training settings that go with a layer; the others go with the task"""
@@ -23,22 +23,27 @@ class Nearest:
 def nearest(layer: str, task: str) -> Nearest:
     """The row for this pair if a paper has one; else the task's settings of one row with the layer's of another.
 
-    Of several rows the one with the least work, at desk scale.
+    Of several rows the one with the least work, at desk scale. Among objects a layer is another network than over
+    time, so there only rows of such tasks count.
     """
-    named("layer", {"name": layer}, LAYERS)
     named("task", {"name": task}, TASKS)
-    rows = sorted((row for row in every() if row.missing is None), key=work)
+    named_network({"name": layer}, task)
+    kind = is_of_objects(task)
+    rows = sorted((row for row in every() if row.missing is None and is_of_objects(row.task["name"]) == kind), key=work)
     for_task = [row for row in rows if row.task["name"] == task]
     for_layer = [row for row in rows if row.layer["name"] == layer]
     if both := [row for row in for_task if row in for_layer]:
         return Nearest(tables(both[0]), f"{both[0].name}, at desk scale")
-    plain = {"name": layer, "hidden_size": 128}
+    plain, units = {"name": layer, "hidden_size": 128}, "128 units"
+    if kind and layer in MODELS:
+        plain, units = {"name": layer}, "its own sizes"
+    general = dict(TASKS[task].training)
     if not for_task:
-        return Nearest({"layer": plain, "task": {"name": task}, "train": {}}, "the defaults")
+        return Nearest({"layer": plain, "task": {"name": task}, "train": general}, "the defaults")
     base = tables(for_task[0])
-    train = {key: value for key, value in base["train"].items() if key not in OF_THE_LAYER}
+    train = general | {key: value for key, value in base["train"].items() if key not in OF_THE_LAYER}
     if not for_layer:
-        source = f"the task as in {for_task[0].name}, at desk scale; {layer} with 128 units"
+        source = f"the task as in {for_task[0].name}, at desk scale; {layer} with {units}"
         return Nearest({"layer": plain, "task": base["task"], "train": train}, source)
     other = tables(for_layer[0])
     train |= {key: value for key, value in other["train"].items() if key in OF_THE_LAYER}

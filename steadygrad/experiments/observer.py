@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from steadygrad.diagnostics import observe, portrait
 from steadygrad.models import SequenceModel
+from steadygrad.models.relational import Recurrent
 from steadygrad.training import Trainer, Watch, finite, stream
 
 OBSERVATIONS, PORTRAIT = "observations.jsonl", "portrait.json"
@@ -20,11 +22,14 @@ LOOKS = 40
 class Observer(Watch):
     """Writes ``observations.jsonl`` (a row each look) and, at the end, ``portrait.json`` of the best weights.
 
-    It draws nothing from the run's random numbers, so a run is the same with and without it.
+    It leaves a network without a recurrent layer alone. It draws nothing from the run's random numbers, so a run is the
+    same with and without it.
     """
 
     def begin(self, trainer: Trainer) -> None:
-        self.input, self.target = (part[0] for part in trainer.task.sample(1, stream(trainer.settings.seed, "observe")))
+        if not is_recurrent(trainer.model):
+            return
+        self.input, self.target = trainer.task.sample(1, stream(trainer.settings.seed, "observe"))
         kept = [row for row in trainer.directory.rows(OBSERVATIONS) if row["step"] <= trainer.step]
         trainer.directory.write(OBSERVATIONS, "".join(json.dumps(row) + "\n" for row in kept))
         self.seen = kept[-1]["step"] if kept else -1
@@ -32,36 +37,56 @@ class Observer(Watch):
             self.look(trainer)
 
     def row(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        if not is_recurrent(trainer.model):
+            return
         share = math.ceil(trainer.options.steps / LOOKS)
         last = trainer.step == trainer.options.steps
         if row["split"] == "valid" and (last or trainer.step // share > self.seen // share):
             self.look(trainer)
 
     def look(self, trainer: Trainer) -> None:
-        found = attempt(lambda: observe(trainer.model.layer, self.input.to(trainer.device)))
+        part, x = recurrent_part(trainer.model, self.input)
+        found = attempt(lambda: observe(part.layer, x[0]))
         trainer.directory.log({"step": trainer.step, **found}, OBSERVATIONS)
         self.seen = trainer.step
 
     def end(self, trainer: Trainer, result: dict[str, Any]) -> None:
+        if not is_recurrent(trainer.model):
+            return
         if result["status"] == "done" and self.seen != trainer.step:  # solved between two looks
             self.look(trainer)
         model = copy.deepcopy(trainer.model)
         model.load_state_dict(trainer.best_weights)
-        found = attempt(lambda: trained_portrait(model, self.input, self.target, trainer.task.loss))
+        part, x = recurrent_part(model, self.input)
+        found = attempt(lambda: trained_portrait(part, x, self.target, trainer.task.loss))
         best = result["best"]
         trainer.directory.write(PORTRAIT, json.dumps(finite({"step": best["step"] if best else 0, **found})) + "\n")
+
+
+def is_recurrent(model: nn.Module) -> bool:
+    return isinstance(model, SequenceModel | Recurrent)
+
+
+@torch.no_grad()
+def recurrent_part(model: nn.Module, x: Tensor) -> tuple[SequenceModel, Tensor]:
+    """The layer of a model with its readout, and the sequences (batch, time, features) that it gets when x comes in."""
+    x = x.to(next(model.parameters()).device)
+    if isinstance(model, Recurrent):
+        return model.sequence, model.encode(x)
+    if isinstance(model, SequenceModel):
+        return model, x
+    raise ValueError(f"looking inside expects a network with a recurrent layer; got {type(model).__name__}")
 
 
 def trained_portrait(
     model: SequenceModel, x: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> dict[str, Any]:
     """Of a model's layer on one sequence, with the gradients of its task's loss."""
-    device = next(model.parameters()).device
 
     def task_loss(hidden: Tensor) -> Tensor:
-        return loss(model.read(hidden[:, None]), target[None].to(device))
+        return loss(model.read(hidden[:, None]), target.to(x.device))
 
-    return portrait(model.layer, x.to(device), task_loss)
+    return portrait(model.layer, x[0], task_loss)
 
 
 def attempt(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from steadygrad.layers import LAYERS
 from steadygrad.tasks import TASKS
 from steadygrad.training import Settings, check_sizes
-from steadygrad.training.settings import check_type, refuse_unknown
+from steadygrad.training.settings import check_type, networks, refuse_unknown
 
 PAPERS = Path(__file__).parent / "papers"
 SCALES = ("smoke", "desk", "paper")
@@ -92,10 +91,10 @@ class Recipe:
     @property
     def missing(self) -> str | None:
         """What the row needs and the library does not have."""
-        for kind, name, known in (("layer", self.layer["name"], LAYERS), ("task", self.task["name"], TASKS)):
-            if name not in known:
-                return f"{kind} {name}"
-        return None
+        layer, task = self.layer["name"], self.task["name"]
+        if task not in TASKS:
+            return f"task {task}"
+        return None if layer in networks(task) else f"layer {layer}"
 
     def reduced(self, scale: str) -> str:
         """What ``scale`` changes, in words; empty if nothing."""

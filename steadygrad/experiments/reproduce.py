@@ -41,7 +41,7 @@ def reproduce(
     for recipe in recipes:  # before anything runs: a wrong recipe shows at once
         if not recipe.missing:
             settings = recipe.settings(scale)
-            settings.build_layer(settings.build_task().input_size)
+            settings.build_model(settings.build_task())
     failures: dict[tuple[str, int], str] = {}
     for number in range(seeds):  # a first result of every row before a second of any
         for recipe in recipes:

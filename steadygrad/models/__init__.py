@@ -1,5 +1,6 @@
-"""What a task trains."""
+"""What a task trains: a layer and its readout, or a network that relates objects."""
 
+from steadygrad.models.relational import MODELS, RelationalModel
 from steadygrad.models.sequence import SequenceModel
 
-__all__ = ["SequenceModel"]
+__all__ = ["MODELS", "RelationalModel", "SequenceModel"]

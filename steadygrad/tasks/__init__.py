@@ -1,9 +1,22 @@
-"""Tasks that test memory: data, loss, metrics, and the loss of guessing. A task is one file and one line here."""
+"""Tasks for networks: data, loss, metrics, and the loss of guessing. A task is one file and one line here."""
 
 from steadygrad.tasks.adding import Adding
 from steadygrad.tasks.copy import Copy
 from steadygrad.tasks.denoise import Denoise
 from steadygrad.tasks.parenthesis import Parenthesis
+from steadygrad.tasks.relational import (
+    RMTS,
+    RMTS3,
+    Comparison,
+    DistributionOfN,
+    IdentityRules,
+    IdentityRules4,
+    ObjectTask,
+    RelationalGame,
+    SameDifferent,
+    SameDifferent6,
+    TransitiveComparison,
+)
 from steadygrad.tasks.task import Task
 
 TASKS: dict[str, type[Task]] = {
@@ -11,6 +24,34 @@ TASKS: dict[str, type[Task]] = {
     "adding": Adding,
     "denoise": Denoise,
     "parenthesis": Parenthesis,
+    "same-different": SameDifferent,
+    "rmts": RMTS,
+    "distribution-of-n": DistributionOfN,
+    "identity-rules": IdentityRules,
+    "same-different-6": SameDifferent6,
+    "rmts-3": RMTS3,
+    "identity-rules-4": IdentityRules4,
+    "comparison": Comparison,
+    "transitive-comparison": TransitiveComparison,
+    "relational-game": RelationalGame,
 }
 
-__all__ = ["TASKS", "Adding", "Copy", "Denoise", "Parenthesis", "Task"]
+__all__ = [
+    "RMTS",
+    "RMTS3",
+    "TASKS",
+    "Adding",
+    "Comparison",
+    "Copy",
+    "Denoise",
+    "DistributionOfN",
+    "IdentityRules",
+    "IdentityRules4",
+    "ObjectTask",
+    "Parenthesis",
+    "RelationalGame",
+    "SameDifferent",
+    "SameDifferent6",
+    "Task",
+    "TransitiveComparison",
+]

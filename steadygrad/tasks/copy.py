@@ -25,8 +25,7 @@ class Copy(Recall):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.recall not in RECALL:
-            raise ValueError(f"Copy expects recall to be one of {', '.join(RECALL)}; got {self.recall!r}")
+        self.check_choice("recall", RECALL)
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
         string = torch.randint(1, self.symbols + 1, (batch, self.length), generator=generator)

@@ -25,8 +25,7 @@ class Denoise(Recall):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.authors, bool):
-            raise ValueError(f"Denoise expects authors to be true or false; got {self.authors!r}")
+        self.check_flags("authors")
 
     @property
     def input_size(self) -> int:

@@ -1,7 +1,8 @@
 """What every task is: a recipe for sequences, a loss, metrics, and the loss of somebody who guesses."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -24,6 +25,9 @@ class Task:
     higher_is_better: ClassVar[bool] = False
     """of ``score``"""
 
+    training: ClassVar[Mapping[str, Any]] = {}
+    """how networks are trained on it where no paper says so, in the words of `steadygrad.training.Train`"""
+
     @property
     def input_size(self) -> int:
         raise NotImplementedError
@@ -38,8 +42,12 @@ class Task:
         raise NotImplementedError
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Fresh inputs and targets."""
+        """Fresh inputs and targets, to train on."""
         raise NotImplementedError
+
+    def sample_unseen(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Fresh inputs and targets, to be tested on: also of kinds that training never shows, if the task has such."""
+        return self.sample(batch, generator)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         raise NotImplementedError
@@ -60,6 +68,15 @@ class Task:
             if not isinstance(value, int) or isinstance(value, bool) or value < bound:
                 who = type(self).__name__
                 raise ValueError(f"{who} expects {name} to be a whole number of at least {bound}; got {value!r}")
+
+    def check_flags(self, *names: str) -> None:
+        for name in names:
+            if not isinstance(value := getattr(self, name), bool):
+                raise ValueError(f"{type(self).__name__} expects {name} to be true or false; got {value!r}")
+
+    def check_choice(self, name: str, known: Iterable[str]) -> None:
+        if (value := getattr(self, name)) not in (known := tuple(known)):
+            raise ValueError(f"{type(self).__name__} expects {name} to be one of {', '.join(known)}; got {value!r}")
 
 
 def one_hot(tokens: Tensor, classes: int) -> Tensor:

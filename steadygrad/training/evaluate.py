@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from steadygrad.models import SequenceModel
-from steadygrad.tasks import Task
+from steadygrad.models import RelationalModel, SequenceModel
+from steadygrad.tasks import ObjectTask, Task
 from steadygrad.training.data import stream
 from steadygrad.training.directory import BEST, LAST, RunDirectory, RunError
 from steadygrad.training.settings import Settings
@@ -18,7 +18,7 @@ AT_ONCE = 25_000
 
 @torch.no_grad()
 def evaluate(
-    model: SequenceModel,
+    model: nn.Module,
     task: Task,
     examples: int,
     *,
@@ -38,7 +38,7 @@ def evaluate(
         device = next(model.parameters()).device
         for number, begin in enumerate(range(0, examples, batch)):
             size = min(batch, examples - begin)
-            inputs, targets = task.sample(size, stream(seed, split, number))
+            inputs, targets = task.sample_unseen(size, stream(seed, split, number))
             inputs, targets = inputs.to(device), targets.to(device)
             outputs = model(inputs)
             found = {"loss": task.loss(outputs, targets).item(), **task.metrics(outputs, targets)}
@@ -55,7 +55,7 @@ def parameter_count(module: nn.Module) -> int:
 
 def load_model(
     directory: RunDirectory, settings: Settings | None = None, weights: str = "best"
-) -> tuple[SequenceModel, Task, Settings]:
+) -> tuple[SequenceModel | RelationalModel, Task, Settings]:
     """A run's model with its ``best`` or ``last`` weights, for its own task or for that of other ``settings``."""
     files = {"best": BEST, "last": LAST}
     if weights not in files:
@@ -77,6 +77,9 @@ def check_sizes(who: str, trained: Task, other: Task) -> None:
     own, wanted = ((task.input_size, task.output_size) for task in (trained, other))
     if own != wanted:
         raise ValueError(f"{who} was trained for {own} inputs and outputs; this task has {wanted}")
+    objects, more = (task.objects if isinstance(task, ObjectTask) else None for task in (trained, other))
+    if objects != more:
+        raise ValueError(f"{who} was trained for {objects} objects; this task has {more}")
 
 
 def evaluate_run(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import steadygrad
 from steadygrad.layers.recurrent import State
 from steadygrad.matrices import Matrix, NonFiniteError
+from steadygrad.models import SequenceModel
 from steadygrad.training.data import Batches, stream
 from steadygrad.training.directory import BEST, CHECKPOINT, LAST, METRICS, RESULT, Checkpoint, RunDirectory, RunError
 from steadygrad.training.evaluate import evaluate, parameter_count
@@ -174,11 +175,9 @@ class Trainer:
         inputs, targets = inputs.to(self.device), targets.to(self.device)
         self.optimizer.zero_grad(set_to_none=True)
         try:
-            outputs, state = self.model.walk(inputs, self.state if goes_on else None)
+            outputs = self.outputs(inputs, goes_on)
         except NonFiniteError as error:
             raise DivergedError(self.story(f"a parameter is no longer finite ({error})", self.step + 1)) from error
-        if self.options.window is not None:
-            self.state = detached(state)
         loss = self.task.loss(outputs, targets)
         value = loss.item()
         if not value <= self.max_loss:  # also catches NaN
@@ -186,6 +185,14 @@ class Trainer:
             raise DivergedError(self.story(f"the loss {words}", self.step + 1))
         (loss + self.model.penalty()).backward()
         return value, self.metrics(outputs, targets) if logs else {}
+
+    def outputs(self, inputs: Tensor, goes_on: bool) -> Tensor:
+        if not isinstance(self.model, SequenceModel):  # it has no state to carry
+            return self.model(inputs)
+        outputs, state = self.model.walk(inputs, self.state if goes_on else None)
+        if self.options.window is not None:
+            self.state = detached(state)
+        return outputs
 
     @torch.no_grad()
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:

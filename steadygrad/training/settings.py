@@ -4,16 +4,17 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from torch import nn
 
 from steadygrad.layers import LAYERS, RecurrentLayer
 from steadygrad.layers.recurrent import Common
-from steadygrad.models import SequenceModel
-from steadygrad.tasks import TASKS, Task
+from steadygrad.models import MODELS, RelationalModel, SequenceModel
+from steadygrad.models.relational import FEATURES, Recurrent
+from steadygrad.tasks import TASKS, ObjectTask, Task
 
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop-tf", "sgd")
 LARGEST = 1e30  # float32 ends soon after
@@ -79,7 +80,10 @@ class Train:
 
 @dataclass(frozen=True)
 class Settings:
-    """``layer`` and ``task`` are tables {"name": …, options}."""
+    """``layer`` and ``task`` are tables {"name": …, options}.
+
+    For a task of objects ``layer`` names a relational network, or a layer that looks at the objects one after another.
+    """
 
     layer: dict[str, Any]
     task: dict[str, Any]
@@ -90,24 +94,40 @@ class Settings:
         name = named("task", self.task, TASKS)
         return build(TASKS[name], {k: v for k, v in self.task.items() if k != "name"}, f"task {name}")
 
-    def build_model(self, task: Task) -> SequenceModel:
+    def build_model(self, task: Task) -> SequenceModel | RelationalModel:
         """Built from the global random numbers: seed them first."""
-        return SequenceModel(self.build_layer(task.input_size), task.output_size, last_only=task.last_only)
+        if not isinstance(task, ObjectTask):
+            return SequenceModel(self.build_layer(task.input_size), task.output_size, last_only=task.last_only)
+        name, given = self.network(), self.given_options()
+        who, problem = f"layer {name}", (task.objects, task.image_size, task.channels, task.output_size, task.segments)
+        if name in MODELS:
+            return construct(who, MODELS[name], problem, given, keyword_options(MODELS[name]))
+        refuse_unknown(who, given, self.known_options())
+        around = keyword_options(Recurrent)
+        layer = replace(self, layer={k: v for k, v in self.layer.items() if k not in around}).build_layer(FEATURES)
+        return construct(who, Recurrent, (layer, *problem), {k: v for k, v in given.items() if k in around}, around)
 
     def build_layer(self, input_size: int) -> RecurrentLayer:
         name = named("layer", self.layer, LAYERS)
-        options = {k: v for k, v in self.layer.items() if k != "name"}
-        known = layer_options(LAYERS[name])
-        refuse_unknown(f"layer {name}", options, known)
-        if "hidden_size" not in options:
-            raise ValueError(f"layer {name} expects hidden_size; got {', '.join(options) or 'nothing'}")
-        for key, value in options.items():
-            known[key] = check_type(f"layer {name}", key, value, known[key].annotation)
-        try:
-            layer: Any = LAYERS[name]
-            return layer(input_size, **{key: known[key] for key in options})
-        except TypeError as error:
-            raise ValueError(f"layer {name}: {error}") from error
+        return construct(
+            f"layer {name}", LAYERS[name], (input_size,), self.given_options(), layer_options(LAYERS[name])
+        )
+
+    def network(self) -> str:
+        """The name in ``layer``, if the task can take it."""
+        return named_network(self.layer, named("task", self.task, TASKS))
+
+    def given_options(self) -> dict[str, Any]:
+        return {key: value for key, value in self.layer.items() if key != "name"}
+
+    def known_options(self) -> dict[str, Any]:
+        """What ``layer`` may say besides the name, as `inspect.Parameter`s."""
+        name = self.network()
+        if not is_of_objects(self.task["name"]):
+            return layer_options(LAYERS[name])
+        if name in MODELS:
+            return keyword_options(MODELS[name])
+        return layer_options(LAYERS[name]) | keyword_options(Recurrent)
 
     def resolved(self) -> dict[str, Any]:
         """With every default written out; what is None is left out, as TOML has no word for it."""
@@ -117,10 +137,8 @@ class Settings:
 
     def complete(self) -> dict[str, dict[str, Any]]:
         """The three tables with every default, also those that are None."""
-        layer = LAYERS[named("layer", self.layer, LAYERS)]
-        defaults = {
-            key: p.default for key, p in layer_options(layer).items() if p.default is not inspect.Parameter.empty
-        }
+        known = self.known_options()
+        defaults = {key: p.default for key, p in known.items() if p.default is not inspect.Parameter.empty}
         return {
             "layer": {"name": self.layer["name"], **defaults, **self.layer},
             "task": {"name": self.task["name"], **asdict(self.build_task())},
@@ -138,7 +156,7 @@ class Settings:
         train = build(Train, tables.get("train", {}), f"{who}, train")
         settings = cls(dict(tables.get("layer", {})), dict(tables.get("task", {})), train, seed)
         settings.build_task()
-        named("layer", settings.layer, LAYERS)
+        settings.network()
         return settings
 
 
@@ -147,6 +165,23 @@ def named(kind: str, table: Mapping[str, Any], registry: Mapping[str, Any]) -> s
     if not isinstance(name, str) or name not in registry:
         raise ValueError(f"no {kind} {name!r}; known: {', '.join(registry)}")
     return str(name)
+
+
+def is_of_objects(task: str) -> bool:
+    return issubclass(TASKS[task], ObjectTask)
+
+
+def networks(task: str) -> dict[str, type[nn.Module]]:
+    """What can be trained on a task, by name. A layer that is a relational network too (lstm) is that among objects."""
+    return {**LAYERS, **MODELS} if is_of_objects(task) else dict(LAYERS)
+
+
+def named_network(table: Mapping[str, Any], task: str) -> str:
+    name = table.get("name")
+    if isinstance(name, str) and name in MODELS and name not in networks(task):
+        known = ", ".join(filter(is_of_objects, TASKS))
+        raise ValueError(f"layer {name} relates objects and expects a task out of {known}; got {task}")
+    return named("layer", table, networks(task))
 
 
 def refuse_unknown(who: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -166,6 +201,25 @@ def layer_options(layer: type[nn.Module]) -> dict[str, Any]:
     }
     common = {key: defaults[key].replace(annotation=hint) for key, hint in shared.items()}
     return {key: parameter for key, parameter in (own | common).items() if key not in NOT_FOR_LAYERS}
+
+
+def keyword_options(model: type[nn.Module]) -> dict[str, Any]:
+    """The same of a relational network: what is not given by the problem."""
+    hints = typing.get_type_hints(model.__init__)
+    parameters = inspect.signature(model).parameters.items()
+    return {key: p.replace(annotation=hints[key]) for key, p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def construct(who: str, cls: Any, positional: Sequence[Any], given: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
+    """``cls`` with the options that are given, each of them known and of its type."""
+    refuse_unknown(who, given, known)
+    if missing := [key for key, option in known.items() if option.default is option.empty and key not in given]:
+        raise ValueError(f"{who} expects {', '.join(missing)}; got {', '.join(given) or 'nothing'}")
+    options = {key: check_type(who, key, value, known[key].annotation) for key, value in given.items()}
+    try:
+        return cls(*positional, **options)
+    except TypeError as error:
+        raise ValueError(f"{who}: {error}") from error
 
 
 def build(cls: type[Record], given: Mapping[str, Any], who: str) -> Record:

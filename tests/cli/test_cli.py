@@ -17,9 +17,11 @@ from steadygrad.cli.common import dotted, parse
 from steadygrad.cli.evaluate import variants
 from steadygrad.cli.main import VERBS, main
 from steadygrad.layers import LAYERS
+from steadygrad.models import MODELS
 from steadygrad.report import tables
 from steadygrad.tasks import TASKS
 from steadygrad.training import ShowProgress, Train
+from steadygrad.training.settings import keyword_options, networks
 
 TINY = [
     *("--layer.hidden_size", "6"),
@@ -111,7 +113,7 @@ def test_show_lists_everything(run):
     code, out, err = run("show")
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 200
-    for name, thing in [*LAYERS.items(), *TASKS.items()]:
+    for name, thing in [*LAYERS.items(), *MODELS.items(), *TASKS.items()]:
         assert re.search(rf"^{name} ", out, re.MULTILINE), name
         assert thing.__doc__.strip().splitlines()[0].replace("``", "") in out
     for name in experiments.names():
@@ -125,6 +127,16 @@ def test_show_prints_a_layers_equation_and_options(run, name):
     assert LAYERS[name].__doc__.strip().splitlines()[0] in out
     assert re.search(r"--layer.hidden_size +needed", out)
     assert re.search(r"--layer.num_layers +1\b", out)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_show_prints_a_relational_networks_equation_and_options(run, name):
+    code, out, err = run("show", name)
+    assert (code, err) == (0, "")
+    assert MODELS[name].__doc__.strip().splitlines()[0] in out
+    among_objects = out.split(f"{name} among objects: ")[1]
+    for key, option in keyword_options(MODELS[name]).items():
+        assert re.search(rf"--layer.{key} +{re.escape(str(option.default))}", among_objects)
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -185,6 +197,9 @@ def test_show_kernels_and_train(run):
         ("show nnrnn --colour", "unknown argument '--colour'"),
         ("train lstmm copy", "no layer 'lstmm'; known: rnn, "),
         ("train lstm copying", "no task 'copying'; known: copy, "),
+        ("train corelnet copy", "layer corelnet relates objects and expects a task out of same-different, rmts, "),
+        ("train corelnet rmts --layer.units 5", "layer corelnet: unknown key 'units'; known: hidden_size, full, "),
+        ("train corelnet rmts --task.held_out 97", "RMTS expects held_out of at most 95, as it trains on 5; got 97"),
         ("train lstm copy --layer.units 5", "layer lstm: unknown key 'units'; known: hidden_size, "),
         ("train lstm copy --task.T 5", "task copy: unknown key 'T'; known: delay, "),
         ("train lstm copy --train.rate 5", "train, train: unknown key 'rate'; known: steps, "),
@@ -281,11 +296,29 @@ def test_train_has_a_directory_of_its_own_for_each_seed(run, tmp_path):
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["gru-adding-0", "gru-adding-1"]
 
 
-@pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("task", TASKS)
-def test_every_layer_trains_on_every_task_with_settings_that_are_found(layer, task):
-    found = experiments.nearest(layer, task).tables
-    assert (found["layer"]["name"], found["task"]["name"]) == (layer, task)
+def test_every_layer_trains_on_every_task_with_settings_that_are_found(task):
+    for layer in networks(task):
+        found = experiments.nearest(layer, task).tables
+        assert (found["layer"]["name"], found["task"]["name"]) == (layer, task)
+
+
+def test_a_relational_network_is_trained_and_tested(run, tmp_path):
+    short = ["--train.steps", "4", "--train.evaluate_every", "2", "--train.evaluate_examples", "8", "--threads", "1"]
+    code, out, err = run("train", "corelnet", "rmts", "--task.glyphs", "own", *short)
+    assert (code, err) == (0, "settings: the defaults, with yours\n")
+    assert re.match(
+        r"done after 4 updates, \d+ s; best: accuracy [\d.]+, loss [\d.]+ \(guessing 0.693\); 205,026 pa", out
+    )
+    folder = tmp_path / "runs" / "corelnet-rmts-0"
+    code, out, err = run("evaluate", folder, "--task.held_out", "95,50", "--examples", "20")
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["95", "50"]
+    code, out, err = run("diagnose", folder)
+    assert (code, out) == (2, "")
+    assert err == "steadygrad: looking inside expects a network with a recurrent layer; got CoRelNet\n"
+    assert run("report", "runs", "-o", "report.html")[0] == 0
+    assert "corelnet" in (tmp_path / "report.html").read_text("utf-8")
 
 
 def test_a_run_that_exists_is_not_overwritten(run, trained):

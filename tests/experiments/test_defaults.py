@@ -3,15 +3,19 @@
 from dataclasses import replace
 
 import pytest
+from torch import Generator
 
 from steadygrad.experiments import every, nearest
 from steadygrad.experiments.defaults import OF_THE_LAYER
 from steadygrad.experiments.recipe import read
 from steadygrad.layers import LAYERS
+from steadygrad.models import MODELS
 from steadygrad.tasks import TASKS
 from steadygrad.training import Settings
+from steadygrad.training.settings import is_of_objects
 
-PAIRS = [(layer, task) for layer in LAYERS for task in TASKS]
+OF_OBJECTS = list(filter(is_of_objects, TASKS))
+PAIRS = [(layer, task) for layer in LAYERS for task in TASKS if task not in OF_OBJECTS]
 every_pair = pytest.mark.parametrize(("layer", "task"), PAIRS, ids=map("-".join, PAIRS))
 
 ROWS = """
@@ -130,3 +134,64 @@ def test_unknown_names_are_refused(rows):
         nearest("lstm", "copying")
     with pytest.raises(ValueError, match="no layer 'unheard-of'"):  # a row has it, the library does not
         nearest("unheard-of", "denoise")
+
+
+# objects
+
+RELATIONAL_ROWS = """
+[table.first]
+layer = { name = "corelnet", hidden_size = 4, full = true }
+task = { name = "rmts", held_out = 50 }
+train = { lr = 0.1, steps = 5, clip = 1.0 }
+[table.second]
+layer = { name = "esbn" }
+task = { name = "same-different" }
+train = { lr = 0.2, steps = 6, batch = 7 }
+"""
+RELATIONAL = [*((model, "rmts") for model in MODELS), *(("corelnet", task) for task in OF_OBJECTS), ("nnrnn", "rmts")]
+
+
+@pytest.mark.parametrize(("layer", "task"), RELATIONAL, ids=map("-".join, RELATIONAL))
+def test_relational_networks_need_no_settings(layer, task):
+    settings = Settings.from_tables(nearest(layer, task).tables)
+    built = settings.build_task()
+    images, targets = built.sample(2, Generator().manual_seed(0))
+    assert built.loss(settings.build_model(built)(images), targets).isfinite()
+
+
+@pytest.mark.parametrize(("task", "steps"), [("rmts", 5000), ("relational-game", 2500)])
+def test_without_rows_the_task_says_how_to_train(rows, task, steps):
+    found = nearest("corelnet", task)
+    assert found.source == "the defaults"
+    assert found.tables["layer"] == {"name": "corelnet"}
+    train = Settings.from_tables(found.tables).train
+    assert (train.steps, train.batch, train.optimizer, train.lr) == (steps, 32, "adam", 5e-4)
+    assert (train.evaluate_every, train.evaluate_examples) == (250, 1000)
+
+
+def test_a_layer_over_time_says_nothing_of_its_name_among_objects(rows):
+    """The rows have an lstm with 4 units, trained by gradient descent on copy."""
+    found = nearest("lstm", "rmts").tables
+    assert found["layer"] == {"name": "lstm"}
+    assert found["train"]["optimizer"] == "adam"
+    assert nearest("gru", "rmts").tables["layer"] == {"name": "gru", "hidden_size": 128}
+
+
+def test_rows_among_objects_are_put_together_in_the_same_way(instead):
+    instead(paper=RELATIONAL_ROWS)
+    assert nearest("corelnet", "rmts").tables["train"] == {"lr": 0.1, "steps": 5, "clip": 1.0}
+    found = nearest("esbn", "rmts")
+    assert found.source == "the task as in paper/table/first, the layer as in paper/table/second, at desk scale"
+    assert found.tables["layer"] == {"name": "esbn"}
+    assert found.tables["task"] == {"name": "rmts", "held_out": 50}
+    assert (found.tables["train"]["steps"], found.tables["train"]["lr"]) == (5, 0.2)
+    assert found.tables["train"]["evaluate_every"] == 250  # nobody says otherwise
+    alone = nearest("transformer", "rmts")
+    assert alone.source == "the task as in paper/table/first, at desk scale; transformer with its own sizes"
+    assert alone.tables["layer"] == {"name": "transformer"}
+    assert (alone.tables["train"]["steps"], alone.tables["train"]["lr"]) == (5, 5e-4)
+
+
+def test_a_relational_network_over_time_is_refused(rows):
+    with pytest.raises(ValueError, match="layer esbn relates objects and expects a task out of same-different, "):
+        nearest("esbn", "copy")

@@ -13,6 +13,7 @@ from steadygrad.experiments.observer import LOOKS, OBSERVATIONS, PORTRAIT
 from steadygrad.layers import LAYERS
 from steadygrad.tasks import TASKS
 from steadygrad.training import RunDirectory, Settings, Watch, finite, load_model, loop, stream, train
+from steadygrad.training.settings import is_of_objects
 from tests.stopping import StopAt, StoppedError
 
 TINY = {"steps": 30, "batch": 4, "evaluate_every": 10, "evaluate_examples": 10, "log_every": 5}
@@ -233,7 +234,7 @@ def test_the_portrait_is_of_the_best_weights(tmp_path):
     assert found["matrices"] != json.loads(json.dumps(finite(portrait(model.layer, x[0])["matrices"])))
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", SHORT)
 def test_its_gradients_are_those_of_the_tasks_loss(tmp_path, task):
     train(tiny("gru", {"name": task, **SHORT[task]}), tmp_path, watches=[Observer()])
     model, task, x, target = best_model(tmp_path)
@@ -242,6 +243,39 @@ def test_its_gradients_are_those_of_the_tasks_loss(tmp_path, task):
     found = drawn(tmp_path)
     assert found["loss_gradients"][0] == pytest.approx(float(h_0.grad.norm()), rel=1e-4)
     assert found["of_steps"] == len(found["loss_gradients"]) == len(found["output_gradients"]) == x.shape[1]
+
+
+def test_every_sequence_is_looked_at():
+    assert set(SHORT) == {task for task in TASKS if not is_of_objects(task)}
+
+
+# objects
+
+
+def among_objects(layer):
+    task = {"name": "same-different", "glyphs": "own"}
+    return Settings.from_tables({"layer": layer, "task": task, "train": TINY | {"steps": 4}, "seed": 3})
+
+
+def test_a_network_without_a_recurrent_layer_is_left_alone(tmp_path):
+    assert train(among_objects({"name": "corelnet"}), tmp_path, watches=[Observer()])["status"] == "done"
+    assert not (tmp_path / OBSERVATIONS).exists()
+    assert not (tmp_path / PORTRAIT).exists()
+
+
+def test_a_layer_that_looks_at_objects_is_looked_at(tmp_path):
+    settings = among_objects({"name": "gru", "hidden_size": 6})
+    train(settings, tmp_path / "alone")
+    train(settings, tmp_path / "watched", watches=[Observer()])
+    assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
+    assert steps(tmp_path / "watched") == [0, 4]
+    model, task, images, target = best_model(tmp_path / "watched")
+    z = model.encode(images).detach()
+    h_0 = torch.zeros(1, 1, 6, requires_grad=True)
+    task.loss(model.sequence.walk(z, h_0)[0], target).backward()
+    found = drawn(tmp_path / "watched")
+    assert found["loss_gradients"][0] == pytest.approx(float(h_0.grad.norm()), rel=1e-4)
+    assert found["of_steps"] == 2
 
 
 # what cannot be looked at

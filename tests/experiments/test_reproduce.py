@@ -435,3 +435,42 @@ def test_a_wrong_option_of_a_layer_shows_before_anything_runs(tmp_path):
     with pytest.raises(ValueError, match="layer rnn: unknown key 'hiden_size'"):
         reproduce([RNN, wrong], scale="smoke", out=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+# objects
+
+GAMES = """
+[games]
+task = { name = "relational-game", game = "between", test_shapes = "hexominoes" }
+train = { steps = 4, batch = 4, evaluate_every = 2, evaluate_examples = 6, log_every = 2 }
+transfer = { test_shapes = ["stripes"] }
+metric = "accuracy"
+attained = "max"
+[games.corelnet]
+layer = { name = "corelnet", hidden_size = 4 }
+published = { accuracy = 0.966, "accuracy@stripes" = 0.931 }
+[games.gru]
+layer = { name = "gru", hidden_size = 4, normalisation = "none" }
+[games.rival]
+layer = { name = "unheard-of" }
+"""
+
+
+def test_rows_of_relational_networks_run_and_are_tested_on_other_shapes(tmp_path):
+    corelnet, gru, rival = smoke(read("paper", GAMES).recipes, tmp_path)
+    assert rival["missing"] == "layer unheard-of"
+    for row in (corelnet, gru):
+        assert row["missing"] is None
+        (run,) = row["runs"]
+        assert (run["status"], run["steps"]) == ("done", 4)
+        (test,) = run["transfer"]
+        assert (test["name"], test["examples"]) == ("test_shapes stripes", 6)
+        assert 0 <= test["value"] <= 1
+    assert corelnet["transfer"] == [{"name": "test_shapes stripes", "published": 0.931}]
+
+
+def test_a_wrong_option_of_a_relational_network_shows_before_anything_runs(tmp_path):
+    recipes = read("paper", GAMES.replace("hidden_size = 4 }\npublished", "hiden_size = 4 }\npublished")).recipes
+    with pytest.raises(ValueError, match="layer corelnet: unknown key 'hiden_size'; known: hidden_size, full"):
+        smoke(recipes, tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steadygrad.layers import LAYERS
-from steadygrad.tasks import TASKS
+from steadygrad.models import MODELS, SequenceModel
+from steadygrad.models.relational import Recurrent
+from steadygrad.tasks import TASKS, ObjectTask
 from steadygrad.training import Settings, Train, toml
-from steadygrad.training.settings import OPTIMIZERS, SCHEDULES, layer_options
+from steadygrad.training.settings import OPTIMIZERS, SCHEDULES, is_of_objects, keyword_options, layer_options
 
 SMALL = {
     "copy": {"delay": 4, "length": 2, "symbols": 3},
@@ -20,8 +22,11 @@ SMALL = {
     "denoise": {"delay": 4, "length": 2, "symbols": 3},
     "parenthesis": {"length": 5, "types": 2},
 }
+OF_OBJECTS = list(filter(is_of_objects, TASKS))
 every_layer = pytest.mark.parametrize("layer", LAYERS)
-every_task = pytest.mark.parametrize("task", TASKS)
+every_sequence = pytest.mark.parametrize("task", [task for task in TASKS if task not in OF_OBJECTS])
+every_relational = pytest.mark.parametrize("task", OF_OBJECTS)
+every_model = pytest.mark.parametrize("model", MODELS)
 
 
 def settings(layer=None, task=None, train=None, **rest):
@@ -189,16 +194,19 @@ def test_resolved_has_every_default():
 
 
 @every_layer
-@every_task
+@every_sequence
 def test_settings_survive_a_file(layer, task):
     train = {"lr": 1e-5, "lr_constrained": 1e-6, "optimizer": "rmsprop-tf", "stop_at": 1}
     before = settings({"name": layer, "hidden_size": 5, "num_layers": 2}, None, train, seed=7)
-    before = Settings(before.layer, {"name": task, **SMALL.get(task, {})}, before.train, before.seed)
+    survive_a_file(Settings(before.layer, {"name": task, **SMALL.get(task, {})}, before.train, before.seed))
+
+
+def survive_a_file(before):
     text = toml.dumps(before.resolved())
     after = Settings.from_tables(tomllib.loads(text))
     assert after.resolved() == before.resolved()
     assert toml.dumps(after.resolved()) == text
-    assert (after.seed, after.train) == (7, before.train)
+    assert (after.seed, after.train) == (before.seed, before.train)
     one, other = build(before).state_dict(), build(after).state_dict()
     assert one.keys() == other.keys()
     assert all(torch.equal(one[key], other[key]) for key in one)
@@ -229,6 +237,97 @@ def test_every_option_of_a_layer_has_a_default_but_its_size(layer):
     needed = [key for key, option in options.items() if option.default is option.empty]
     assert needed == ["hidden_size"]
     assert options.keys() >= {"num_layers", "dropout", "bidirectional"}
+
+
+# objects
+
+
+def among_objects(layer, task="rmts", **options):
+    return Settings.from_tables({"layer": {"name": layer, **options}, "task": {"name": task}, "seed": 7})
+
+
+@every_model
+@pytest.mark.parametrize("task", ["same-different", "relational-game"])
+def test_settings_of_relational_networks_survive_a_file(model, task):
+    survive_a_file(among_objects(model, task))
+
+
+@every_relational
+def test_every_relational_task_takes_networks_and_layers(task):
+    survive_a_file(among_objects("corelnet", task, hidden_size=5, encoder="random"))
+    survive_a_file(among_objects("gru", task, hidden_size=5, normalisation="none", recurrent="cayley"))
+
+
+@every_model
+def test_a_name_among_objects_is_the_relational_network(model):
+    """Also where a layer has the name."""
+    built = build(among_objects(model))
+    assert type(built) is MODELS[model]
+    images, targets = built_task(among_objects(model)).sample(2, torch.Generator().manual_seed(0))
+    assert built.eval()(images).shape == (2, 2)
+
+
+def built_task(settings):
+    task = settings.build_task()
+    assert isinstance(task, ObjectTask)
+    return task
+
+
+def test_over_time_the_name_is_the_layer():
+    model = build(settings(layer={"name": "lstm"}))
+    assert type(model) is SequenceModel
+    assert type(model.layer) is LAYERS["lstm"]
+
+
+@pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer not in MODELS])
+def test_any_other_layer_looks_at_the_objects_in_turn(layer):
+    model = build(among_objects(layer, hidden_size=6, encoder="random"))
+    assert type(model) is Recurrent
+    assert type(model.sequence.layer) is LAYERS[layer]
+    assert not any(parameter.requires_grad for parameter in model.encoder.parameters())
+
+
+@every_model
+def test_every_option_of_a_relational_network_has_a_default(model):
+    options = keyword_options(MODELS[model])
+    assert options
+    assert all(option.default is not option.empty for option in options.values())
+    assert among_objects(model).resolved()["layer"].keys() >= {k for k, o in options.items() if o.default is not None}
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"name": "corelnet", "size": 3}, r"^layer corelnet: unknown key 'size'; known: hidden_size, full, .*l1$"),
+        ({"name": "corelnet", "objects": 3}, r"^layer corelnet: unknown key 'objects'; known: hidden_size, "),
+        (
+            {"name": "corelnet", "hidden_size": 3.5},
+            r"^layer corelnet expects hidden_size to be a whole number; got 3.5$",
+        ),
+        ({"name": "corelnet", "full": 1}, r"^layer corelnet expects full to be true or false; got 1$"),
+        (
+            {"name": "corelnet", "encoder": "blind"},
+            r"CoRelNet expects encoder to be one of learned, random; got 'blind'",
+        ),
+        (
+            {"name": "gru", "units": 3},
+            r"^layer gru: unknown key 'units'; known: hidden_size, .*encoder, normalisation, l1$",
+        ),
+        ({"name": "gru", "encoder": "random"}, r"^layer gru expects hidden_size; got nothing$"),
+        ({"name": "gru", "hidden_size": 3, "encoder": 1}, r"^layer gru expects encoder to be a word; got 1$"),
+        ({"name": "gru", "hidden_size": 0}, r"GRU expects hidden_size to be a whole number of at least 1; got 0"),
+        ({"name": "corelnett"}, r"^no layer 'corelnett'; known: rnn, .*corelnet, "),
+    ],
+)
+def test_options_among_objects_are_checked(table, words):
+    with pytest.raises(ValueError, match=words):
+        build(Settings(table, {"name": "rmts"}, Train()))
+
+
+def test_a_relational_network_needs_objects():
+    words = "^layer corelnet relates objects and expects a task out of same-different, rmts, .*; got copy$"
+    with pytest.raises(ValueError, match=words):
+        settings(layer={"name": "corelnet"})
 
 
 # TOML

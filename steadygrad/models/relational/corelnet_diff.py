@@ -1,0 +1,47 @@
+"""CoRelNet-diff: how far apart the objects are along one learned direction (Kerg, 2022)."""
+
+from torch import Tensor, nn
+
+from steadygrad.models.relational.encoder import FEATURES
+from steadygrad.models.relational.model import RelationalModel, perceptron
+from steadygrad.models.relational.normalisation import Segments
+
+
+class CoRelNetDiff(RelationalModel):
+    """y = MLP(D),  D_ij = w · (z_i − z_j).
+
+    D is antisymmetric, so this network can tell the larger from the smaller, which no similarity can.
+    """
+
+    def __init__(
+        self,
+        objects: int,
+        image_size: int,
+        channels: int,
+        answers: int,
+        segments: Segments,
+        *,
+        hidden_size: int = 256,
+        encoder: str = "learned",
+        normalisation: str = "context",
+        l1: float = 0.0,
+    ) -> None:
+        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+        self.check_counts(hidden_size=hidden_size)
+        self.difference = Difference(FEATURES)
+        self.decoder = perceptron(objects**2, hidden_size, answers)
+
+    def answer(self, z: Tensor) -> Tensor:
+        return self.decoder(self.difference(z).flatten(1))
+
+
+class Difference(nn.Module):
+    """D_ij = w · (z_i − z_j):  z (batch, objects, features) → D (batch, objects, objects)."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.direction = nn.Linear(features, 1, bias=False)
+
+    def forward(self, z: Tensor) -> Tensor:
+        size = self.direction(z)
+        return size - size.mT

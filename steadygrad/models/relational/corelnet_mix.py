@@ -1,0 +1,64 @@
+"""CoRelNet-mix: two ways to relate objects compete (Kerg, 2022)."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from steadygrad.models.relational.corelnet_diff import Difference
+from steadygrad.models.relational.encoder import FEATURES
+from steadygrad.models.relational.model import RelationalModel, perceptron
+from steadygrad.models.relational.normalisation import Segments
+from steadygrad.models.relational.similarity import Similarity, row_softmax
+
+
+class CoRelNetMix(RelationalModel):
+    """y = MLP(a_R R + a_D D),  (a_R, a_D) = gumbel-softmax(K Q z / √d / τ),  R of CoRelNet, D of CoRelNet-diff.
+
+    The two rows of K are the signatures of the rules, Q z the question that all objects put together. ``hard`` lets one
+    rule win and passes the gradient of the soft choice; else both count by their shares. Evaluation adds no noise.
+    The thesis names no d, τ or ``hard``: 32, 1 and winning are choices made here.
+    """
+
+    def __init__(
+        self,
+        objects: int,
+        image_size: int,
+        channels: int,
+        answers: int,
+        segments: Segments,
+        *,
+        hidden_size: int = 256,
+        signature_size: int = 32,
+        temperature: float = 1.0,
+        hard: bool = True,
+        full: bool = False,
+        asymmetric: bool = False,
+        encoder: str = "learned",
+        normalisation: str = "context",
+        l1: float = 0.0,
+    ) -> None:
+        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+        self.check_counts(hidden_size=hidden_size, signature_size=signature_size)
+        if not temperature > 0:
+            raise ValueError(f"CoRelNetMix expects a temperature above 0; got {temperature!r}")
+        self.temperature, self.hard, self.full = temperature, hard, full
+        self.similarity = Similarity(FEATURES, asymmetric)
+        self.difference = Difference(FEATURES)
+        self.signatures = nn.Parameter(torch.randn(2, signature_size))
+        self.question = nn.Linear(objects * FEATURES, signature_size)
+        self.decoder = perceptron(objects**2, hidden_size, answers)
+
+    def answer(self, z: Tensor) -> Tensor:
+        rules = torch.stack([row_softmax(self.similarity(z), self.full), self.difference(z)], dim=1)
+        return self.decoder(torch.einsum("br,brij->bij", self.shares(z), rules).flatten(1))
+
+    def shares(self, z: Tensor) -> Tensor:
+        """How much each rule counts (batch, rules)."""
+        scores = self.question(z.flatten(1)) @ self.signatures.mT / math.sqrt(self.signatures.shape[1])
+        if self.training:
+            return F.gumbel_softmax(scores, self.temperature, self.hard)
+        if self.hard:
+            return F.one_hot(scores.argmax(dim=1), scores.shape[1]).to(scores)
+        return (scores / self.temperature).softmax(dim=1)

@@ -1,0 +1,50 @@
+"""Images to vectors: the convolutions in front of every relational network (Webb et al., 2021)."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+FEATURES = 128
+SMALLEST = 8  # pixels that are still one after three halvings
+
+
+class Encoder(nn.Module):
+    """z = relu(W₂ relu(W₁ conv³(x))), a conv: 32 channels, 4 × 4, stride 2, padding 1, ReLU.
+
+    images (n, channels, size, size) → z (n, 128). Three halvings leave 4 × 4 places of an image of 32 × 32, and a
+    single place of a cell of 12 × 12, which is still seen whole: the last convolution looks at 22 pixels.
+    """
+
+    def __init__(self, image_size: int, channels: int) -> None:
+        super().__init__()
+        if image_size < SMALLEST:
+            raise ValueError(f"Encoder expects images of at least {SMALLEST} × {SMALLEST} pixels; got {image_size}")
+        convolutions = [nn.Conv2d(inputs, 32, kernel_size=4, stride=2, padding=1) for inputs in (channels, 32, 32)]
+        self.convolutions = nn.Sequential(*(part for one in convolutions for part in (one, nn.ReLU())), nn.Flatten())
+        self.hidden = nn.Linear(32 * (image_size // 8) ** 2, 256)
+        self.out = nn.Linear(256, FEATURES)
+        self.apply(kaiming)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.out(self.hidden(self.convolutions(images)).relu()).relu()
+
+
+def each_once(encode: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """encode(images), a row of features for each image, with no image encoded twice.
+
+    Rows of one product are not always rounded alike, and normalisation over objects would blow up the difference
+    between two encodings of the same image. It also saves the work: five glyphs make up a batch of training.
+    """
+    if images.requires_grad:  # each copy has a gradient of its own
+        return encode(images)
+    different, which = torch.unique(images, dim=0, return_inverse=True)
+    return encode(different).index_select(0, which)
+
+
+def kaiming(module: nn.Module) -> None:
+    """Weights of a layer before a ReLU start as He et al. (2015) have it, its biases at 0."""
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,99 @@
+"""What every relational network is: objects encoded one by one, normalised together, then related."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.models.relational.encoder import FEATURES, Encoder, each_once, kaiming
+from steadygrad.models.relational.normalisation import ContextNormalisation, Segments
+
+ENCODERS = ("learned", "random")
+NORMALISATIONS = ("context", "none")
+
+
+class RelationalModel(nn.Module):
+    """Base class: x → z = normalised(encoder(x)) → answer(z).
+
+    images (batch, objects, channels, image_size, image_size) → logits (batch, answers). ``segments`` are the ranges
+    [begin, end) of objects that are normalised together. Switches that all networks share:
+
+    ``encoder``        "learned", or "random": it stays as it starts
+    ``normalisation``  "context", or "none"
+    ``l1``             weight λ of λ Σ |W| for a linear layer W behind the encoder; 0 means no such layer
+    """
+
+    def __init__(
+        self,
+        objects: int,
+        image_size: int,
+        channels: int,
+        answers: int,
+        segments: Segments,
+        encoder: str,
+        normalisation: str,
+        l1: float,
+    ) -> None:
+        super().__init__()
+        self.check_counts(objects=objects, image_size=image_size, channels=channels, answers=answers)
+        self.check_choice("encoder", encoder, ENCODERS)
+        self.check_choice("normalisation", normalisation, NORMALISATIONS)
+        if not l1 >= 0:
+            raise ValueError(f"{self._name} expects l1 of at least 0; got {l1!r}")
+        if [i for begin, end in segments for i in range(begin, end)] != list(range(objects)):
+            raise ValueError(
+                f"{self._name} expects segments that hold each of {objects} objects once, in order; got {segments}"
+            )
+        self.shape, self.answers, self.l1 = (objects, channels, image_size, image_size), answers, l1
+        self.encoder = Encoder(image_size, channels).requires_grad_(encoder == "learned")
+        self.selection = nn.Linear(FEATURES, FEATURES) if l1 else None
+        self.normalisation = ContextNormalisation(segments, FEATURES) if normalisation == "context" else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.answer(self.encode(images))
+
+    def encode(self, images: Tensor) -> Tensor:
+        """z (batch, objects, 128): all that the rest of the network gets to see."""
+        if tuple(images.shape[1:]) != self.shape:
+            raise ValueError(f"{self._name} expects images (batch, *{self.shape}); got {tuple(images.shape)}")
+        z = each_once(self.features, images.flatten(0, 1)).unflatten(0, images.shape[:2])
+        return z if self.normalisation is None else self.normalisation(z)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Of images (n, channels, image_size, image_size), each by itself: (n, 128)."""
+        z = self.encoder(images)
+        return z if self.selection is None else self.selection(z)
+
+    def answer(self, z: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def penalty(self) -> Tensor | float:
+        """The L1 term, which training adds to the task's loss."""
+        return 0.0 if self.selection is None else self.l1 * self.selection.weight.abs().sum()
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def check_counts(self, **counts: int) -> None:
+        for name, value in counts.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{self._name} expects {name} to be a whole number of at least 1; got {value!r}")
+
+    def check_choice(self, name: str, value: str, known: Iterable[str]) -> None:
+        if value not in known:
+            raise ValueError(f"{self._name} expects {name} to be one of {', '.join(known)}; got {value!r}")
+
+
+def perceptron(*sizes: int) -> nn.Sequential:
+    """Linear layers with a ReLU between any two."""
+    layers = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)]
+    parts = [part for layer in layers for part in (layer, nn.ReLU())]
+    return nn.Sequential(*parts[:-1]).apply(kaiming)
+
+
+def with_position(z: Tensor) -> Tensor:
+    """Each object with one number more that says where in the sequence it stands, from −1 to 1."""
+    position = torch.linspace(-1, 1, z.shape[1], dtype=z.dtype, device=z.device)
+    return torch.cat([z, position.expand(len(z), -1).unsqueeze(2)], dim=2)

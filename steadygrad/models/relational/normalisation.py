@@ -1,0 +1,36 @@
+"""Temporal context normalisation (Webb, Dulberg et al., 2020)."""
+
+import torch
+from torch import Tensor, nn
+
+Segments = tuple[tuple[int, int], ...]
+
+EPSILON = 1e-8  # added to the variance, as in ESBN's code
+
+
+class ContextNormalisation(nn.Module):
+    """z_t ← γ (z_t − μ) / √(σ² + ε) + β,  μ and σ² over the objects t of a segment, feature by feature.
+
+    z (batch, objects, features) → the same. σ² divides by one less than there are objects. Two different objects
+    come out as ±γ/√2 + β in every feature, so a segment of two tells which features differ and nothing else.
+    """
+
+    def __init__(self, segments: Segments, features: int) -> None:
+        super().__init__()
+        for begin, end in segments:
+            if end - begin < 2:
+                raise ValueError(f"ContextNormalisation expects at least two objects a segment; got {begin, end}")
+        self.segments = segments
+        self.gain = nn.Parameter(torch.ones(features))
+        self.shift = nn.Parameter(torch.zeros(features))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return (
+            torch.cat([standardised(z[:, begin:end]) for begin, end in self.segments], dim=1) * self.gain + self.shift
+        )
+
+
+def standardised(z: Tensor) -> Tensor:
+    centred = z - z.mean(dim=1, keepdim=True)
+    variance = centred.square().sum(dim=1, keepdim=True) / (z.shape[1] - 1)  # torch.var is slow along this dimension
+    return centred / (variance + EPSILON).sqrt()

@@ -1,0 +1,40 @@
+"""Any recurrent layer over objects."""
+
+from torch import Tensor
+
+from steadygrad.layers import RecurrentLayer
+from steadygrad.models.relational.encoder import FEATURES
+from steadygrad.models.relational.model import RelationalModel
+from steadygrad.models.relational.normalisation import Segments
+from steadygrad.models.sequence import SequenceModel
+
+
+class Recurrent(RelationalModel):
+    """y = C h_T + c,  h = layer(z).
+
+    ``layer`` takes the 128 features of an object a step, time first: `LAYERS["nnrnn"](128, 256)`.
+    """
+
+    def __init__(
+        self,
+        layer: RecurrentLayer,
+        objects: int,
+        image_size: int,
+        channels: int,
+        answers: int,
+        segments: Segments,
+        *,
+        encoder: str = "learned",
+        normalisation: str = "context",
+        l1: float = 0.0,
+    ) -> None:
+        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+        if layer.input_size != FEATURES:
+            raise ValueError(f"{self._name} expects a layer of {FEATURES} features per step; got {layer.input_size}")
+        self.sequence = SequenceModel(layer, answers, last_only=True)
+
+    def answer(self, z: Tensor) -> Tensor:
+        return self.sequence(z)
+
+    def penalty(self) -> Tensor | float:
+        return super().penalty() + self.sequence.penalty()

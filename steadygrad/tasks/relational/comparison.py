@@ -1,0 +1,65 @@
+"""Comparison: which one is larger (Kerg, 2022, chapter 7)? A relation with a direction."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from steadygrad.tasks.relational.glyphs import SIZE
+from steadygrad.tasks.relational.shapes import ShapeTask
+
+SIZES = (16, 24, SIZE)
+"""pixels of a small, a medium and a large shape; the thesis gives no numbers"""
+SMALL, MEDIUM, LARGE = range(len(SIZES))
+
+
+@dataclass(frozen=True)
+class Comparison(ShapeTask):
+    """One shape twice, small and large: where is the larger one?
+
+    input    A a    a A
+    target   0      1
+    """
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return (2,)
+
+    @property
+    def output_size(self) -> int:
+        return 2
+
+    def letters(self, unseen: bool) -> int:
+        return 1
+
+    def pairs(self, unseen: bool) -> tuple[tuple[int, int], ...]:
+        """Sizes, each also the other way round."""
+        return ((SMALL, LARGE),)
+
+    def problems(self, batch: int, generator: Generator, unseen: bool) -> tuple[Tensor, Tensor]:
+        sizes = torch.tensor([sizes[::order] for sizes in self.pairs(unseen) for order in (1, -1)])
+        sizes = sizes[torch.randint(len(sizes), (batch,), generator=generator)]
+        shapes = self.cast(torch.zeros_like(sizes), generator, unseen)
+        images = in_all_sizes(self.images)[sizes, shapes]
+        return self.dressed(images, generator), sizes.argmax(1)
+
+
+@dataclass(frozen=True)
+class TransitiveComparison(Comparison):
+    """One shape in two sizes: where is the larger one? Tests have two sizes that never met in training.
+
+    input    A a    a A        training: small and medium, medium and large; tests: small and large
+    target   0      1
+    """
+
+    def pairs(self, unseen: bool) -> tuple[tuple[int, int], ...]:
+        return super().pairs(unseen) if unseen else ((SMALL, MEDIUM), (MEDIUM, LARGE))
+
+
+@cache  # by identity: there is one tensor of glyphs
+def in_all_sizes(images: Tensor) -> Tensor:
+    """(shapes, 32, 32) → (sizes, shapes, 32, 32), in the middle of white paper."""
+    scaled = [F.interpolate(images[None], size=(size, size), mode="bilinear", antialias=True)[0] for size in SIZES]
+    return torch.stack([F.pad(image, [(SIZE - image.shape[-1]) // 2] * 4, value=1.0) for image in scaled])

@@ -1,0 +1,246 @@
+"""Relational games: does a relation hold among the objects on a grid (Shanahan et al., 2020)?"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import combinations, product
+from itertools import permutations as ordered
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from steadygrad.tasks.data import needed_data_set
+from steadygrad.tasks.relational.chance import all_differ, permutations, until
+from steadygrad.tasks.relational.objects import ObjectTask
+from steadygrad.tasks.relational.pieces import (
+    CELL,
+    COLOURS,
+    HEXOMINOES,
+    PENTOMINOES,
+    Pieces,
+    luminance,
+    polyominoes,
+    stripes,
+)
+
+CELLS = 9
+TEST_SHAPES: dict[str, Callable[[], Pieces]] = {"hexominoes": partial(polyominoes, HEXOMINOES), "stripes": stripes}
+ONLY_HEXOMINOES = ("colour-shape", "left-of")
+"""a striped square has neither a form of its own nor one luminance"""
+REAL = {
+    ("between", "hexominoes"): "mini_between_hexos.npz",
+    ("between", "stripes"): "mini_between_stripes.npz",
+}
+"""files of the authors, by game and shapes"""
+
+Boards = list[tuple[str, int, float]]
+"""nine cells, row by row, a letter for an object and . for none; the answer; how likely"""
+
+
+@dataclass(frozen=True)
+class RelationalGame(ObjectTask):
+    """Does the relation of the ``game`` hold (1) among the objects on a grid of nine cells, or not (0)?
+
+        input    A . .   . B .   . . A       between: three in a line, the outer two the same
+        target   1
+
+    same           the only two objects are the same in form, orientation and colour
+    between        as drawn
+    occurs         the object of the upper row is one of the three of the lower row
+    xoccurs        the same, and the other two of the lower row are different
+    row-matching   upper and lower row have one pattern, out of AAA, AAB, ABA, ABB and ABC
+    colour-shape   four answers: the two objects have colour and form in common (0), colour (1), form (2), nothing (3)
+    left-of        the darker of two objects is to the left, or in one column below
+
+    Training has pentominoes, tests have ``test_shapes``, "hexominoes" or "stripes". With ``real`` tests have the
+    authors' own images from $STEADYGRAD_DATA, which are there for between.
+    """
+
+    game: str = "same"
+    test_shapes: str = "hexominoes"
+    real: bool = False
+
+    image_size: ClassVar[int] = CELL
+    training: ClassVar[Mapping[str, Any]] = {**ObjectTask.training, "steps": 2500}
+
+    def __post_init__(self) -> None:
+        self.check_choice("game", GAMES)
+        self.check_choice("test_shapes", TEST_SHAPES)
+        self.check_flags("real")
+        if self.game in ONLY_HEXOMINOES and self.test_shapes != "hexominoes":
+            raise ValueError(
+                f"RelationalGame expects test_shapes to be hexominoes for {self.game}; got {self.test_shapes!r}"
+            )
+        if self.real and (self.game, self.test_shapes) not in REAL:
+            known = ", ".join(dict.fromkeys(game for game, _ in REAL))
+            raise ValueError(f"RelationalGame expects a game with real images, {known}; got {self.game!r}")
+        if self.real:
+            needed_data_set("RelationalGame", "relational_games")
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return 3, 3, 3
+
+    @property
+    def output_size(self) -> int:
+        return 4 if self.game == "colour-shape" else 2
+
+    def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        return self.problems(polyominoes(PENTOMINOES), batch, generator)
+
+    def sample_unseen(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        if not self.real:
+            return self.problems(TEST_SHAPES[self.test_shapes](), batch, generator)
+        folder = needed_data_set("RelationalGame", "relational_games")
+        images, labels = read(folder / REAL[self.game, self.test_shapes])
+        which = torch.randint(len(labels), (batch,), generator=generator)
+        return images[which] / 255, labels[which]
+
+    def problems(self, pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        objects, targets = GAMES[self.game](pieces, batch, generator)
+        return pieces.images[objects], targets
+
+
+# games whose answer follows from which objects are the same: a list of boards
+
+
+def same() -> Boards:
+    return [board for objects, answer in (("AA", 1), ("AB", 0)) for board in evenly(anywhere(objects), answer, 1 / 2)]
+
+
+def between() -> Boards:
+    """Half of those that fail stand anywhere: so on the authors' stripes; of their hexominoes it is a quarter."""
+    in_line = [*evenly(lines("ABA"), 1, 1 / 2), *evenly(lines("ABC"), 0, 1 / 4)]
+    return [*in_line, *evenly(anywhere("ABC"), 0, 1 / 4)]
+
+
+def occurs() -> Boards:
+    return [
+        *evenly(under_one("A", "ABC", "BAC", "BCA"), 1, 1 / 2),
+        *evenly(under_one("A", "BCD"), 0, 1 / 2),
+    ]
+
+
+def xoccurs() -> Boards:
+    """Half of those that fail lack the upper object, half have it beside two that are the same."""
+    return [
+        *evenly(under_one("A", "ABC", "BAC", "BCA"), 1, 1 / 2),
+        *evenly(under_one("A", "ABB", "BAB", "BBA"), 0, 1 / 4),
+        *evenly(under_one("A", "BCD"), 0, 1 / 8),
+        *evenly(under_one("A", "BBC", "BCB", "CBB"), 0, 1 / 8),
+    ]
+
+
+def row_matching() -> Boards:
+    rows = ("AAA", "AAB", "ABA", "ABB", "ABC")
+    lower = str.maketrans("ABC", "DEF")
+    matching = (row + "..." + row.translate(lower) for row in rows)
+    others = (row + "..." + other.translate(lower) for row, other in ordered(rows, 2))
+    return [*evenly(matching, 1, 1 / 2), *evenly(others, 0, 1 / 2)]
+
+
+def evenly(cells: Iterator[str], answer: int, share: float) -> Boards:
+    """Boards that share a probability."""
+    found = list(cells)
+    return [(board, answer, share / len(found)) for board in found]
+
+
+def put(objects: str, places: tuple[int, ...]) -> str:
+    board = ["."] * CELLS
+    for letter, place in zip(objects, places, strict=True):
+        board[place] = letter
+    return "".join(board)
+
+
+def anywhere(objects: str) -> Iterator[str]:
+    return (put(objects, places) for places in combinations(range(CELLS), len(objects)))
+
+
+def lines(objects: str) -> Iterator[str]:
+    """Rows, columns, diagonals; the middle row is twice as likely in the authors' images."""
+    places = [(0, 1, 2), (3, 4, 5), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
+    return (put(objects, line) for line in places)
+
+
+def under_one(above: str, *rows: str) -> Iterator[str]:
+    """One object somewhere in the upper row, three in the lower."""
+    return (put(above + row, (place, 6, 7, 8)) for place, row in product(range(3), rows))
+
+
+@cache
+def tables(boards: Callable[[], Boards]) -> tuple[Tensor, Tensor, Tensor]:
+    """Letters as numbers from 0, −1 for none; answers; probabilities."""
+    cells, answers, shares = zip(*boards(), strict=True)
+    numbers = [[-1 if mark == "." else ord(mark) - ord("A") for mark in board] for board in cells]
+    return torch.tensor(numbers), torch.tensor(answers), torch.tensor(shares)
+
+
+def from_boards(
+    boards: Callable[[], Boards], pieces: Pieces, batch: int, generator: Generator
+) -> tuple[Tensor, Tensor]:
+    """Numbers of the objects in the cells (batch, 9) and answers (batch,)."""
+    cells, answers, shares = tables(boards)
+    which = torch.multinomial(shares, batch, replacement=True, generator=generator)
+    letters = int(cells.max()) + 1
+    objects = until(all_differ, lambda count: pieces.draw(count, letters, generator), batch)
+    blank = torch.full((batch, 1), pieces.blank)
+    return torch.cat([objects, blank], dim=1).gather(1, cells[which] % (letters + 1)), answers[which]
+
+
+# games whose answer follows from the colours
+
+
+def colour_shape(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Forms that differ are of different pieces: one piece in two orientations does not occur."""
+    targets = torch.randint(4, (batch,), generator=generator)
+    kinds, orientations = permutations(batch, len(pieces.forms), generator), pieces.forms.shape[1]
+    forms = pieces.forms[kinds[:, :2], torch.randint(orientations, (batch, 2), generator=generator)]
+    colours = permutations(batch, len(COLOURS), generator)
+    first = torch.zeros_like(targets)
+    form, colour = torch.stack([first, targets % 2], dim=1), torch.stack([first, targets // 2], dim=1)
+    objects = forms.gather(1, form) * len(COLOURS) + colours.gather(1, colour)
+    return two_somewhere(objects, pieces, generator)[0], targets
+
+
+def left_of(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Which of two is left of the other is settled by the column, and if they share it by the row, from below.
+
+    So in the program of Kerg et al. (2022), which makes this game out of the images of ``same``.
+    """
+    objects = until(
+        lambda pairs: all_differ(pairs % len(COLOURS)), lambda count: pieces.draw(count, 2, generator), batch
+    )
+    cells, places = two_somewhere(objects, pieces, generator)
+    position = places % 3 * 3 - places // 3
+    brightness = luminance()[objects % len(COLOURS)]
+    first_is_left, first_is_darker = (values[:, 0] < values[:, 1] for values in (position, brightness))
+    return cells, (first_is_left == first_is_darker).long()
+
+
+def two_somewhere(objects: Tensor, pieces: Pieces, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Cells (batch, 9) and the places of the two (batch, 2)."""
+    places = permutations(len(objects), CELLS, generator)[:, :2]
+    return torch.full((len(objects), CELLS), pieces.blank).scatter_(1, places, objects), places
+
+
+GAMES: dict[str, Callable[[Pieces, int, Generator], tuple[Tensor, Tensor]]] = {
+    "same": partial(from_boards, same),
+    "between": partial(from_boards, between),
+    "occurs": partial(from_boards, occurs),
+    "xoccurs": partial(from_boards, xoccurs),
+    "row-matching": partial(from_boards, row_matching),
+    "colour-shape": colour_shape,
+    "left-of": left_of,
+}
+
+
+@cache
+def read(path: Path) -> tuple[Tensor, Tensor]:
+    """Images (count, 9, 3, 12, 12) in 0 … 255 and labels, from a file of the authors."""
+    with np.load(path) as file:
+        images, labels = file["images"].astype(np.uint8), file["labels"][:, 0]
+    cells = images.reshape(-1, 3, CELL, 3, CELL, 3).transpose(0, 1, 3, 5, 2, 4)
+    return torch.from_numpy(np.ascontiguousarray(cells.reshape(-1, CELLS, 3, CELL, CELL))), torch.from_numpy(labels)

@@ -1,0 +1,92 @@
+"""The hundred shapes: drawn here, or those of Webb et al. (2021) if they are there."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from steadygrad.tasks.data import data_set, needed_data_set
+
+COUNT, SIZE = 100, 32
+SOURCES = ("auto", "own", "data")
+FOLDER = "glyphs"
+APART = 0.1
+"""least distance of two glyphs of our own, mean over pixels; of theirs two have 0.03"""
+
+
+def resolved(who: str, source: str) -> str:
+    """``source`` without "auto", so that settings say which glyphs a run had."""
+    if source == "data":
+        needed_data_set(who, FOLDER)
+    if source == "auto":
+        return "data" if data_set(FOLDER) else "own"
+    return source
+
+
+def glyphs(who: str, source: str) -> Tensor:
+    """(100, 32, 32), ink 0 on paper 1."""
+    return draw() if source == "own" else read(needed_data_set(who, FOLDER))
+
+
+@cache
+def colours() -> Tensor:
+    """(100, 3), those that the program of Kerg et al. (2022) draws."""
+    return torch.from_numpy(np.random.RandomState(0).uniform(size=(COUNT, 3))).float()
+
+
+@cache
+def read(folder: Path) -> Tensor:
+    """0.png to 99.png."""
+    from matplotlib.image import imread  # slow to import
+
+    images = [imread(folder / f"{number}.png") for number in range(COUNT)]
+    for number, image in enumerate(images):
+        if image.shape != (SIZE, SIZE):
+            raise ValueError(f"{folder / f'{number}.png'} expects to be grey, {SIZE} by {SIZE}; got {image.shape}")
+    return torch.from_numpy(np.stack(images)).float()
+
+
+@cache
+def draw(seed: int = 0) -> Tensor:
+    """Each is a few strokes, rings and discs, far enough from all before it."""
+    generator = Generator().manual_seed(seed)
+    drawn: list[Tensor] = []
+    while len(drawn) < COUNT:
+        glyph = draw_one(generator)
+        if all((glyph - other).abs().mean() > APART for other in drawn):
+            drawn.append(glyph)
+    return torch.stack(drawn)
+
+
+def draw_one(generator: Generator) -> Tensor:
+    strokes, rings, discs = (torch.rand(3, generator=generator) * torch.tensor([3, 2, 2])).int() + torch.tensor(
+        [1, 0, 0]
+    )
+    pen = 1 + 1.5 * torch.rand((), generator=generator)
+    ink = [pen - to_stroke(*point(4, generator), *point(4, generator)) for _ in range(strokes)]
+    ink += [pen - (to_point(*point(9, generator)) - radius(generator)).abs() for _ in range(rings)]
+    ink += [radius(generator) - to_point(*point(9, generator)) for _ in range(discs)]
+    return 1 - (torch.stack(ink).amax(0) + 0.5).clamp(0, 1)  # an edge is a pixel wide
+
+
+def point(margin: int, generator: Generator) -> Tensor:
+    return margin + (SIZE - 2 * margin) * torch.rand(2, generator=generator)
+
+
+def radius(generator: Generator) -> Tensor:
+    return 3 + 6 * torch.rand((), generator=generator)
+
+
+def to_point(x: Tensor, y: Tensor) -> Tensor:
+    """Distance of every pixel."""
+    pixels = torch.arange(SIZE) + 0.5
+    return torch.hypot(pixels - x, pixels[:, None] - y)
+
+
+def to_stroke(x: Tensor, y: Tensor, x_end: Tensor, y_end: Tensor) -> Tensor:
+    pixels = torch.arange(SIZE) + 0.5
+    dx, dy = x_end - x, y_end - y
+    along = (((pixels - x) * dx + (pixels[:, None] - y) * dy) / (dx**2 + dy**2)).clamp(0, 1)
+    return torch.hypot(pixels - x - along * dx, pixels[:, None] - y - along * dy)

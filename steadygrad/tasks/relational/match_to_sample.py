@@ -1,0 +1,53 @@
+"""Relational match-to-sample: which group is made like the first one (Webb et al., 2021; Kerg et al., 2022)?"""
+
+from dataclasses import dataclass
+from itertools import permutations as ordered
+from typing import ClassVar
+
+from steadygrad.tasks.relational.shapes import PatternTask, apart
+
+
+@dataclass(frozen=True)
+class RMTS(PatternTask):
+    """Which of two pairs has the relation of the first pair? All pairs differ in their shapes.
+
+    input    A A   B B   C D    A B   C C   D E
+    target   0                  1
+    """
+
+    group: ClassVar[int] = 2
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return self.group, 2 * self.group
+
+    @property
+    def segments(self) -> tuple[tuple[int, int], ...]:
+        """Each group is normalised alone, as Webb et al. have it."""
+        return tuple((begin, begin + self.group) for begin in range(0, self.objects, self.group))
+
+    def relations(self, unseen: bool) -> tuple[str, ...]:
+        """The patterns of a group."""
+        return "AA", "AB"
+
+    def puzzles(self, unseen: bool) -> tuple[tuple[str, int], ...]:
+        pairs = list(ordered(self.relations(unseen), 2))
+        first = [(apart(source, source, other), 0) for source, other in pairs]
+        return (*first, *((apart(source, other, source), 1) for source, other in pairs))
+
+
+@dataclass(frozen=True)
+class RMTS3(RMTS):
+    """Which of two triples has the pattern of the first triple? All triples differ in their shapes.
+
+        input    A B A   C D C   E E E    A A A   B C C   D D D
+        target   0                        1
+
+    Training has the patterns AAA, ABA and BAA, tests have ABC and AAB.
+    """
+
+    held_out: int = 94
+    group: ClassVar[int] = 3
+
+    def relations(self, unseen: bool) -> tuple[str, ...]:
+        return ("ABC", "AAB") if unseen else ("AAA", "ABA", "ABB")

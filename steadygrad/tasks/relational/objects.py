@@ -1,0 +1,78 @@
+"""What every relational task is: a few images, a question about how they relate, and unseen images to be tested on."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from steadygrad.tasks.task import Task, accuracy, cross_entropy
+
+
+@dataclass(frozen=True)
+class ObjectTask(Task):
+    """Base class. Inputs (batch, objects, channels, image_size, image_size) in [0, 1]; targets (batch,), the answer.
+
+    `sample` has the shapes and relations that training shows, `sample_unseen` those that are kept for tests.
+    """
+
+    channels: ClassVar[int] = 3
+    image_size: ClassVar[int] = 32
+    last_only: ClassVar[bool] = True
+    score: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+    training: ClassVar[Mapping[str, Any]] = {
+        "steps": 5000,  # this and lr: Kerg et al. (2022), table 1 of the appendix
+        "lr": 5e-4,
+        "optimizer": "adam",  # as in Webb et al. (2021); "gradient descent", as the table has it, would hardly move
+        "batch": 32,
+        "evaluate_every": 250,
+        "evaluate_examples": 1000,
+    }
+
+    @property
+    def objects(self) -> int:
+        """How many images a problem has."""
+        return sum(self.rows)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The same row by row, as papers draw a problem."""
+        raise NotImplementedError
+
+    @property
+    def segments(self) -> tuple[tuple[int, int], ...]:
+        """Ranges [begin, end) of objects that are normalised together: all, where Webb et al. have no others."""
+        return ((0, self.objects),)
+
+    @property
+    def steps(self) -> int:
+        return self.objects
+
+    @property
+    def input_size(self) -> int:
+        return self.channels * self.image_size**2
+
+    def sample_unseen(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(outputs, targets)
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        return {"accuracy": accuracy(outputs, targets)}
+
+    @property
+    def guessing_loss(self) -> float:
+        """All answers are equally likely."""
+        return math.log(self.output_size)
+
+    def example(self, generator: Generator, gap: int = 2) -> tuple[Tensor, int]:
+        """A problem as one picture (channels, height, width), grey between the objects, and its answer."""
+        images, targets = self.sample(1, generator)
+        rows = [torch.cat(list(F.pad(row, [gap] * 4, value=0.5)), dim=-1) for row in images[0].split(self.rows)]
+        width = max(row.shape[-1] for row in rows)
+        return torch.cat([F.pad(row, (0, width - row.shape[-1]), value=0.5) for row in rows], dim=1), int(targets)

@@ -1,0 +1,70 @@
+"""Are they the same? Two shapes, or two triples of shapes (Webb et al., 2021; Kerg et al., 2022)."""
+
+from dataclasses import dataclass
+from itertools import permutations as ordered
+
+import torch
+from torch import Generator, Tensor
+
+from steadygrad.tasks.relational.shapes import PatternTask, background
+
+SAME, DIFFERENT = 0, 1
+
+
+@dataclass(frozen=True)
+class SameDifferent(PatternTask):
+    """Two shapes: are they the same (0) or different (1)?
+
+        input    A A    A B
+        target   0      1
+
+    ``separated`` shows a colour after each shape as an image of its own, which says nothing: A red A blue.
+    """
+
+    held_out: int = 98
+    separated: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_flags("separated")
+        if self.colour and self.separated:
+            raise ValueError("SameDifferent expects colours behind the shapes or separated from them; got both")
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return (4,) if self.separated else (2,)
+
+    def puzzles(self, unseen: bool) -> tuple[tuple[str, int], ...]:
+        return ("AA", SAME), ("AB", DIFFERENT)
+
+    def dressed(self, images: Tensor, generator: Generator) -> Tensor:
+        dressed = super().dressed(images, generator)
+        if not self.separated:
+            return dressed
+        colours = background(images.shape[:2], generator)[..., None, None].expand_as(dressed)
+        return torch.stack([dressed, colours], dim=2).flatten(1, 2)
+
+
+@dataclass(frozen=True)
+class SameDifferent6(PatternTask):
+    """Two triples of at most two shapes: are they the same (0) or different (1)?
+
+        input    A B A  A B A    A A A  B A A
+        target   0               1
+
+    Training has the triples AAA, ABA and BAA; in tests one or both are AAB.
+    """
+
+    held_out: int = 98
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return 3, 3
+
+    def puzzles(self, unseen: bool) -> tuple[tuple[str, int], ...]:
+        """Half of them the same, as in the authors' program, where different triples have the same two shapes."""
+        triples, new = ("AAA", "ABA", "BAA"), ("AAB",)
+        pairs = ordered(triples + new if unseen else triples, 2)
+        different = [(one + other, DIFFERENT) for one, other in pairs if not unseen or {one, other} & set(new)]
+        same = [(triple * 2, SAME) for triple in (new if unseen else triples)]
+        return (*different, *same * (len(different) // len(same)))

@@ -1,0 +1,416 @@
+"""One number a relational network that somebody else computed: the authors' code, torch, or loops by hand."""
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from steadygrad.models import relational
+from steadygrad.models.relational.attention import TransformerLayer
+from steadygrad.models.relational.corelnet_diff import Difference
+
+ORACLES = Path(__file__).parents[1] / "oracles"
+OBJECTS, ANSWERS, BATCH = 4, 3, 2
+
+
+@pytest.fixture
+def z():
+    """Encoded objects, small enough that no softmax saturates; the first and the third are the same."""
+    return 0.2 * torch.randn(BATCH, OBJECTS, 128, dtype=torch.float64)[:, [0, 1, 0, 2]]
+
+
+def build(make, **options):
+    """With biases that do not start at zero, lest one of them be left out unnoticed."""
+    model = make(OBJECTS, 8, 1, ANSWERS, ((0, OBJECTS),), **options).double().eval()
+    for key, parameter in model.named_parameters():
+        if "bias" in key:
+            nn.init.normal_(parameter)
+    return model
+
+
+def numbers(module):
+    """Weights by name, as numpy arrays."""
+    return {key: value.detach().numpy() for key, value in module.state_dict().items()}
+
+
+def softmax(scores):
+    shares = np.exp(scores)
+    return shares / shares.sum()
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def softplus(x):
+    return np.log1p(np.exp(x))
+
+
+def linear(x, weights, name):
+    return weights[f"{name}.weight"] @ x + weights[f"{name}.bias"]
+
+
+def perceptron(x, weights, name):
+    """Weights of ``name``.0, ``name``.2, … with a ReLU between."""
+    layers = sorted({int(key.split(".")[1]) for key in weights if key.startswith(f"{name}.")})
+    for layer in layers:
+        x = linear(np.maximum(x, 0) if layer else x, weights, f"{name}.{layer}")
+    return x
+
+
+def similarities(z, weights, full=False, asymmetric=False):
+    """R by two loops, zeros where nothing is compared."""
+    W1 = weights["similarity.asked.weight"] if asymmetric else np.eye(128)
+    W2 = weights["similarity.compared.weight"] if asymmetric else np.eye(128)
+    R = np.zeros((OBJECTS, OBJECTS))
+    for i in range(OBJECTS):
+        compared = range(OBJECTS if full else i + 1)
+        R[i, : len(compared)] = softmax(np.array([(W1 @ z[i]) @ (W2 @ z[j]) for j in compared]))
+    return R
+
+
+def agree(model, z, by_hand):
+    expected = np.stack([by_hand(one, numbers(model)) for one in z.numpy()])
+    torch.testing.assert_close(model.answer(z), torch.from_numpy(expected))
+    assert not np.allclose(expected[0], expected[1])
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("asymmetric", [False, True])
+@pytest.mark.parametrize("sensory", [False, True])
+def test_corelnet(z, full, asymmetric, sensory):
+    def by_hand(z, weights):
+        R = similarities(z, weights, full, asymmetric)
+        seen = [R[i, j] for i in range(OBJECTS) for j in range(OBJECTS if full else i + 1)]
+        return perceptron(np.concatenate([seen, z.flatten()] if sensory else [seen]), weights, "decoder")
+
+    options = {"full": full, "asymmetric": asymmetric, "sensory": sensory}
+    agree(build(relational.CoRelNet, hidden_size=7, **options), z, by_hand)
+
+
+def test_corelnet_sees_which_objects_are_the_same_and_nothing_else():
+    """What context normalisation makes of AABC differs from glyph to glyph; R hardly does."""
+    model = build(relational.CoRelNet)
+    images = torch.rand(6, 3, 1, 8, 8, dtype=torch.float64)
+    answers = model(images[:, [0, 0, 1, 2]])
+    assert answers.std(dim=0).max() < 1e-3 * (answers[0] - model(images[:, [0, 1, 0, 2]])[0]).abs().max()
+
+
+def copy_to_torch(layer, theirs):
+    pairs = {
+        "self_attn.in_proj": [layer.query, layer.key or layer.query, layer.value],
+        "self_attn.out_proj.": [layer.merge],
+        "linear1.": [layer.feedforward[0]],
+        "linear2.": [layer.feedforward[2]],
+        "norm1.": [layer.attention_norm],
+        "norm2.": [layer.feedforward_norm],
+    }
+    state = {}
+    for name, ours in pairs.items():
+        for kind in ("weight", "bias"):
+            joint = "_" if name.endswith("proj") else ""
+            state[f"{name}{joint}{kind}"] = torch.cat([getattr(module, kind) for module in ours])
+    theirs.load_state_dict(state)
+    return theirs.eval()
+
+
+def torch_layer(layer, width, heads, hidden):
+    theirs = nn.TransformerEncoderLayer(width, heads, hidden, batch_first=True, dtype=torch.float64)
+    return copy_to_torch(layer, theirs)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("sensory", [False, True])
+def test_corelnet_t_is_torchs_encoder_layer_over_rows(z, full, sensory):
+    """Where queries are as wide as torch has them, width / heads."""
+    options = {"width": 12, "heads": 3, "query_size": 4, "position_size": 5, "full": full, "sensory": sensory}
+    model = build(relational.CoRelNetT, **options)
+    R = torch.stack([torch.from_numpy(similarities(one, numbers(model), full)) for one in z.numpy()])
+    parts = [R, torch.stack([model.positions] * BATCH), *([z] if sensory else [])]
+    tokens = F.linear(torch.cat(parts, dim=2), model.token.weight, model.token.bias)
+    encoded = torch_layer(model.transformer[0], 12, 3, 12)(tokens)
+    torch.testing.assert_close(model.answer(z), model.readout(encoded.sum(dim=1) / OBJECTS))
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_queries_may_be_of_any_width(symmetric):
+    layer = TransformerLayer(6, 2, query_size=5, hidden_size=7, symmetric=symmetric).double()
+    x = torch.randn(1, OBJECTS, 6, dtype=torch.float64)
+    query, key, value = layer.query(x)[0], (layer.query if symmetric else layer.key)(x)[0], layer.value(x)[0]
+    heads = []
+    for q, k, v in zip(query.split(5, dim=1), key.split(5, dim=1), value.split(3, dim=1), strict=True):
+        heads.append(torch.stack([((k @ q[i]) / math.sqrt(5)).softmax(dim=0) @ v for i in range(OBJECTS)]))
+    y = F.layer_norm(x[0] + layer.merge(torch.cat(heads, dim=1)), (6,))
+    expected = F.layer_norm(y + layer.feedforward[2](layer.feedforward[0](y).relu()), (6,))
+    torch.testing.assert_close(layer(x)[0], expected)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_transformer_is_torchs_encoder_layer(z, positions, symmetric):
+    model = build(relational.Transformer, heads=4, hidden_size=9, positions=positions, symmetric=symmetric)
+    p = model.positions
+    if positions == "sinusoidal":
+        wave = [[t / 10000 ** (2 * (i // 2) / 128) for i in range(128)] for t in range(OBJECTS)]
+        p = torch.tensor(
+            [[math.cos(a) if i % 2 else math.sin(a) for i, a in enumerate(row)] for row in wave], dtype=torch.float64
+        )
+        torch.testing.assert_close(model.positions, p, atol=1e-6, rtol=0)  # built in float32
+    encoded = torch_layer(model.transformer[0], 128, 4, 9)(z + model.positions)
+    torch.testing.assert_close(model.answer(z), model.readout(encoded.sum(dim=1) / OBJECTS))
+    assert isinstance(model.positions, nn.Parameter) == (positions == "learned")
+
+
+def test_corelnet_diff(z):
+    def by_hand(z, weights):
+        w = weights["difference.direction.weight"][0]
+        D = [w @ (z[i] - z[j]) for i in range(OBJECTS) for j in range(OBJECTS)]
+        return perceptron(np.array(D), weights, "decoder")
+
+    agree(build(relational.CoRelNetDiff, hidden_size=7), z, by_hand)
+
+
+def test_differences_have_a_direction(z):
+    D = Difference(128).double()(z)
+    torch.testing.assert_close(D, -D.mT, atol=0, rtol=0)
+    torch.testing.assert_close(D[:, 0, 3], D[:, 0, 1] + D[:, 1, 3])
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_corelnet_mix(z, hard):
+    def by_hand(z, weights):
+        question = linear(z.flatten(), weights, "question")
+        scores = [signature @ question / math.sqrt(5) for signature in weights["signatures"]]
+        shares = np.eye(2)[np.argmax(scores)] if hard else softmax(np.array(scores) / 0.7)
+        w = weights["difference.direction.weight"][0]
+        D = np.array([[w @ (z[i] - z[j]) for j in range(OBJECTS)] for i in range(OBJECTS)])
+        mixed = shares[0] * similarities(z, weights) + shares[1] * D
+        return perceptron(mixed.flatten(), weights, "decoder")
+
+    model = build(relational.CoRelNetMix, hidden_size=7, signature_size=5, temperature=0.7, hard=hard)
+    agree(model, z, by_hand)
+    assert torch.equal(model.answer(z), model.answer(z))  # evaluation is not left to chance
+
+
+def test_rules_win_as_often_as_their_softmax_says(z):
+    """The maximum of scores with Gumbel noise, whatever the temperature."""
+    model = build(relational.CoRelNetMix, signature_size=5, temperature=0.3)
+    scores = model.question(z[:1].flatten(1)) @ model.signatures.mT / math.sqrt(5)
+    model.train()
+    wins = model.shares(z[:1].expand(20000, -1, -1)).detach()
+    assert ((wins == 0) | (wins == 1)).all()
+    deviation = 0.5 / math.sqrt(20000)
+    torch.testing.assert_close(wins.mean(dim=0), scores.softmax(dim=1)[0].detach(), atol=4 * deviation, rtol=0)
+
+
+THEIR_NAMES = {
+    "convolutions.0.": "conv1.",
+    "convolutions.2.": "conv2.",
+    "convolutions.4.": "conv3.",
+    "encoder.hidden.": "encoder.fc1.",
+    "encoder.out.": "encoder.fc2.",
+    "normalisation.gain": "gamma",
+    "normalisation.shift": "beta",
+    "lstm.weight_ih": "lstm.weight_ih_l0",
+    "lstm.weight_hh": "lstm.weight_hh_l0",
+    "lstm.bias_ih": "lstm.bias_ih_l0",
+    "lstm.bias_hh": "lstm.bias_hh_l0",
+    "key.": "key_w_out.",
+    "gate.": "g_out.",
+    "readout.": "y_out.",
+}
+
+
+def their_name(name):
+    for ours, theirs in THEIR_NAMES.items():
+        name = name.replace(ours, theirs)
+    return name
+
+
+def close(ours, theirs):
+    torch.testing.assert_close(ours, torch.from_numpy(theirs), rtol=1e-9, atol=1e-11)
+
+
+def test_esbn_is_its_authors():
+    """Values at every stage, and gradients of all weights and of the images; some images are there twice."""
+    stored, o = (np.load(ORACLES / f"{name}.npz", allow_pickle=False) for name in ("esbn_weights", "esbn_rmts_full"))
+    model = relational.ESBN(6, 32, 1, 2, ((0, 6),)).double()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            theirs = their_name(name)
+            weight = stored[theirs].astype(np.float64) * 2.0 ** -stored[f"{theirs}__log2scale"]
+            parameter.copy_(torch.from_numpy(weight))
+    assert {their_name(name) for name, _ in model.named_parameters()} == set(o["param_names"].tolist())
+
+    states, gates, keys = [], [], []
+    model.lstm.register_forward_hook(lambda module, args, output: states.append((args[0], *output)))
+    model.gate.register_forward_hook(lambda module, args, output: gates.append(output.sigmoid()))
+    model.key.register_forward_hook(lambda module, args, output: keys.append(output.relu()))
+    x = torch.from_numpy(o["x"]).unsqueeze(2)
+    close(model.encoder(x.flatten(0, 1)).view(4, 6, 128), o["encoder_out"])
+    close(model.encode(x), o["tcn_out"])
+    x.requires_grad_()
+    logits = model(x)
+    close(logits, o["logits"])
+    for part, name in enumerate(("lstm_in", "lstm_out", "lstm_cell")):
+        close(torch.stack([state[part] for state in states], dim=1), o[name])
+    close(torch.stack(keys, dim=1), o["key_w"])
+    close(torch.stack(gates, dim=1), o["gate"][:, 1:6])  # ours looks at the gate where there is something to retrieve
+
+    (logits * torch.from_numpy(o["G"])).sum().backward()
+    close(x.grad.squeeze(2), o["grad_x"])
+    for name, parameter in model.named_parameters():
+        theirs, gradient = their_name(name), parameter.grad.flatten()
+        if f"grad_{theirs}" in o:
+            close(gradient, o[f"grad_{theirs}"].flatten())
+        else:
+            close(gradient[torch.from_numpy(o[f"gradidx_{theirs}"])], o[f"gradval_{theirs}"])
+        assert gradient.norm().item() == pytest.approx(o[f"gradnorm_{theirs}"], rel=1e-9)
+        assert gradient.sum().item() == pytest.approx(o[f"gradsum_{theirs}"], rel=1e-7)
+
+
+@pytest.mark.parametrize("asymmetric", [False, True])
+@pytest.mark.parametrize("sensory", [False, True])
+def test_esbn_with_its_switches(z, asymmetric, sensory):
+    def by_hand(z, weights):
+        W1 = weights["similarity.asked.weight"] if asymmetric else np.eye(128)
+        W2 = weights["similarity.compared.weight"] if asymmetric else np.eye(128)
+        h = c = np.zeros(6)
+        retrieved, keys = np.zeros(6), []
+        for t in range(OBJECTS + 1):
+            sight = z[t] if t < OBJECTS else np.zeros(128)
+            h, c = lstm(np.concatenate([retrieved, sight]) if sensory else retrieved, h, c, weights)
+            if 0 < t < OBJECTS:
+                scores = np.array([(W1 @ z[t]) @ (W2 @ z[k]) for k in range(t)])
+                sure = sigmoid(weights["confidence_gain"] * scores + weights["confidence_bias"])
+                found = sum(a * np.append(keys[k], sure[k]) for k, a in enumerate(softmax(scores)))
+                retrieved = sigmoid(linear(h, weights, "gate")) * found
+            keys.append(np.maximum(linear(h, weights, "key"), 0))
+        return linear(h, weights, "readout")
+
+    model = build(relational.ESBN, hidden_size=6, key_size=5, asymmetric=asymmetric, sensory=sensory)
+    nn.init.constant_(model.confidence_gain, 1.3)
+    agree(model, z, by_hand)
+
+
+def lstm(x, h, c, weights):
+    gates = weights["lstm.weight_ih"] @ x + weights["lstm.weight_hh"] @ h
+    i, f, g, o = np.split(gates + weights["lstm.bias_ih"] + weights["lstm.bias_hh"], 4)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def test_predinet(z):
+    heads, key_size, relations = 3, 4, 5
+
+    def by_hand(z, weights):
+        x = [np.append(z[t], position) for t, position in enumerate((-1, -1 / 3, 1 / 3, 1))]
+        keys = [weights["key.weight"] @ one for one in x]
+        queries = (weights["queries.weight"] @ np.concatenate(x)).reshape(2, heads, key_size)
+        found = []
+        for head in range(heads):
+            e1, e2 = (sum(a * one for a, one in zip(softmax(keys @ q), x, strict=True)) for q in queries[:, head])
+            difference = weights["relations.weight"] @ e1 - weights["relations.weight"] @ e2
+            found.append(np.concatenate([difference, [e1[-1], e2[-1]]]))
+        return perceptron(np.concatenate(found), weights, "decoder")
+
+    model = build(relational.PrediNet, key_size=key_size, heads=heads, relations=relations, hidden_size=20)
+    agree(model, z, by_hand)
+
+
+def test_relation_network(z):
+    def by_hand(z, weights):
+        x = [np.append(z[t], position) for t, position in enumerate((-1, -1 / 3, 1 / 3, 1))]
+        pairs = [perceptron(np.concatenate([a, b]), weights, "g") for a in x for b in x]
+        return perceptron(sum(np.maximum(pair, 0) for pair in pairs), weights, "f")
+
+    agree(build(relational.RelationNetwork, hidden_size=20, layers=3), z, by_hand)
+
+
+def test_neural_turing_machine(z):
+    slots, width = 5, 3
+
+    def head(name, h, M, before, weights):
+        out = linear(h, weights, f"{name}.address")
+        key, beta, gate = np.tanh(out[:width]), softplus(out[width]), sigmoid(out[width + 1])
+        shift, gamma = softmax(out[width + 2 : width + 5]), 1 + softplus(out[width + 5])
+        cosine = np.array([key @ row / np.linalg.norm(key) / np.linalg.norm(row) for row in M])
+        mixed = gate * softmax(beta * cosine) + (1 - gate) * before
+        moved = np.zeros(slots)
+        for i in range(slots):
+            for by, share in zip((-1, 0, 1), shift, strict=True):
+                moved[(i + by) % slots] += share * mixed[i]
+        return moved**gamma / np.sum(moved**gamma)
+
+    def by_hand(z, weights):
+        M, r, write, read = np.full((slots, width), 1e-6), np.zeros(width), np.eye(slots)[0], np.eye(slots)[0]
+        h = c = np.zeros(6)
+        for z_t in z:
+            h, c = lstm(np.concatenate([z_t, r]), h, c, weights)
+            write = head("writer", h, M, write, weights)
+            erase, add = sigmoid(linear(h, weights, "erase")), np.tanh(linear(h, weights, "add"))
+            M = np.stack([row * (1 - w * erase) + w * add for row, w in zip(M, write, strict=True)])
+            read = head("reader", h, M, read, weights)
+            r = sum(w * row for w, row in zip(read, M, strict=True))
+        return linear(np.concatenate([h, r]), weights, "readout")
+
+    agree(build(relational.NTM, hidden_size=6, slots=slots, width=width), z, by_hand)
+
+
+def test_metalearned_neural_memory(z):
+    size = 4
+
+    def by_hand(z, weights):
+        M, r = list(weights["memory"]), np.zeros(size)
+        h = c = np.zeros(6)
+        for z_t in z:
+            h, c = lstm(np.concatenate([z_t, r]), h, c, weights)
+            key, value, asked = np.split(np.tanh(linear(h, weights, "access")), 3)
+            rate = sigmoid(linear(h, weights, "rates"))
+            targets = [
+                np.tanh(linear(value, weights, "expected.0")),
+                np.tanh(linear(value, weights, "expected.1")),
+                value,
+            ]
+            input, changes = key, []
+            for layer in range(3):
+                output = np.tanh(M[layer] @ input)
+                changes.append(rate[layer] * np.outer(targets[layer] - output, input))
+                input = output
+            M = [before + change for before, change in zip(M, changes, strict=True)]
+            r = asked
+            for matrix in M:
+                r = np.tanh(matrix @ r)
+        return linear(np.concatenate([h, r]), weights, "readout")
+
+    agree(build(relational.MNM, hidden_size=6, memory_size=size, memory_layers=3), z, by_hand)
+
+
+def test_what_is_written_can_be_read():
+    """Written again and again, a key comes to mean its value."""
+    model = build(relational.MNM, hidden_size=6, memory_size=8, memory_layers=1)
+    key, value = torch.randn(2, 1, 8, dtype=torch.float64).tanh()
+    memory, rates = [model.memory[:1]], torch.full((1, 1), 0.1, dtype=torch.float64)
+    distances = []
+    for _ in range(100):
+        distances.append((relational.mnm.recall(memory, key)[-1] - value).norm().item())
+        memory = model.write(memory, key, value, rates)
+    assert all(later < earlier for earlier, later in pairwise(distances))
+    assert distances[-1] < 0.02 * distances[0]
+
+
+def test_lstm_is_torchs(z):
+    model = build(relational.RelationalLSTM, hidden_size=5)
+    cell = model.sequence.layer.cells[0]
+    theirs = nn.LSTM(128, 5, batch_first=True, dtype=torch.float64)
+    with torch.no_grad():
+        theirs.weight_ih_l0.copy_(cell.W)
+        theirs.weight_hh_l0.copy_(torch.cat([matrix() for matrix in cell.U]))
+        theirs.bias_ih_l0.copy_(cell.b)
+        theirs.bias_hh_l0.zero_()
+    torch.testing.assert_close(model.answer(z), model.sequence.readout(theirs(z)[0][:, -1]))

@@ -1,0 +1,95 @@
+"""The hundred shapes: all different, the same every time, and those of others where they are."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from steadygrad.tasks import RMTS
+from steadygrad.tasks.data import VARIABLE
+from steadygrad.tasks.relational import glyphs
+from steadygrad.training import Settings
+
+
+@pytest.fixture
+def without_data(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A hundred glyphs that are nobody's."""
+    pixels = np.random.default_rng(0).integers(0, 256, (100, 32, 32), dtype=np.uint8)
+    (tmp_path / "glyphs").mkdir()
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / "glyphs" / f"{number}.png")
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    return torch.from_numpy(pixels) / 255
+
+
+def test_own_glyphs_are_clearly_different():
+    own = glyphs.draw()
+    assert own.shape == (100, 32, 32)
+    distance = torch.cdist(own.flatten(1), own.flatten(1), p=1) / 32**2
+    assert distance[~torch.eye(100, dtype=torch.bool)].min() > 0.1
+
+
+def test_own_glyphs_are_ink_on_white_paper():
+    own = glyphs.draw()
+    assert (own.amin((1, 2)) == 0).all()
+    assert (own.amax((1, 2)) == 1).all()
+    ink = (1 - own).mean((1, 2))
+    assert 0.02 < ink.min() < ink.max() < 0.6
+
+
+def test_own_glyphs_are_the_same_every_time():
+    assert torch.equal(glyphs.draw.__wrapped__(), glyphs.draw())
+    assert not torch.equal(glyphs.draw(1), glyphs.draw())
+
+
+def test_given_glyphs_are_read_in_the_order_of_their_numbers(data):
+    task = RMTS(glyphs="data")
+    torch.testing.assert_close(task.images, data)
+    images, _ = task.sample(2, torch.Generator().manual_seed(0))
+    assert (images[0, 0, 0] == task.images).all((1, 2)).any()
+
+
+def test_auto_takes_what_is_there_and_says_so(data):
+    assert RMTS().glyphs == "data"
+    assert RMTS(glyphs="own").glyphs == "own"
+
+
+def test_auto_draws_if_nothing_is_there(without_data):
+    assert RMTS().glyphs == "own"
+    assert torch.equal(RMTS().images, glyphs.draw())
+
+
+def test_settings_of_a_run_say_which_glyphs_it_had(data, monkeypatch):
+    settings = Settings.from_tables({"layer": {"name": "corelnet"}, "task": {"name": "rmts"}})
+    recorded = settings.resolved()
+    assert recorded["task"]["glyphs"] == "data"
+    monkeypatch.delenv(VARIABLE)
+    assert settings.resolved()["task"]["glyphs"] == "own"  # which a run with the others does not take for its own
+    with pytest.raises(
+        ValueError, match=r"RMTS expects a folder glyphs in the one that \$STEADYGRAD_DATA names; got no"
+    ):
+        Settings.from_tables(recorded)
+
+
+def test_glyphs_that_are_not_there_are_missed(tmp_path, monkeypatch, without_data):
+    with pytest.raises(ValueError, match=r"RMTS expects a folder glyphs .* names; got nothing"):
+        RMTS(glyphs="data")
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(ValueError, match=f"RMTS expects a folder glyphs .* names; got {tmp_path}"):
+        RMTS(glyphs="data")
+    with pytest.raises(ValueError, match="RMTS expects glyphs to be one of auto, own, data; got 'fonts'"):
+        RMTS(glyphs="fonts")
+
+
+def test_glyphs_of_another_size_or_in_colour_are_refused(data, tmp_path):
+    wrong = tmp_path / "glyphs" / "7.png"
+    for shape in ((16, 16), (32, 32, 3)):
+        Image.fromarray(np.zeros(shape, np.uint8)).save(wrong)
+        glyphs.read.cache_clear()
+        with pytest.raises(ValueError, match=r"7.png expects to be grey, 32 by 32; got "):
+            RMTS(glyphs="data").sample(1, torch.Generator())
