@@ -13,7 +13,7 @@ from pathlib import Path
 from steadygrad.experiments import SCALES, Recipe, every, load, summary
 from steadygrad.experiments.observer import OBSERVATIONS, PORTRAIT
 from steadygrad.experiments.transfer import TRANSFER
-from steadygrad.report import figures, portraits, runs, tables
+from steadygrad.report import compare, figures, portraits, runs, tables
 from steadygrad.training import RunDirectory
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +39,9 @@ def main() -> None:
         for recipe in rows_of(paper, table):
             for run in [run for run in found if run.path.parent.name == recipe.row and recipe.figures][:1]:
                 portraits.draw(run, recipe.row, stem(recipe), "png", recipe.figures)
+        norms = portraits.loss_gradients(found)
+        if len(norms) > 1 and compare.compares_gradients(rows_of(paper, table)[0].figures):
+            compare.gradients(norms, picture(paper, table, "-compared"), f"{paper}/{table}: gradients along time")
     PAGE.write_text(render(), "utf-8")
     print(f"written to {PAGE.relative_to(ROOT)}")
 
@@ -68,8 +71,8 @@ def lines(rows: Iterable[dict]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def picture(paper: str, table: str) -> Path:
-    return PAGE.parent / "images" / f"{paper}-{table}.png"
+def picture(paper: str, table: str, what: str = "") -> Path:
+    return PAGE.parent / "images" / f"{paper}-{table}{what}.png"
 
 
 def stem(recipe: Recipe) -> Path:
@@ -94,10 +97,13 @@ def render() -> str:
         if remarks.exists():
             parts.append(remarks.read_text("utf-8"))
         parts.append(f"![Curves of {paper}/{table}](images/{picture(paper, table).name})\n")
+        if (compared := picture(paper, table, "-compared")).exists():
+            parts.append(f"![{paper}/{table}: gradients along time](images/{compared.name})\n")
         parts += [
             f"![{recipe.name}: {kind}](images/{stem(recipe).name}-{kind}.png)\n"
             for recipe in recipes
-            for kind in (recipe.figures if seeds(recipe) else ())
+            for kind in recipe.figures
+            if stem(recipe).with_name(f"{stem(recipe).name}-{kind}.png").exists()  # not every network has every kind
         ]
     return "\n".join(parts)
 

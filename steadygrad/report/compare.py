@@ -14,6 +14,11 @@ Numbers = Sequence[float | None]
 MARKERS = "os^Dv<>P"
 
 
+def compares_gradients(kinds: Sequence[str]) -> bool:
+    """Whether a table that draws these figures of its rows is about how far back gradients reach."""
+    return bool({"attention", "gradients"} & set(kinds))
+
+
 def gradients(norms: Mapping[str, Numbers], path: str | Path, title: str = "") -> Path:
     """‖∂L/∂state‖ by steps back from the end, from norms along time (Kerg et al., 2020, figure 2, left)."""
     with plt.rc_context(STYLE):
