@@ -306,7 +306,7 @@ def test_every_layer_trains_on_every_task_with_settings_that_are_found(task):
 def test_a_relational_network_is_trained_and_tested(run, tmp_path):
     short = ["--train.steps", "4", "--train.evaluate_every", "2", "--train.evaluate_examples", "8", "--threads", "1"]
     code, out, err = run("train", "corelnet", "rmts", "--task.glyphs", "own", *short)
-    assert (code, err) == (0, "settings: the defaults, with yours\n")
+    assert (code, err) == (0, "settings: corelnet-2022/basic/rmts-corelnet, at desk scale, with yours\n")
     assert re.match(
         r"done after 4 updates, \d+ s; best: accuracy [\d.]+, loss [\d.]+ \(guessing 0.693\); 205,026 pa", out
     )
