@@ -6,8 +6,8 @@
 
 The batch is RMTS: 32 problems of 6 images, 3 × 32 × 32. "Different" has no image twice, so that nothing is saved by
 encoding each image once; "five glyphs" is what training with 95 of 100 held out looks like. The bare encoder passes
-every image through. All are timed in turns within one run. Where other programs hold the cores use --threads 1: a second
-thread that has to wait for one costs more than all of the work.
+every image through. All are timed in turns within one run. Where other programs hold the cores use --threads 1: a
+second thread that has to wait for one costs more than all of the work.
 """
 
 import argparse
