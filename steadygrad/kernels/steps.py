@@ -56,7 +56,10 @@ class Steps:
     @cached_property
     def lengths(self) -> list[int]:
         """Of the sequences, in the order of the batch."""
-        return [sum(size > b for size in self.sizes) for b in range(self.batch)]
+        lengths = [0] * self.batch
+        for time, size in enumerate(self.sizes, 1):
+            lengths[:size] = [time] * size
+        return lengths
 
     def order(self) -> range:
         """The steps in the order in which they are walked."""

@@ -14,7 +14,7 @@ Keys = Callable[[Tensor], Tensor]
 
 
 class Items(NamedTuple):
-    """What can be attended to: (batch, places, ·) of states and keys, (batch, places) of which are taken, of time.
+    """What can be attended to: states and keys (batch, places, ·), which places are taken (batch, places).
 
     ``gate`` is added to the logits, or None.
     """

@@ -44,7 +44,11 @@ def test_shapes(task):
     inputs, targets = sample(task, 4)
     assert inputs.flatten(2).shape == (4, task.steps, task.input_size)
     assert inputs.dtype == torch.float32
-    assert len(targets) == 4 if task.last_only else targets.shape[:2] == (4, task.steps)
+    if isinstance(task, ObjectTask):
+        assert targets.shape == (4,)
+    else:
+        assert targets.shape[:-1] == (4,) if task.last_only else targets.shape[:2] == (4, task.steps)
+        assert inputs.dim() == 3
     assert perfect(task, targets).shape == output_shape(task, 4)
     assert task.loss(torch.zeros(output_shape(task, 4)), targets).shape == ()
 
