@@ -24,8 +24,10 @@ SHARED = {
     "train",
     "transfer",
     "seeds",
+    "seeded",
     "metric",
     "attained",
+    "counts",
     "parameters",
     "published",
     "note",
@@ -34,6 +36,7 @@ SHARED = {
 }
 """what a row may say, and a table for all its rows"""
 OF_TABLE = {"caption", "figures"}
+CHOICES = {"attained": ("min", "max"), "counts": ("best", "last")}
 OF_SCALE = {
     "desk": ("layer", "task", "train", "transfer"),
     "smoke": ("layer", "task", "train", "transfer"),
@@ -73,9 +76,13 @@ class Recipe:
     train: dict[str, Any]
     transfer: dict[str, list[Any]] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
+    seeded: tuple[str, ...] = ()
+    """keys of the task that take the seed of the run: what each run draws anew"""
     metric: str = "loss"
     attained: str = "min"
-    """whether the smallest or the largest value of an evaluation counts"""
+    """whether small or large values are good"""
+    counts: str = "best"
+    """which of a run's evaluations is its number: the best or the last"""
     parameters: str | None = None
     published: dict[str, float] = field(default_factory=dict)
     caption: str = ""
@@ -107,11 +114,12 @@ class Recipe:
         if scale not in SCALES:
             raise ValueError(f"{self.name} expects a scale out of {', '.join(SCALES)}; got {scale!r}")
         changes = self.scales.get(scale, {})
+        seed = self.seeds[0] if seed is None else seed
         tables = {
             "layer": self.layer | changes.get("layer", {}),
-            "task": self.task | changes.get("task", {}),
+            "task": self.task | changes.get("task", {}) | dict.fromkeys(self.seeded, seed),
             "train": self.train | changes.get("train", {}),
-            "seed": self.seeds[0] if seed is None else seed,
+            "seed": seed,
         }
         who = self.name if scale == "paper" else f"{self.name}, {scale} scale"
         settings = Settings.from_tables(tables, who)
@@ -204,16 +212,18 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
         if at and test not in tested:
             known = ", ".join(tested) or "none"
             raise ValueError(f"{who} published expects a value of transfer behind @, out of {known}; got {metric!r}")
-    if merged.get("attained", "min") not in ("min", "max"):
-        raise ValueError(f"{who} expects attained to be min or max; got {merged['attained']!r}")
+    for key, (one, other) in CHOICES.items():
+        if merged.get(key, one) not in (one, other):
+            raise ValueError(f"{who} expects {key} to be {one} or {other}; got {merged[key]!r}")
     seeds = merged.get("seeds", [0])
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
         raise ValueError(f"{who} expects seeds to be a list of whole numbers; got {seeds!r}")
     merged["seeds"] = tuple(seeds)
-    figures = merged.get("figures", [])
-    if not isinstance(figures, list) or not all(isinstance(figure, str) for figure in figures):
-        raise ValueError(f"{who} expects figures to be a list of names; got {figures!r}")
-    merged["figures"] = tuple(figures)
+    for key in ("figures", "seeded"):
+        listed = merged.get(key, [])
+        if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+            raise ValueError(f"{who} expects {key} to be a list of names; got {listed!r}")
+        merged[key] = tuple(listed)
     return Recipe(paper, table, row, scales=scales, **merged)
 
 

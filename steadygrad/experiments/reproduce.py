@@ -3,6 +3,7 @@
 import statistics
 import traceback
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def summary(
         "reduced": recipe.reduced(scale),
         "metric": recipe.metric,
         "attained": recipe.attained,
+        "counts": recipe.counts,
         "printed_parameters": recipe.parameters,
         "parameters": next((run["parameters"] for run in runs if run["parameters"]), None),
         "guessing_loss": next((run["guessing_loss"] for run in runs if run["guessing_loss"]), None),
@@ -118,7 +120,7 @@ def outcome(recipe: Recipe, seed: int, out: Path, failure: str | None, changes: 
         return found
     evaluated = [row for row in directory.rows() if row["split"] == "valid"]
     values = [row[recipe.metric] for row in evaluated if row.get(recipe.metric) is not None]
-    best = {"min": min, "max": max}[recipe.attained]
+    attained = {"min": min, "max": max}[recipe.attained] if recipe.counts == "best" else itemgetter(-1)
     score, better = result["score"], max if result["higher_is_better"] else min
     scores = {
         split: [row[score] for row in directory.rows() if row["split"] == split and row.get(score) is not None]
@@ -128,7 +130,7 @@ def outcome(recipe: Recipe, seed: int, out: Path, failure: str | None, changes: 
         "score": {"name": score, **{split: better(values) if values else None for split, values in scores.items()}},
         "status": result["status"],
         **({"why": result["why"]} if "why" in result else {}),
-        "value": best(values) if values else None,
+        "value": attained(values) if values else None,
         "final": result["final"],
         "best": result["best"],
         "steps": result["steps"],

@@ -155,7 +155,8 @@ def paper_table(table: Sequence[dict[str, Any]]) -> str:
 
 def paper_notes(table: Sequence[dict[str, Any]]) -> list[str]:
     """What a reader of the table must know."""
-    attained = "smallest" if table[0]["attained"] == "min" else "largest"
+    best = "smallest" if table[0]["attained"] == "min" else "largest"
+    attained = "last" if table[0].get("counts") == "last" else best
     lines = [f"Ours: the {attained} value of all evaluations; of several seeds the median and the range."]
     tests = [done for row in table for run in row["runs"] for done in run.get("transfer", [])]
     counts = ", ".join(map(str, sorted({done["examples"] for done in tests})))

@@ -322,7 +322,7 @@ def test_a_row_inherits_and_overrides_key_by_key():
 
 def test_what_is_not_said_has_a_default():
     (recipe,) = read("paper", WHOLE).recipes
-    assert (recipe.seeds, recipe.metric, recipe.attained) == ((0,), "loss", "min")
+    assert (recipe.seeds, recipe.metric, recipe.attained, recipe.counts) == ((0,), "loss", "min", "best")
     assert (recipe.parameters, recipe.published, recipe.note) == (None, {}, "")
     assert recipe.settings("desk") == recipe.settings("smoke") == recipe.settings("paper")
     assert recipe.settings().seed == 0
@@ -332,6 +332,12 @@ def test_seeds_are_the_recipes_or_those_asked():
     (recipe,) = read("paper", WHOLE + "seeds = [5400, 7]\n").recipes
     assert recipe.settings().seed == 5400
     assert recipe.settings(seed=3).seed == 3
+
+
+def test_what_a_run_draws_anew_takes_its_seed():
+    (recipe,) = read("paper", WHOLE + 'seeds = [5400, 7]\nseeded = ["delay"]\n').recipes
+    assert recipe.settings().task["delay"] == 5400
+    assert recipe.settings("smoke", seed=3).task["delay"] == 3
 
 
 def test_a_scale_changes_key_by_key():
@@ -412,7 +418,7 @@ def test_tests_that_the_task_refuses_are_explained(text, message):
 
 
 KNOWN = (
-    "attained, (caption, )?defaults, desk, layer, metric, note, parameters, published, seeds, smoke, "
+    "attained, (caption, )?counts, defaults, desk, layer, metric, note, parameters, published, seeded, seeds, smoke, "
     "task, train, transfer"
 )
 
@@ -450,6 +456,8 @@ KNOWN = (
             r"paper.toml \[table.row\] published expects loss to be a number; got True",
         ),
         (WHOLE + 'attained = "best"\n', r"paper.toml \[table.row\] expects attained to be min or max; got 'best'"),
+        (WHOLE + 'counts = "max"\n', r"paper.toml \[table.row\] expects counts to be best or last; got 'max'"),
+        (WHOLE + "seeded = [1]\n", r"paper.toml \[table.row\] expects seeded to be a list of names; got \[1\]"),
         (
             HEADER + TABLE + "figures = [1]\n" + ROW,
             r"paper.toml \[table.row\] expects figures to be a list of names; got \[1\]",

@@ -408,6 +408,12 @@ def test_ours_is_the_median_of_what_each_seed_attained(metric, attained, values,
     assert row["seconds"] == 4.5
 
 
+def test_the_last_evaluation_counts_if_the_recipe_says_so(tmp_path):
+    recipe, *_ = changed('attained = "max"', 'attained = "max"\ncounts = "last"')
+    finished(recipe, 0, tmp_path, [0.5, 0.25, 0.375])
+    assert summary(recipe, "desk", [0], tmp_path)["ours"] == 0.625
+
+
 def test_an_even_number_of_seeds_meets_in_the_middle(tmp_path):
     for seed, loss in enumerate([0.0, 0.5]):
         finished(RNN, seed, tmp_path, [loss])

@@ -26,6 +26,7 @@ SMALL = {  # of whatever a network has
     "signature_size": 4,
     "relations": 3,
     "layers": 2,
+    "pair_size": 7,
     "slots": 5,
     "memory_size": 4,
     "memory_layers": 2,

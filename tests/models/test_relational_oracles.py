@@ -329,7 +329,7 @@ def test_relation_network(z):
         pairs = [perceptron(np.concatenate([a, b]), weights, "g") for a in x for b in x]
         return perceptron(sum(np.maximum(pair, 0) for pair in pairs), weights, "f")
 
-    agree(build(relational.RelationNetwork, hidden_size=20, layers=3), z, by_hand)
+    agree(build(relational.RelationNetwork, pair_size=24, hidden_size=20), z, by_hand)
 
 
 def test_neural_turing_machine(z):

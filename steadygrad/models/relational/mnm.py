@@ -16,8 +16,8 @@ class MNM(RelationalModel):
     From h_t come a key k and a value v to write, the rate b_l in (0, 1) of each layer, and a key k' to read with. One
     step of the delta rule, M_l += b_l (q_l(v) − m_l) m_{l−1}ᵀ, brings f(k) closer to v before f(k') is read: m_l is
     what layer l makes of k, q_l(v) what it should have made. This is the paper's learned local update; q_l is a linear
-    map and tanh, and the last layer should make v itself. M starts from learned weights in every sequence. One head,
-    and no loss but the task's, where the paper has several heads and a loss for what was written badly.
+    map and tanh, and the last layer should make v itself. M starts from learned weights in every sequence. One head
+    and the sizes of Webb et al. (2021), and no loss but the task's, where they add one for what was written badly.
     """
 
     def __init__(
@@ -28,8 +28,8 @@ class MNM(RelationalModel):
         answers: int,
         segments: Segments,
         *,
-        hidden_size: int = 512,
-        memory_size: int = 100,
+        hidden_size: int = 128,
+        memory_size: int = 128,
         memory_layers: int = 3,
         encoder: str = "learned",
         normalisation: str = "context",

@@ -16,7 +16,7 @@ class NTM(RelationalModel):
     """y = C [h_T, r_T],  h_t = LSTM([z_t, r_{t−1}], h_{t−1}),  M_t = M_{t−1} ∘ (1 − w e) + w a,  r_t = v_t M_t.
 
     w and v are where the write head and the read head look, e in (0, 1) what is erased, a what is added. ``slots`` of
-    ``width`` numbers: 128 of 20, as in the paper. The read head looks after the write head has written.
+    ``width`` numbers: 10 of 256, as in Webb et al. (2021). The read head looks after the write head has written.
     """
 
     def __init__(
@@ -28,8 +28,8 @@ class NTM(RelationalModel):
         segments: Segments,
         *,
         hidden_size: int = 512,
-        slots: int = 128,
-        width: int = 20,
+        slots: int = 10,
+        width: int = 256,
         encoder: str = "learned",
         normalisation: str = "context",
         l1: float = 0.0,

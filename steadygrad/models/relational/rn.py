@@ -11,7 +11,7 @@ from steadygrad.models.relational.normalisation import Segments
 class RelationNetwork(RelationalModel):
     """y = f(Σ_{i,j} g(x_i, x_j)),  x_i = z_i with its position,  f and g perceptrons.
 
-    g has four layers of 256 ReLUs, f two and the answer: the sizes of the paper's network for CLEVR, without dropout.
+    g has layers of 512 and 256 ReLUs, f one of 256 and the answer: the sizes of Webb et al. (2021).
     """
 
     def __init__(
@@ -22,16 +22,16 @@ class RelationNetwork(RelationalModel):
         answers: int,
         segments: Segments,
         *,
+        pair_size: int = 512,
         hidden_size: int = 256,
-        layers: int = 4,
         encoder: str = "learned",
         normalisation: str = "context",
         l1: float = 0.0,
     ) -> None:
         super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
-        self.check_counts(hidden_size=hidden_size, layers=layers)
-        self.g = perceptron(2 * (FEATURES + 1), *[hidden_size] * layers)
-        self.f = perceptron(hidden_size, hidden_size, hidden_size, answers)
+        self.check_counts(pair_size=pair_size, hidden_size=hidden_size)
+        self.g = perceptron(2 * (FEATURES + 1), pair_size, hidden_size)
+        self.f = perceptron(hidden_size, hidden_size, answers)
 
     def answer(self, z: Tensor) -> Tensor:
         x = with_position(z)
