@@ -1,4 +1,4 @@
-"""Writes docs/results.md from what lies under results/, and brings new runs there.
+"""Writes docs/results.md from what lies under results/, and brings new runs there. Draws the relational tasks too.
 
 python docs/results.py                        write the page
 python docs/results.py --collect runs/paper   copy the small files of these runs to results/ first
@@ -10,10 +10,16 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from torch import Generator
+
 from steadygrad.experiments import SCALES, Recipe, every, load, summary
 from steadygrad.experiments.observer import OBSERVATIONS, PORTRAIT
 from steadygrad.experiments.transfer import TRANSFER
 from steadygrad.report import compare, figures, portraits, runs, tables
+from steadygrad.report.problems import Problem, problems
+from steadygrad.tasks import TASKS, ObjectTask
+from steadygrad.tasks.relational.games import GAMES
+from steadygrad.tasks.relational.shapes import ShapeTask
 from steadygrad.training import RunDirectory
 
 ROOT = Path(__file__).parent.parent
@@ -42,6 +48,9 @@ def main() -> None:
         norms = portraits.loss_gradients(found)
         if len(norms) > 1 and compare.compares_gradients(rows_of(paper, table)[0].figures):
             compare.gradients(norms, picture(paper, table, "-compared"), f"{paper}/{table}: gradients along time")
+        if "held-out" in rows_of(paper, table)[0].figures and (outcomes := portraits.unseen(found)):
+            compare.held_out(outcomes, picture(paper, table, "-held-out"), f"{paper}/{table}")
+    draw_tasks(PAGE.parent / "images" / "relational-tasks.png")
     PAGE.write_text(render(), "utf-8")
     print(f"written to {PAGE.relative_to(ROOT)}")
 
@@ -60,10 +69,10 @@ def collect(folder: Path) -> None:
             if len(text) > LARGEST:
                 text = lines(row for row in rows if row["split"] == "valid")
             (target / "metrics.jsonl").write_text(text, "utf-8")
-            for name in (PORTRAIT, OBSERVATIONS) if recipe.figures else ():
-                shutil.copy(run / name, target / name)
-            if (run / TRANSFER).exists():
-                shutil.copy(run / TRANSFER, target / TRANSFER)
+            looked = (PORTRAIT, OBSERVATIONS) if set(recipe.figures) - set(compare.OF_TABLES) else ()
+            for name in (*looked, TRANSFER):
+                if (run / name).exists():
+                    shutil.copy(run / name, target / name)
             print(target.relative_to(RESULTS.parent))
 
 
@@ -99,6 +108,8 @@ def render() -> str:
         parts.append(f"![Curves of {paper}/{table}](images/{picture(paper, table).name})\n")
         if (compared := picture(paper, table, "-compared")).exists():
             parts.append(f"![{paper}/{table}: gradients along time](images/{compared.name})\n")
+        if (compared := picture(paper, table, "-held-out")).exists():
+            parts.append(f"![{paper}/{table}: accuracy by the number of shapes held out](images/{compared.name})\n")
         parts += [
             f"![{recipe.name}: {kind}](images/{stem(recipe).name}-{kind}.png)\n"
             for recipe in recipes
@@ -106,6 +117,27 @@ def render() -> str:
             if stem(recipe).with_name(f"{stem(recipe).name}-{kind}.png").exists()  # not every network has every kind
         ]
     return "\n".join(parts)
+
+
+def draw_tasks(path: Path) -> None:
+    """Two problems of every relational task, with different answers."""
+    shown = []
+    for name, task in shown_tasks().items():
+        generator = Generator().manual_seed(0)
+        found = {answer: picture for picture, answer in (task.example(generator) for _ in range(20))}
+        for number, answer in enumerate(sorted(found)[:2]):
+            shown.append(Problem(found[answer], f"answer {answer}", "" if number else name))
+    problems(shown, path, columns=6)
+
+
+def shown_tasks() -> dict[str, ObjectTask]:
+    """Each relational task and game, with what is drawn by the package and needs no data."""
+    own = {"held_out": 0, "glyphs": "own"}
+    tasks = {name: task(**own) for name, task in TASKS.items() if issubclass(task, ShapeTask)}
+    colours = {
+        f"same-different, {key}": TASKS["same-different"](**own, **{key: True}) for key in ("colour", "separated")
+    }
+    return tasks | colours | {f"relational-game, {game}": TASKS["relational-game"](game=game) for game in GAMES}
 
 
 def seeds(recipe: Recipe) -> list[int]:

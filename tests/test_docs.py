@@ -2,14 +2,19 @@
 
 import importlib.util
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from steadygrad import experiments
-from steadygrad.report import tables
+from steadygrad.report import compare, tables
+from steadygrad.tasks import TASKS, ObjectTask
+from steadygrad.tasks.relational.games import GAMES
 
 ROOT = Path(__file__).parent.parent
+CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +44,74 @@ def test_tests_on_other_settings_are_collected_and_shown(results, tmp_path, monk
     line = next(line for line in lines[lines.index(header) :] if line.startswith("| lstm |"))
     cells = line.strip("| ").split(" | ")
     assert cells[place] == f"– / {tables.number(rows[0]['runs'][0]['transfer'][0]['value'])}"
+
+
+def drawn_from(results, patterns, folder, monkeypatch):
+    """The page of results of these rows, run as a smoke test with two seeds."""
+    monkeypatch.setattr(results, "ROOT", folder)
+    monkeypatch.setattr(results, "RESULTS", folder / "results")
+    monkeypatch.setattr(results, "PAGE", folder / "docs" / "results.md")
+    monkeypatch.setattr(sys, "argv", ["results.py", "--collect", str(folder / "runs")])
+    recipes = [recipe for pattern in patterns for recipe in experiments.select(pattern)]
+    watches = [experiments.Observer()]
+    experiments.reproduce(recipes, scale="smoke", seeds=2, out=folder / "runs", watches=lambda *_: watches)
+    results.main()
+    return results.PAGE.read_text("utf-8")
+
+
+def test_accuracy_by_the_number_of_shapes_held_out_is_drawn(results, tmp_path, monkeypatch):
+    """Also of some rows of the table alone."""
+    held_out, drawn = compare.held_out, []
+    monkeypatch.setattr(compare, "held_out", lambda found, *options: drawn.append(found) or held_out(found, *options))
+    rows = [f"corelnet-2022/hold-out/same-different-corelnet-{count}" for count in (50, 98)]
+    page = drawn_from(results, rows, tmp_path, monkeypatch)
+    assert "(images/corelnet-2022-hold-out-held-out.png)" in page
+    assert (tmp_path / "docs" / "images" / "corelnet-2022-hold-out-held-out.png").exists()
+    (found,) = drawn
+    last = [
+        json.loads(path.read_text("utf-8"))["final"]["accuracy"]
+        for row in rows
+        for path in sorted((tmp_path / "results" / row).glob("*/result.json"))
+    ]
+    expected = zip((50, 50, 98, 98), last, strict=True)
+    assert found == [("same-different", "corelnet", count, value, pytest.approx(0.5)) for count, value in expected]
+    assert not list((tmp_path / "results").glob("**/portrait.json"))  # nothing is drawn of it
+
+
+def test_how_objects_are_related_is_drawn_of_networks_that_say_so(results, tmp_path, monkeypatch):
+    rows = [f"corelnet-2022/basic/same-different-{network}" for network in ("corelnet", "transformer")]
+    page = drawn_from(results, rows, tmp_path, monkeypatch)
+    pictures = [line.split("(images/")[1].rstrip(")") for line in page.splitlines() if "similarity" in line]
+    assert pictures == ["corelnet-2022-basic-same-different-corelnet-similarity.png"]
+    assert (tmp_path / "docs" / "images" / pictures[0]).exists()
+    assert len(list((tmp_path / "results").glob("**/same-different-corelnet/seed-*/portrait.json"))) == 2
+
+
+def test_every_relational_task_is_in_the_picture(results):
+    shown = results.shown_tasks()
+    assert {type(task) for task in shown.values()} == {task for task in TASKS.values() if issubclass(task, ObjectTask)}
+    assert {task.game for task in shown.values() if hasattr(task, "game")} == set(GAMES)
+    assert not any(getattr(task, "glyphs", "own") == "data" for task in shown.values())
+
+
+KINDS = {"reach", "gradients", "attention", "eigenvalues", "schur", "gates", "drift", "similarity"}
+
+
+def test_figures_that_recipes_ask_for_are_known():
+    asked = {kind for recipe in experiments.every() for kind in recipe.figures}
+    assert asked <= KINDS | set(compare.OF_TABLES)
+
+
+@pytest.mark.parametrize("page", ["relations.md", "seeing.md"])
+def test_pages_run_and_lead_somewhere(page):
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    namespace = {"__name__": page}
+    for block in CODE.findall(text):
+        if "module" not in block:  # the reader's own
+            exec(block, namespace)
+    links = [link for link in re.findall(r"\]\(([^)#]+)", CODE.sub("", text)) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
 
 
 def test_results_come_from_runs_of_this_code():

@@ -3,6 +3,7 @@
 steadygrad show                     everything by name
 steadygrad show nnrnn               a layer: its equation and options
 steadygrad show copy                a task: one example drawn, its options
+steadygrad show rmts --picture rmts.png [--task.KEY V]    some problems of a task of objects
 steadygrad show corelnet            a network that relates objects
 steadygrad show nnrnn-2019          a paper: its tables, row by row
 steadygrad show nnrnn-2019 --bibtex
@@ -13,17 +14,21 @@ import argparse
 import inspect
 from collections import defaultdict
 from dataclasses import fields
+from typing import Any
 
 from steadygrad.cli.common import dotted, say, show_table
+
+PROBLEMS = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="a layer, a network, a task, a paper, or kernels")
     parser.add_argument("--bibtex", action="store_true", help="how to cite the paper, or the layer's paper")
+    parser.add_argument("--picture", metavar="FILE", help="draw problems of a task of objects: .png, .svg or .pdf")
 
 
 def run(options: argparse.Namespace) -> int:
-    dotted(options.rest, ())
+    given = dotted(options.rest, ("task",) if options.picture else ())
     from steadygrad import experiments, kernels
     from steadygrad.layers import LAYERS
     from steadygrad.models import MODELS
@@ -33,6 +38,8 @@ def run(options: argparse.Namespace) -> int:
     name = options.name
     if options.bibtex:
         say(bibtex(name))
+    elif options.picture:
+        draw_task(name, given.get("task", {}), options.picture)
     elif name is None:
         overview()
     elif name == "kernels":
@@ -116,6 +123,23 @@ def describe_task(name: str) -> None:
     say("\n\n".join([inspect.cleandoc(task.__doc__ or ""), *inherited_notes(task)]) + "\n")
     show_table("", ["option", "default"], [[f"--task.{f.name}", str(f.default)] for f in fields(task)], 9)
     say(f"\nguessing has a loss of {task().guessing_loss:.4g}")
+
+
+def draw_task(name: str | None, given: dict[str, Any], target: str) -> None:
+    """Some problems, each above its answer."""
+    from torch import Generator
+
+    from steadygrad.report.problems import Problem, problems
+    from steadygrad.tasks import TASKS, ObjectTask
+    from steadygrad.training.settings import build
+
+    tasks = {key: task for key, task in TASKS.items() if issubclass(task, ObjectTask)}
+    if name not in tasks:
+        raise ValueError(f"--picture expects a task of objects, out of {', '.join(tasks)}; got {name or 'no name'}")
+    task, generator = build(tasks[name], given, f"task {name}"), Generator().manual_seed(0)
+    examples = [task.example(generator) for _ in range(PROBLEMS)]
+    problems([Problem(picture, f"answer {answer}") for picture, answer in examples], target)
+    say(f"written to {target}")
 
 
 def inherited_notes(task: type) -> list[str]:

@@ -26,6 +26,7 @@ from steadygrad.diagnostics.spectrum import power_norms
 from steadygrad.diagnostics.transients import schur_forms
 from steadygrad.layers import RecurrentLayer
 from steadygrad.matrices.measures import departure_from_normality, doubled, orthogonality_error
+from steadygrad.models import RelationalModel
 
 STEPS = 400
 """steps of a sequence that are looked at"""
@@ -36,6 +37,8 @@ REMEMBERED = 2 * 10**8
 CELLS = 120
 """rows and columns of a heat map; a longer sequence leaves steps out, or merges those of attention"""
 POWERS = 100
+GREYS = 16
+"""shades of a pixel, one hexadecimal digit"""
 
 
 def observe(module: nn.Module, x: Tensor) -> dict[str, Any]:
@@ -108,6 +111,33 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
         gates = gate_bound(module, short)
         result["gates"] = {key: numbers(getattr(gates, key)) for key in ("true", "bound", "alpha", "beta")}
     return result
+
+
+def relation_portrait(model: RelationalModel, images: Tensor, answer: int) -> dict[str, Any]:
+    """One problem as a network sees it: how it relates the objects, and its answer beside the right one.
+
+    images (objects, channels, size, size) in [0, 1]. Nothing of a network that has no matrix of relations.
+    """
+    with looking_at(model), torch.no_grad():
+        z = model.encode(images[None].to(next(model.parameters())))
+        matrix, answered = model.relate(z), int(model.answer(z).argmax())
+    if matrix is None:
+        return {}
+    return {
+        "similarity": {
+            "images": [digits(image) for image in images],
+            "answer": answer,
+            "answered": answered,
+            "matrix": [numbers(row, 3) for row in matrix[0]],
+        }
+    }
+
+
+def digits(image: Tensor) -> list[list[str]]:
+    """(channels, height, width) in [0, 1] → lines of hexadecimal digits by channel, of which a grey image has one."""
+    grey = bool((image == image[:1]).all())
+    shades = ((GREYS - 1) * (image[:1] if grey else image)).round().int().tolist()
+    return [["".join(f"{shade:x}" for shade in line) for line in channel] for channel in shades]
 
 
 def jacobian_part(module: nn.Module, x: Tensor) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.diagnostics import observe, portrait
-from steadygrad.models import SequenceModel
+from steadygrad.diagnostics.portrait import relation_portrait
+from steadygrad.models import RelationalModel, SequenceModel
 from steadygrad.models.relational import Recurrent
 from steadygrad.training import Trainer, Watch, finite, stream
 
@@ -22,8 +23,8 @@ LOOKS = 40
 class Observer(Watch):
     """Writes ``observations.jsonl`` (a row each look) and, at the end, ``portrait.json`` of the best weights.
 
-    It leaves a network without a recurrent layer alone. It draws nothing from the run's random numbers, so a run is the
-    same with and without it.
+    Of a network without a recurrent layer there is a portrait if it has a matrix of how objects relate, and no more.
+    It draws nothing from the run's random numbers, so a run is the same with and without it.
     """
 
     def begin(self, trainer: Trainer) -> None:
@@ -51,16 +52,20 @@ class Observer(Watch):
         self.seen = trainer.step
 
     def end(self, trainer: Trainer, result: dict[str, Any]) -> None:
-        if not is_recurrent(trainer.model):
-            return
-        if result["status"] == "done" and self.seen != trainer.step:  # solved between two looks
+        recurrent = is_recurrent(trainer.model)
+        if recurrent and result["status"] == "done" and self.seen != trainer.step:  # solved between two looks
             self.look(trainer)
         model = copy.deepcopy(trainer.model)
         model.load_state_dict(trainer.best_weights)
-        part, x = recurrent_part(model, self.input)
-        found = attempt(lambda: trained_portrait(part, x, self.target, trainer.task.loss))
+        found = attempt(lambda: self.sequence_portrait(model, trainer) if recurrent else unseen_problem(model, trainer))
         best = result["best"]
-        trainer.directory.write(PORTRAIT, json.dumps(finite({"step": best["step"] if best else 0, **found})) + "\n")
+        if found:
+            row = finite({"step": best["step"] if best else 0, **found})
+            trainer.directory.write(PORTRAIT, json.dumps(row) + "\n")
+
+    def sequence_portrait(self, model: nn.Module, trainer: Trainer) -> dict[str, Any]:
+        part, x = recurrent_part(model, self.input)
+        return trained_portrait(part, x, self.target, trainer.task.loss)
 
 
 def is_recurrent(model: nn.Module) -> bool:
@@ -76,6 +81,14 @@ def recurrent_part(model: nn.Module, x: Tensor) -> tuple[SequenceModel, Tensor]:
     if isinstance(model, SequenceModel):
         return model, x
     raise ValueError(f"looking inside expects a network with a recurrent layer; got {type(model).__name__}")
+
+
+def unseen_problem(model: nn.Module, trainer: Trainer) -> dict[str, Any]:
+    """How a relational network relates objects that training never shows."""
+    if not isinstance(model, RelationalModel):
+        return {}
+    images, answers = trainer.task.sample_unseen(1, stream(trainer.settings.seed, "observe"))
+    return relation_portrait(model, images[0], int(answers))
 
 
 def trained_portrait(

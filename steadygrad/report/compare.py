@@ -1,9 +1,12 @@
 """Several networks in one picture, from plain numbers."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from itertools import cycle, pairwise
+from itertools import cycle, groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib import pyplot as plt
 from matplotlib.ticker import NullLocator
@@ -12,6 +15,20 @@ from steadygrad.report.figures import COLOURS, STYLE, plain, save
 
 Numbers = Sequence[float | None]
 MARKERS = "os^Dv<>P"
+OF_TABLES = ("held-out",)
+"""kinds of figure that are drawn of all runs of a table together; the others are drawn of a portrait"""
+
+
+class Outcome(NamedTuple):
+    """What a run came to on shapes that training lacks."""
+
+    task: str
+    network: str
+    held_out: int
+    """how many shapes training lacks"""
+    accuracy: float
+    chance: float
+    """accuracy of guessing"""
 
 
 def compares_gradients(kinds: Sequence[str]) -> bool:
@@ -28,6 +45,60 @@ def gradients(norms: Mapping[str, Numbers], path: str | Path, title: str = "") -
             axis.semilogy(back, [v or math.nan for v in values], color=colour, label=plain(name), linewidth=1.4)
         axis.set(xlabel="steps back from the end", ylabel="‖∂L / ∂state‖", title=plain(title))
         figure.legend(loc="outside right center")
+        return save(figure, path)
+
+
+def held_out(outcomes: Sequence[Outcome], path: str | Path, title: str = "") -> Path:
+    """Accuracy by the number of shapes held out, task by task and network by network (Kerg et al., 2022).
+
+    A line is the median of runs that differ in nothing but their seeds, the band about it reaches from the worst to
+    the best; dashed is guessing.
+    """
+    if not outcomes:
+        raise ValueError("held_out expects at least one outcome; got none")
+    tasks, networks = (list(dict.fromkeys(names)) for names in list(zip(*outcomes, strict=True))[:2])
+    columns = math.ceil(math.sqrt(len(tasks)))
+    rows = math.ceil(len(tasks) / columns)
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            rows,
+            columns,
+            figsize=(3.1 * columns + 1.4, 2.5 * rows + 0.4),
+            squeeze=False,
+            sharey=True,
+            layout="constrained",
+        )
+        for axis, task in zip(axes.flat, tasks, strict=False):
+            for colour, marker, network in zip(cycle(COLOURS), cycle(MARKERS), networks, strict=False):
+                found = sorted((one.held_out, one.accuracy) for one in outcomes if one[:2] == (task, network))
+                seeds = {x: [y for _, y in same] for x, same in groupby(found, key=itemgetter(0))}
+                axis.fill_between(
+                    list(seeds),
+                    [min(y) for y in seeds.values()],
+                    [max(y) for y in seeds.values()],
+                    color=colour,
+                    alpha=0.15,
+                )
+                axis.plot(
+                    list(seeds),
+                    [statistics.median(y) for y in seeds.values()],
+                    color=colour,
+                    marker=marker,
+                    markersize=4,
+                    label=plain(network),
+                    linewidth=1.4,
+                )
+            here = [one for one in outcomes if one.task == task]
+            axis.axhline(here[0].chance, color="0.45", linestyle="--", linewidth=0.8, label="guessing")
+            axis.set_xticks(sorted({one.held_out for one in here}))
+            axis.set_title(plain(task), fontsize=10)
+            axis.set(xlabel="shapes held out", xlim=(-4, 102), ylim=(-0.03, 1.03))
+        for axis in axes.flat[len(tasks) :]:
+            axis.remove()
+        for axis in axes[:, 0]:
+            axis.set_ylabel("accuracy on unseen shapes")
+        figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right center")
+        figure.suptitle(plain(title), fontsize=11)
         return save(figure, path)
 
 

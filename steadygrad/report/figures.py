@@ -1,6 +1,7 @@
 """Results as pictures."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from steadygrad.report.files import whole
-from steadygrad.report.runs import Run, group_of, labels
+from steadygrad.report.runs import Run, group_of, labels, spelled
 
 # Okabe & Ito's colours, which everybody can tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+LINES = ("-", "--", ":")
 FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 """and what each must not say, so that the same numbers give the same file"""
 STYLE: Any = {
@@ -33,26 +35,62 @@ STYLE: Any = {
 
 
 def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
-    """Loss on a logarithmic scale, and beside it the task's score, against updates; validation data."""
+    """Loss on a logarithmic scale, and beside it the task's score, against updates; validation data.
+
+    Of more groups than there are colours every task has a row of its own.
+    """
     score = runs[0].result["score"]
+    metrics = ["loss"] if score in ("loss", "mse") else ["loss", score]
+    names = [plain(group_of(label)) for label in labels(runs)]
+    tasks = tasks_of(runs) if len(set(names)) > len(COLOURS) else [""] * len(runs)
+    rows = list(dict.fromkeys(tasks))
     with plt.rc_context(STYLE):
-        metrics = ["loss"] if score in ("loss", "mse") else ["loss", score]
         figure, axes = plt.subplots(
-            1, len(metrics), figsize=(4.9 * len(metrics) + 1.2, 3.6), squeeze=False, layout="constrained"
+            len(rows),
+            len(metrics),
+            figsize=(4.9 * len(metrics) + 1.2, 3.6 * len(rows)),
+            squeeze=False,
+            layout="constrained",
         )
-        groups: dict[str, str] = {}
-        for axis, metric in zip(axes[0], metrics, strict=True):
-            for run, label in zip(runs, labels(runs), strict=True):
-                name = plain(group_of(label))
-                colour = groups.setdefault(name, COLOURS[len(groups) % len(COLOURS)])
-                steps, values = run.curve(metric)
-                first = name not in axis.get_legend_handles_labels()[1]
-                axis.plot(steps, values, color=colour, label=name if first else None, linewidth=1.6, alpha=0.9)
-            finish(axis, metric, runs)
-        figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right center")
+        for row, task in zip(axes, rows, strict=True):
+            here = [(run, name) for run, name, of in zip(runs, names, tasks, strict=True) if of == task]
+            looks = dict(zip(dict.fromkeys(name for _, name in here), cycle(product(LINES, COLOURS)), strict=False))
+            for axis, metric in zip(row, metrics, strict=True):
+                for run, name in here:
+                    first = name not in axis.get_legend_handles_labels()[1]
+                    line, colour = looks[name]
+                    look: Any = {"color": colour, "linestyle": line, "linewidth": 1.6, "alpha": 0.9}
+                    axis.plot(*run.curve(metric), **look, label=name if first else None)
+                finish(axis, metric, [run for run, _ in here])
+                axis.set_title(plain(task), fontsize=10)
+            row[-1].legend(*row[0].get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1.02, 0.5))
         if title:
             figure.suptitle(plain(title))
         return save(figure, path)
+
+
+def tasks_of(runs: Sequence[Run]) -> list[str]:
+    """Names that tell tasks apart, but not what they hold out for tests."""
+    return told_apart([run.result["task"] for run in runs], but=("held_out", "shapes_seed"))
+
+
+def told_apart(tables: Sequence[dict[str, Any]], but: Collection[str] = ()) -> list[str]:
+    """Names of layers or tasks, each with the settings in which those of its name differ."""
+    values: dict[tuple[str, str], set[str]] = {}
+    for table in tables:
+        for key, value in table.items():
+            values.setdefault((table["name"], key), set()).add(spelled(value))
+    return [
+        ", ".join(
+            [table["name"]]
+            + [
+                f"{key} {spelled(value)}"
+                for key, value in table.items()
+                if key not in but and len(values[table["name"], key]) > 1
+            ]
+        )
+        for table in tables
+    ]
 
 
 def plain(text: str) -> str:

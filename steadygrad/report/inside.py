@@ -57,7 +57,7 @@ class Subject:
 
 
 def inside(subjects: Sequence[Subject]) -> list[Section]:
-    looks = (doctor, flow, attention, eigenvalues, schur, gates, drift)
+    looks = (doctor, flow, attention, relations, eigenvalues, schur, gates, drift)
     found = [look(subjects) for look in looks]
     return [section for section in found if section.tables or section.charts or section.texts]
 
@@ -182,6 +182,25 @@ def attention_row(name: str, found: dict[str, Any]) -> list[str]:
         "–" if share is None else f"{100 * share:.3g} %",
         kept or "–",
     ]
+
+
+def relations(subjects: Sequence[Subject]) -> Section:
+    """How networks relate the objects of one unseen problem, pair by pair."""
+    section = Section("How it relates objects")
+    for s in subjects:
+        if found := s.portrait.get("similarity"):
+            places = [str(place) for place in range(1, len(found["matrix"]) + 1)]
+            rows = [[place, *map(share, row)] for place, row in zip(places, found["matrix"], strict=True)]
+            title = f"{s.name}: answers {found['answered']}, right is {found['answer']}"
+            section.tables.append(Table(["object", *places], rows, title))
+    if section.tables:
+        section.texts.append("What each network makes of every pair in a problem of shapes that training lacks.")
+    return section
+
+
+def share(value: float | None) -> str:
+    """Two decimals; nothing is empty, so that one sees the others."""
+    return "–" if value is None else f"{value:.2f}" if abs(value) >= 0.005 else ""
 
 
 def eigenvalues(subjects: Sequence[Subject]) -> Section:

@@ -8,15 +8,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from matplotlib import colormaps
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle
+from matplotlib.patches import Circle, Rectangle
 
 from steadygrad.report import compare
-from steadygrad.report.figures import COLOURS, STYLE, curves, plain, save
+from steadygrad.report.figures import COLOURS, STYLE, curves, plain, save, tasks_of, told_apart
 from steadygrad.report.runs import Run, group_of, labels, level_name, part_name
 
 FLOOR = 1e-8
@@ -24,6 +25,8 @@ FLOOR = 1e-8
 ATTENTION_FLOOR = 1e-3
 ABOVE = 1.03
 """where marks of columns stand, in heights of a map"""
+FEW = 10
+"""objects whose relations can still be read as numbers"""
 Portrait = dict[str, Any]
 
 
@@ -35,6 +38,9 @@ def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Pat
         written.append(curves(same, folder / f"{file_name(task)}-curves.{format}", task))
         if len(norms := loss_gradients(same)) > 1:
             written.append(compare.gradients(norms, folder / f"{file_name(task)}-gradients.{format}", task))
+    outcomes = unseen(runs)
+    if len({one[:3] for one in outcomes}) > len({one[:2] for one in outcomes}):  # a network has several counts
+        written.append(compare.held_out(outcomes, folder / f"held-out.{format}"))
     named = zip(map(group_of, labels(runs)), runs, strict=True)
     for name, run in dict(reversed(list(named))).items():  # the first of each name stays
         stem = folder / file_name(name)
@@ -52,6 +58,23 @@ def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
         if norms := (run.portrait or {}).get("loss_gradients"):
             found.setdefault(name, norms)
     return found
+
+
+def unseen(runs: Sequence[Run]) -> list[compare.Outcome]:
+    """What each run on a task with shapes held out had come to when it ended."""
+    tested = [run for run in runs if "held_out" in run.result["task"] and run.curve("accuracy")[1]]
+    tasks = tasks_of(tested)
+    networks = told_apart([run.result["layer"] for run in tested])
+    return [
+        compare.Outcome(
+            task,
+            network,
+            run.result["task"]["held_out"],
+            run.curve("accuracy")[1][-1],
+            math.exp(-run.result["guessing_loss"]),  # all answers are equally likely
+        )
+        for task, network, run in zip(tasks, networks, tested, strict=True)
+    ]
 
 
 def draw(run: Run, name: str, stem: Path, format: str, kinds: Sequence[str] = ()) -> list[Path]:
@@ -81,6 +104,8 @@ def drawings(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
         found[kind] = partial(schur, learned, name)
     if "gates" in portrait:
         found["gates"] = lambda: gates(portrait["gates"], name)
+    if "similarity" in portrait:
+        found["similarity"] = lambda: similarity(portrait["similarity"], name)
     if watched := [row for row in run.observations if "matrices" in row]:
         found["drift"] = lambda: drift(watched, run, name)
     return found
@@ -239,6 +264,41 @@ def drift(watched: Sequence[Portrait], run: Run, name: str) -> Figure:
         axes[0][1].axhline(1, color="0.45", linestyle="--", linewidth=1)
         axes[0][1].set(xlabel="update", ylabel="‖(I + A)⁻¹ δA‖₂", title="Neumann condition")
     return figure
+
+
+def similarity(found: Portrait, name: str) -> Figure:
+    """How a network relates the objects of one problem; they stand left of their rows and above their columns."""
+    matrix = [[math.nan if value is None else value for value in row] for row in found["matrix"]]
+    known = [value for row in matrix for value in row if not math.isnan(value)]
+    high, signed = max(map(abs, known), default=0.0) or 1.0, min(known, default=0.0) < 0
+    scale, colours = Normalize(-high if signed else 0.0, high), colormaps["RdBu_r" if signed else "Blues"]  # 0 is pale
+    count = len(matrix)
+    side = 0.5 * (count + 1) + 1
+    figure, axis = plt.subplots(figsize=(side + 1.2, side), layout="constrained")
+    axis.imshow(matrix, norm=scale, cmap=colours, extent=(0, count, count, 0))
+    for place, image in enumerate(map(pixels, found["images"])):
+        axis.imshow(image, extent=(-1, -0.1, place + 0.95, place + 0.05))
+        axis.imshow(image, extent=(place + 0.05, place + 0.95, -0.1, -1))
+    for i, row in enumerate(matrix if count <= FEW else []):
+        for j, value in enumerate(row):
+            dark = sum(colours(scale(value))[:3]) < 1.5
+            text = f"{value:.2g}" if abs(value) > 0.005 * high else ""  # nor what is not a number
+            axis.text(j + 0.5, i + 0.5, text, size=8, ha="center", va="center", color="white" if dark else "black")
+    axis.add_patch(Rectangle((0, 0), count, count, fill=False, color="0.7", linewidth=0.8))
+    axis.set(xlim=(-1.05, count), ylim=(count, -1.05), xticks=[], yticks=[])
+    axis.spines[:].set_visible(False)
+    axis.set_title(f"{name}\nanswers {found['answered']}, right is {found['answer']}", fontsize=10)
+    figure.colorbar(ScalarMappable(scale, colours), ax=axis, shrink=0.8).set_label(
+        "relation of row and column", fontsize=8
+    )
+    return figure
+
+
+def pixels(channels: Sequence[Sequence[str]]) -> list[list[list[float]]]:
+    """Lines of hexadecimal digits, of one channel or three, as rows of colours in [0, 1]."""
+    red, *others = [[[int(digit, 16) / 15 for digit in line] for line in channel] for channel in channels]
+    green, blue = others or (red, red)
+    return [[list(colour) for colour in zip(*lines, strict=True)] for lines in zip(red, green, blue, strict=True)]
 
 
 def single() -> tuple[Figure, Axes]:

@@ -187,6 +187,18 @@ def test_show_kernels_and_train(run):
         assert re.search(rf"^--train.{field.name} +{field.default}\b", out, re.MULTILINE)
 
 
+@pytest.mark.parametrize("settings", [["--task.glyphs", "own"], ["--task.game=between"]])
+def test_show_draws_problems_of_a_task_of_objects(run, tmp_path, settings):
+    name = "relational-game" if "game" in settings[0] else "rmts"
+    pictures = []
+    for seen in ("one", "other"):
+        code, out, err = run("show", name, "--picture", f"new/{seen}.png", *settings)
+        assert (code, out, err) == (0, f"written to new/{seen}.png\n", "")
+        pictures.append((tmp_path / "new" / f"{seen}.png").read_bytes())
+    assert pictures[0] == pictures[1]
+    assert is_png(tmp_path / "new" / "one.png")
+
+
 # bad input
 
 
@@ -195,6 +207,13 @@ def test_show_kernels_and_train(run):
     [
         ("show nnrn", "nothing is called 'nnrn'; known: rnn, "),
         ("show nnrnn --colour", "unknown argument '--colour'"),
+        ("show rmts --task.held_out 3", "unknown argument '--task.held_out'"),
+        ("show copy --picture x.png", "--picture expects a task of objects, out of same-different, "),
+        ("show nnrnn --picture x.png", "relational-game; got nnrnn"),
+        ("show --picture x.png", "relational-game; got no name"),
+        ("show rmts --picture x.gif", "a figure expects a file name that ends in .png, .svg, .pdf; got x.gif"),
+        ("show rmts --picture x.png --task.n 3", "task rmts: unknown key 'n'; known: held_out, "),
+        ("show rmts --picture x.png --layer.full true", "unknown argument '--layer.full'; settings are --task.KEY"),
         ("train lstmm copy", "no layer 'lstmm'; known: rnn, "),
         ("train lstm copying", "no task 'copying'; known: copy, "),
         ("train corelnet copy", "layer corelnet relates objects and expects a task out of same-different, rmts, "),

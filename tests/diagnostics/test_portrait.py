@@ -12,8 +12,12 @@ from torch.nn.utils import parametrizations
 
 from steadygrad.diagnostics import gradient_norms, input_map, observe, portrait, recurrent_matrices, state_blocks
 from steadygrad.diagnostics.flow import largest_singular_values
+from steadygrad.diagnostics.portrait import digits, relation_portrait
 from steadygrad.layers import ENRNN, GRU, LAYERS, LSTM, NNRNN, RNN
 from steadygrad.matrices import LongShort, init
+from steadygrad.models import MODELS
+from steadygrad.tasks import TASKS
+from steadygrad.tasks.relational.shapes import ShapeTask
 from steadygrad.training import finite
 
 TORCH = {"nn.RNN": (nn.RNN, 1), "nn.GRU": (nn.GRU, 3), "nn.LSTM": (nn.LSTM, 4)}
@@ -515,3 +519,45 @@ def test_largest_singular_values_of_nothing_and_of_rank_one():
     assert largest_singular_values(torch.zeros(2, 4, 3)).tolist() == [0.0, 0.0]
     u, v = torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0, 2.0])
     assert largest_singular_values(torch.outer(u, v)[None]).item() == pytest.approx(15.0)
+
+
+# a problem as a relational network sees it
+
+
+def network_and_problem(name, task):
+    model = MODELS[name](task.objects, task.image_size, task.channels, task.output_size, task.segments)
+    images, answers = task.sample_unseen(1, torch.Generator().manual_seed(2))
+    return model, images[0], int(answers)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["corelnet", "corelnet-mix", "esbn"])
+def test_a_problem_with_its_matrix_and_both_answers(name, training):
+    model, images, answer = network_and_problem(name, TASKS["rmts"](glyphs="own"))
+    model.train(training)
+    found = relation_portrait(model, images, answer)["similarity"]
+    assert all(part.training == training for part in model.modules())
+    assert found == relation_portrait(model, images, answer)["similarity"]  # without the noise of training
+    model.eval()
+    z = model.encode(images[None])
+    assert (found["answer"], found["answered"]) == (answer, int(model(images[None]).argmax()))
+    torch.testing.assert_close(torch.tensor(found["matrix"]), model.relate(z)[0].detach(), rtol=5e-3, atol=0)
+    assert [len(channels) for channels in found["images"]] == [1] * 6  # grey
+
+
+def test_a_network_without_a_matrix_has_no_such_portrait():
+    assert relation_portrait(*network_and_problem("transformer", TASKS["rmts"](glyphs="own"))) == {}
+
+
+def test_pixels_are_digits():
+    grey = torch.tensor([[[0.0, 1.0], [0.5, 0.99]]])
+    assert digits(grey) == digits(grey.expand(3, -1, -1)) == [["0f", "8f"]]
+    assert digits(torch.cat([grey, 1 - grey, grey])) == [["0f", "8f"], ["f0", "80"], ["0f", "8f"]]
+
+
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if issubclass(task, ShapeTask)])
+def test_a_problem_is_a_small_file_even_in_colour(name):
+    """Thirteen objects are the most that a problem has."""
+    found = relation_portrait(*network_and_problem("corelnet", TASKS[name](glyphs="own", colour=True)))
+    assert {len(channels) for channels in found["similarity"]["images"]} == {3}
+    assert len(json.dumps(found)) < 64_000

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from steadygrad.diagnostics import portrait
+from steadygrad.diagnostics.portrait import relation_portrait
 from steadygrad.experiments import Observer, observer
 from steadygrad.experiments.observer import LOOKS, OBSERVATIONS, PORTRAIT
 from steadygrad.layers import LAYERS
@@ -257,10 +258,33 @@ def among_objects(layer):
     return Settings.from_tables({"layer": layer, "task": task, "train": TINY | {"steps": 4}, "seed": 3})
 
 
-def test_a_network_without_a_recurrent_layer_is_left_alone(tmp_path):
-    assert train(among_objects({"name": "corelnet"}), tmp_path, watches=[Observer()])["status"] == "done"
+def test_a_network_without_a_recurrent_layer_or_a_matrix_of_relations_is_left_alone(tmp_path):
+    assert train(among_objects({"name": "transformer"}), tmp_path, watches=[Observer()])["status"] == "done"
     assert not (tmp_path / OBSERVATIONS).exists()
     assert not (tmp_path / PORTRAIT).exists()
+
+
+@pytest.mark.parametrize("layer", ["corelnet", "corelnet-mix"])  # the second draws random numbers in training
+def test_how_a_network_relates_unseen_objects_is_kept(tmp_path, layer):
+    settings = among_objects({"name": layer})
+    train(settings, tmp_path / "alone")
+    result = train(settings, tmp_path / "watched", watches=[Observer()])
+    assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
+    assert not (tmp_path / "watched" / OBSERVATIONS).exists()
+    model, task, _, _ = best_model(tmp_path / "watched")
+    images, answers = task.sample_unseen(1, stream(settings.seed, "observe"))
+    expected = relation_portrait(model, images[0], int(answers))
+    assert drawn(tmp_path / "watched") == {"step": result["best"]["step"], **expected}
+
+
+def test_a_problem_that_cannot_be_had_does_not_end_a_run(tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("no images")
+
+    monkeypatch.setattr(observer, "relation_portrait", fail)
+    result = train(among_objects({"name": "corelnet"}), tmp_path, watches=[Observer()])
+    assert result["status"] == "done"
+    assert drawn(tmp_path) == {"step": result["best"]["step"], "failed": "no images"}
 
 
 def test_a_layer_that_looks_at_objects_is_looked_at(tmp_path):

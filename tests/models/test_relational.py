@@ -204,6 +204,71 @@ def test_own_options_are_checked(name, options, message):
         build(name, **options)
 
 
+# How they relate objects.
+
+RELATED = {"corelnet", "corelnet-t", "corelnet-diff", "corelnet-mix", "esbn"}
+
+
+@every_form
+def test_a_number_for_each_pair_of_networks_that_have_one(name, options, images):
+    model = build(name, **options).eval()
+    R = model.relate(model.encode(images))
+    assert (R is not None) == (name in RELATED)
+    if R is not None:
+        assert R.shape == (2, OBJECTS, OBJECTS)
+        other = images[:1].expand(2, -1, -1, -1, -1)
+        torch.testing.assert_close(model.relate(model.encode(other))[1], R[0])
+
+
+@pytest.mark.parametrize("name", sorted(RELATED - {"esbn"}))
+def test_the_answer_comes_from_the_relations_and_nothing_else(name, images, monkeypatch):
+    model = build(name).eval()
+    z = model.encode(images)
+    R, answer = model.relate(z), model.answer(z)
+    monkeypatch.setattr(model, "relate", lambda z: R)
+    torch.testing.assert_close(model.answer(torch.randn_like(z)), answer, atol=0, rtol=0)
+    monkeypatch.setattr(model, "relate", lambda z: R.flip(0))
+    torch.testing.assert_close(model.answer(z), answer.flip(0))
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("name", ["corelnet", "corelnet-t"])
+def test_rows_are_shares_of_the_objects_so_far_or_of_all(name, full, images):
+    model = build(name, full=full).eval()
+    z = model.encode(images)
+    scores = (z @ z.mT).detach().numpy()
+    for member in range(2):
+        for i, row in enumerate(model.relate(z)[member].tolist()):
+            seen = OBJECTS if full else i + 1
+            shares = np.exp(scores[member, i, :seen] - scores[member, i, :seen].max())
+            assert row == pytest.approx([*(shares / shares.sum()), *[0] * (OBJECTS - seen)])
+
+
+def test_differences_have_a_direction(images):
+    model = build("corelnet-diff")
+    D = model.relate(model.encode(images))
+    torch.testing.assert_close(D, -D.mT)
+    assert D[:, 0, 2].all()
+    assert not D[:, 0, 1].any()  # the same image
+
+
+def test_esbn_relates_an_object_to_those_before_it(images, monkeypatch):
+    model = build("esbn", asymmetric=True)
+    z = model.encode(images)
+    R, asked, compared = model.relate(z), model.similarity.asked(z), model.similarity.compared(z)
+    assert not R.triu().any()
+    torch.testing.assert_close(
+        R.sum(dim=2), torch.ones(2, OBJECTS, dtype=torch.float64).index_fill(1, torch.tensor(0), 0)
+    )
+    torch.testing.assert_close(R[:, 3, :3], (asked[:, 3:] @ compared[:, :3].mT).squeeze(1).softmax(dim=1))
+    used, retrieve = [], model.retrieve
+    monkeypatch.setattr(model, "retrieve", lambda *given: used.append(given[0]) or retrieve(*given))
+    model.answer(z)
+    for t, weights in enumerate(used, 1):
+        torch.testing.assert_close(weights, R[:, t, :t], atol=0, rtol=0)
+    assert len(used) == OBJECTS - 1
+
+
 # The parts that all share.
 
 

@@ -400,6 +400,15 @@ def test_attention_over_training(tmp_path):
     assert ["relrnn", "–", "0 %", "–"] in parsed.rows
 
 
+def test_the_page_shows_how_objects_are_related(page):
+    found = {"matrix": [[1.0, 0.0], [-0.006, None]], "images": [], "answer": 1, "answered": 0}
+    parsed = whole(html.portrait_page("a<b", {"similarity": found}, "1"))
+    assert "How it relates objects" in parsed.all("h2")
+    assert parsed.all("caption") == ["a<b: answers 0, right is 1"]
+    assert parsed.rows == [["object", "1", "2"], ["1", "1.00", ""], ["2", "-0.01", "–"]]
+    assert "How it relates objects" not in whole(page).all("h2")
+
+
 def test_a_page_without_attention_says_nothing_of_it(page):
     assert "What it attends to" not in whole(page).all("h2")
 

@@ -378,6 +378,145 @@ def test_networks_of_one_task_are_compared_by_their_first_seeds(tmp_path, quick,
     assert "copy-gradients.svg" not in alone  # nothing to compare with
 
 
+def outcomes(task="rmts", network="corelnet", chance=0.5, **by_count):
+    return [
+        compare.Outcome(task, network, int(count.strip("m")), accuracy, chance)
+        for count, accuracies in by_count.items()
+        for accuracy in accuracies
+    ]
+
+
+@pytest.fixture
+def panels(monkeypatch):
+    """All axes of what would have been saved, by title."""
+    found = {}
+    monkeypatch.setattr(
+        compare, "save", lambda figure, path: found.update({a.get_title(): a for a in closed(figure).axes}) or path
+    )
+    return found
+
+
+def test_medians_and_ranges_by_the_number_of_shapes_held_out(panels):
+    found = [
+        *outcomes(m95=[0.5, 0.9, 0.6], m0=[1.0, 0.98]),
+        *outcomes(network="$esbn$", m50=[0.75]),
+        *outcomes(task="identity-rules", network="ntm", chance=0.25, m85=[0.25]),
+    ]
+    compare.held_out(found, "x.svg", "all")
+    assert panels.keys() == {"rmts", "identity-rules"}
+    lines = {line.get_label(): line for line in panels["rmts"].lines}
+    assert (list(lines["corelnet"].get_xdata()), list(lines["corelnet"].get_ydata())) == ([0, 95], [0.99, 0.6])
+    assert (list(lines[r"\$esbn\$"].get_xdata()), list(lines[r"\$esbn\$"].get_ydata())) == ([50], [0.75])
+    assert list(lines["guessing"].get_ydata()) == [0.5, 0.5]
+    band = panels["rmts"].collections[0].get_paths()[0].vertices
+    assert {tuple(corner) for corner in band.tolist()} == {(0, 0.98), (0, 1.0), (95, 0.5), (95, 0.9)}
+    assert list(panels["rmts"].get_xticks()) == [0, 50, 95]
+    other = {line.get_label(): line for line in panels["identity-rules"].lines}
+    assert (list(other["ntm"].get_xdata()), list(other["guessing"].get_ydata())) == ([85], [0.25, 0.25])
+    colours = {name: line.get_color() for name, line in (lines | other).items()}
+    assert len({colours[name] for name in ("corelnet", r"\$esbn\$", "ntm")}) == 3  # in every panel the same
+
+
+def test_three_tasks_have_three_panels(panels):
+    compare.held_out([one for task in "abc" for one in outcomes(task=task, m0=[1.0])], "x.svg")
+    assert panels.keys() == {"a", "b", "c"}
+    assert all(
+        axis.get_ylabel() == ("" if name == "b" else "accuracy on unseen shapes") for name, axis in panels.items()
+    )
+
+
+def test_no_outcome_is_no_figure():
+    with pytest.raises(ValueError, match="held_out expects at least one outcome; got none"):
+        compare.held_out([], "x.svg")
+
+
+def run_with(held_out, accuracies, seed=0, layer=None, **task):
+    """A run on a task with shapes held out."""
+    rows = [{"step": step, "split": "valid", "loss": 1.0, "accuracy": a} for step, a in enumerate(accuracies, 1)]
+    result = {
+        "layer": {"name": "corelnet", **(layer or {})},
+        "task": {"name": "rmts", "held_out": held_out, "shapes_seed": seed, **task},
+        "seed": seed,
+        "score": "accuracy",
+        "guessing_loss": math.log(4),
+    }
+    return Run(Path(f"runs/{held_out}/{len(accuracies)}/seed-{seed}"), result, rows)
+
+
+def test_outcomes_are_the_last_evaluations_with_what_tells_runs_apart():
+    found = portraits.unseen(
+        [run_with(95, [0.9, 0.5], seed) for seed in (0, 1)] + [run_with(50, [1.0]), run_with(0, [])]
+    )
+    assert [one[:4] for one in found] == [("rmts", "corelnet", m, a) for m, a in ((95, 0.5), (95, 0.5), (50, 1.0))]
+    assert [one.chance for one in found] == pytest.approx([0.25] * 3)
+    wide = run_with(50, [1.0], layer={"hidden_size": 9, "full": True})
+    plain = run_with(50, [1.0], layer={"hidden_size": 6, "full": True}, colour=True)
+    names = [(one.task, one.network) for one in portraits.unseen([wide, plain, run_of("rnn")])]
+    assert names == [("rmts", "corelnet, hidden_size 9"), ("rmts", "corelnet, hidden_size 6")]
+    other = run_with(50, [1.0], colour=False)
+    assert [one.task for one in portraits.unseen([plain, other])] == ["rmts, colour true", "rmts, colour false"]
+
+
+def test_runs_that_differ_in_what_is_held_out_are_compared(tmp_path, quick):
+    found = [run_with(95, [0.5]), run_with(95, [0.5, 0.6], 1)]
+    assert "held-out.svg" not in {path.name for path in portraits.draw_all(found, tmp_path)}
+    found.append(run_with(50, [0.9]))
+    assert "held-out.svg" in {path.name for path in portraits.draw_all(found, tmp_path)}
+
+
+# a problem and how a network relates its objects
+
+
+def seen_problem(matrix, channels=1):
+    """Images of two by two pixels."""
+    image = [["0f", "f8"]] * channels
+    return {"images": [image] * len(matrix), "answer": 1, "answered": 0, "matrix": matrix}
+
+
+def test_the_matrix_stands_with_the_objects_along_both_sides():
+    found = seen_problem([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.001, 0.5, 0.499]])
+    axis, _ = closed(portraits.similarity(found, "corelnet")).axes
+    matrix, *images = axis.images
+    np.testing.assert_array_equal(matrix.get_array(), found["matrix"])
+    assert (matrix.norm.vmin, matrix.norm.vmax) == (0, 1)
+    for image in images:
+        np.testing.assert_allclose(image.get_array(), [[[0] * 3, [1] * 3], [[1] * 3, [8 / 15] * 3]])
+    places = [((x0 + x1) / 2, (y0 + y1) / 2) for x0, x1, y0, y1 in (image.get_extent() for image in images)]
+    left, above = sorted(y for x, y in places if x < 0), sorted(x for x, y in places if y < 0)
+    assert left == above == pytest.approx([0.5, 1.5, 2.5])
+    texts = {text.get_position(): text.get_text() for text in axis.texts if text.get_text()}
+    assert texts == {
+        (0.5, 0.5): "1",
+        (0.5, 1.5): "0.25",
+        (1.5, 1.5): "0.75",
+        (1.5, 2.5): "0.5",
+        (2.5, 2.5): "0.5",
+    }
+    assert axis.get_title() == "corelnet\nanswers 0, right is 1"
+    assert axis.get_ylim() == (3, -1.05)  # the first row is above, and no image is cut off
+
+
+def test_colours_of_what_has_a_sign_and_of_many_objects():
+    axis, _ = closed(portraits.similarity(seen_problem([[0.0, -2.0], [2.0, None]], channels=3), "diff")).axes
+    assert (axis.images[0].norm.vmin, axis.images[0].norm.vmax) == (-2, 2)
+    assert [text.get_text() for text in axis.texts] == ["", "-2", "2", ""]
+    many = [[float(i == j) for j in range(13)] for i in range(13)]
+    axis, _ = closed(portraits.similarity(seen_problem(many), "corelnet")).axes
+    assert len(axis.texts) == 0
+    axis, _ = closed(portraits.similarity(seen_problem([[0.0, 0.0], [0.0, 0.0]]), "nothing")).axes
+    assert axis.images[0].norm.vmax == 1
+
+
+def test_a_run_that_has_seen_a_problem_has_a_figure_of_it(tmp_path):
+    run = bare("runs/a", similarity=seen_problem([[1.0, 0.0], [0.5, 0.5]]))
+    assert [path.name for path in portraits.draw(run, "$a$", tmp_path / "a", "svg", ("similarity",))] == [
+        "a-similarity.svg"
+    ]
+    assert "$a$" in (tmp_path / "a-similarity.svg").read_text("utf-8")
+    one, other = (portraits.draw(run, "a", tmp_path / name, "png", ("similarity",))[0] for name in "xy")
+    assert one.read_bytes() == other.read_bytes()
+
+
 def test_gates_and_gradients_are_drawn_as_they_are():
     run = run_of("ncgru")
     (axis,) = closed(portraits.gates(run.portrait["gates"], "ncgru")).axes

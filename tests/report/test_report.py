@@ -368,10 +368,32 @@ def test_seeds_share_a_colour_and_a_line_in_the_legend(tmp_path, monkeypatch):
     assert [line.get_color() for line in axes[1].get_lines()] == colours[:4]
 
 
+def test_many_rows_are_drawn_task_by_task(tmp_path, monkeypatch):
+    """More than there are colours: a row of panels for each task, and other lines where colours come again."""
+    axes = []
+    finish = figures.finish
+    monkeypatch.setattr(
+        figures, "finish", lambda axis, metric, found: axes.append((axis, found)) or finish(axis, metric, found)
+    )
+    for delay, guess in ((5, 0.1), (6, 0.2)):
+        for number in range(9):
+            path = write_run(tmp_path / f"{delay}-{number}" / "seed-0", guessing_loss=guess) / "result.json"
+            task = {"task": {"name": "copy", "delay": delay, "held_out": number}}
+            path.write_text(json.dumps(json.loads(path.read_text()) | task))
+    figures.curves(runs.find([tmp_path]), tmp_path / "curves.png")
+    assert [axis.get_title() for axis, _ in axes] == [f"copy, delay {delay}" for delay in (5, 5, 6, 6)]
+    for (axis, found), delay in zip(axes, (5, 5, 6, 6), strict=True):
+        assert {run.result["task"]["delay"] for run in found} == {delay}
+        assert [line.get_label() for line in axis.get_lines()[:9]] == [f"{delay}-{number}" for number in range(9)]
+        assert len({(line.get_color(), line.get_linestyle()) for line in axis.get_lines()[:9]}) == 9
+    figures.curves(runs.find([tmp_path / f"5-{number}" for number in range(8)]), tmp_path / "curves.png")
+    assert [axis.get_title() for axis, _ in axes[4:]] == ["", ""]  # enough colours
+
+
 def test_nothing_here_needs_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"  # importing it fails
-        "from steadygrad.report import figures, runs, tables\n"
+        "from steadygrad.report import figures, problems, runs, tables\n"
         "print(figures.curves.__name__, [m for m in sys.modules if m.startswith('torch.')])"
     )
     root = Path(steadygrad.__file__).parent.parent

@@ -42,6 +42,9 @@ class CoRelNet(RelationalModel):
         self.decoder = perceptron(relations + sensory * objects * FEATURES, hidden_size, answers)
 
     def answer(self, z: Tensor) -> Tensor:
-        R = row_softmax(self.similarity(z), self.full)
+        R = self.relate(z)
         relations = R.flatten(1) if self.full else lower_triangle(R)
         return self.decoder(torch.cat([relations, z.flatten(1)], dim=1) if self.sensory else relations)
+
+    def relate(self, z: Tensor) -> Tensor:
+        return row_softmax(self.similarity(z), self.full)

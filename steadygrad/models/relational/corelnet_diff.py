@@ -32,7 +32,10 @@ class CoRelNetDiff(RelationalModel):
         self.decoder = perceptron(objects**2, hidden_size, answers)
 
     def answer(self, z: Tensor) -> Tensor:
-        return self.decoder(self.difference(z).flatten(1))
+        return self.decoder(self.relate(z).flatten(1))
+
+    def relate(self, z: Tensor) -> Tensor:
+        return self.difference(z)
 
 
 class Difference(nn.Module):

@@ -51,8 +51,11 @@ class CoRelNetMix(RelationalModel):
         self.decoder = perceptron(objects**2, hidden_size, answers)
 
     def answer(self, z: Tensor) -> Tensor:
+        return self.decoder(self.relate(z).flatten(1))
+
+    def relate(self, z: Tensor) -> Tensor:
         rules = torch.stack([row_softmax(self.similarity(z), self.full), self.difference(z)], dim=1)
-        return self.decoder(torch.einsum("br,brij->bij", self.shares(z), rules).flatten(1))
+        return torch.einsum("br,brij->bij", self.shares(z), rules)
 
     def shares(self, z: Tensor) -> Tensor:
         """How much each rule counts (batch, rules)."""

@@ -49,6 +49,8 @@ class CoRelNetT(RelationalModel):
         self.readout = nn.Linear(width, answers)
 
     def answer(self, z: Tensor) -> Tensor:
-        R = row_softmax(self.similarity(z), self.full)
-        seen = [R, self.positions.expand(len(z), -1, -1), *([z] if self.sensory else [])]
+        seen = [self.relate(z), self.positions.expand(len(z), -1, -1), *([z] if self.sensory else [])]
         return self.readout(self.transformer(self.token(torch.cat(seen, dim=2))).mean(dim=1))
+
+    def relate(self, z: Tensor) -> Tensor:
+        return row_softmax(self.similarity(z), self.full)

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel
@@ -46,6 +47,7 @@ class ESBN(RelationalModel):
 
     def answer(self, z: Tensor) -> Tensor:
         similarity = self.similarity(z)
+        attention = attention_to_past(similarity)
         shown = torch.cat([z, torch.zeros_like(z[:, :1])], dim=1)  # nothing to see at the step that answers
         retrieved = z.new_zeros(len(z), self.lstm.input_size - self.sensory * FEATURES)
         h = c = z.new_zeros(len(z), self.lstm.hidden_size)
@@ -53,12 +55,22 @@ class ESBN(RelationalModel):
         for t in range(z.shape[1] + 1):
             h, c = self.lstm(torch.cat([retrieved, shown[:, t]], dim=1) if self.sensory else retrieved, (h, c))
             if 0 < t < z.shape[1]:
-                retrieved = self.gate(h).sigmoid() * self.retrieve(similarity[:, t, :t], keys)
+                retrieved = self.gate(h).sigmoid() * self.retrieve(attention[t], similarity[:, t, :t], keys)
             keys.append(self.key(h).relu())
         return self.readout(h)
 
-    def retrieve(self, similarity: Tensor, keys: list[Tensor]) -> Tensor:
+    def relate(self, z: Tensor) -> Tensor:
+        """a_tk: how much of k's key is retrieved at t."""
+        attention = attention_to_past(self.similarity(z))
+        return torch.stack([F.pad(row, (0, len(attention) - row.shape[1])) for row in attention], dim=1)
+
+    def retrieve(self, attention: Tensor, similarity: Tensor, keys: list[Tensor]) -> Tensor:
         """The key of what is like the present object, and how sure that is: (batch, key_size + 1)."""
         confidence = (self.confidence_gain * similarity + self.confidence_bias).sigmoid()
         bound = torch.cat([torch.stack(keys, dim=1), confidence.unsqueeze(2)], dim=2)
-        return (similarity.softmax(dim=1).unsqueeze(1) @ bound).squeeze(1)
+        return (attention.unsqueeze(1) @ bound).squeeze(1)
+
+
+def attention_to_past(similarity: Tensor) -> list[Tensor]:
+    """a_t = softmax(s_t) over k < t, for each t: (batch, t)."""
+    return [similarity[:, t, :t].softmax(dim=1) for t in range(similarity.shape[1])]

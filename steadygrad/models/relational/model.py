@@ -68,6 +68,10 @@ class RelationalModel(nn.Module):
     def answer(self, z: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def relate(self, z: Tensor) -> Tensor | None:
+        """What `answer` makes of each pair, (batch, objects, objects); None of a network that has no such matrix."""
+        return None
+
     def penalty(self) -> Tensor | float:
         """The L1 term, which training adds to the task's loss."""
         return 0.0 if self.selection is None else self.l1 * self.selection.weight.abs().sum()
