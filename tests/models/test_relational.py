@@ -108,6 +108,8 @@ def test_gradients_match_finite_differences(name, options, images):
 @every_form
 def test_every_parameter_learns(name, options, images):
     model = build(name, **options)
+    with torch.no_grad():
+        model.normalisation.gain.mul_(0.1)  # else a softmax may be so sure of itself that nothing moves it
     (model(images).square().sum() + model.penalty()).backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, key
@@ -143,6 +145,9 @@ def test_the_switches_of_all(name, images):
     assert sparse.penalty().item() == pytest.approx(3.0 * W.abs().sum().item())
     normalised = build(name).encode(images)
     torch.testing.assert_close(normalised.mean(dim=1), torch.zeros(2, FEATURES, dtype=torch.float64), atol=1e-6, rtol=0)
+    for begin, end in SEGMENTS:
+        part = build(name, normalisation="segmented").encode(images)[:, begin:end]
+        torch.testing.assert_close(part.mean(dim=1), torch.zeros(2, FEATURES, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
 @every_model
@@ -159,12 +164,15 @@ def test_weights_survive_a_file(name, images):
     ("options", "message"),
     [
         ({"encoder": "trained"}, "expects encoder to be one of learned, random; got 'trained'"),
-        ({"normalisation": "layer"}, "expects normalisation to be one of context, none; got 'layer'"),
+        ({"normalisation": "layer"}, "expects normalisation to be one of context, segmented, none; got 'layer'"),
         ({"l1": -1.0}, "expects l1 of at least 0; got -1.0"),
         ({"objects": 0}, "expects objects to be a whole number of at least 1; got 0"),
         ({"image_size": 7}, "Encoder expects images of at least 8 × 8 pixels; got 7"),
         ({"segments": ((0, 2),)}, r"expects segments that hold each of 4 objects once, in order; got \(\(0, 2\),\)"),
-        ({"segments": ((0, 3), (3, 4))}, r"expects at least two objects a segment; got \(3, 4\)"),
+        (
+            {"segments": ((0, 3), (3, 4)), "normalisation": "segmented"},
+            r"expects at least two objects a segment; got \(3, 4\)",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(name, options, message):

@@ -6,21 +6,21 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from steadygrad.models.relational.encoder import FEATURES, Encoder, each_once, kaiming
+from steadygrad.models.relational.encoder import FEATURES, Encoder, each_once
 from steadygrad.models.relational.normalisation import ContextNormalisation, Segments
 
 ENCODERS = ("learned", "random")
-NORMALISATIONS = ("context", "none")
+NORMALISATIONS = ("context", "segmented", "none")
 
 
 class RelationalModel(nn.Module):
     """Base class: x → z = normalised(encoder(x)) → answer(z).
 
-    images (batch, objects, channels, image_size, image_size) → logits (batch, answers). ``segments`` are the ranges
-    [begin, end) of objects that are normalised together. Switches that all networks share:
+    images (batch, objects, channels, image_size, image_size) → logits (batch, answers). ``segments`` are ranges
+    [begin, end) of objects that belong together. Switches that all networks share:
 
     ``encoder``        "learned", or "random": it stays as it starts
-    ``normalisation``  "context", or "none"
+    ``normalisation``  "context" over all objects, "segmented" over those that belong together, or "none"
     ``l1``             weight λ of λ Σ |W| for a linear layer W behind the encoder; 0 means no such layer
     """
 
@@ -48,7 +48,8 @@ class RelationalModel(nn.Module):
         self.shape, self.answers, self.l1 = (objects, channels, image_size, image_size), answers, l1
         self.encoder = Encoder(image_size, channels).requires_grad_(encoder == "learned")
         self.selection = nn.Linear(FEATURES, FEATURES) if l1 else None
-        self.normalisation = ContextNormalisation(segments, FEATURES) if normalisation == "context" else None
+        together = segments if normalisation == "segmented" else ((0, objects),)
+        self.normalisation = None if normalisation == "none" else ContextNormalisation(together, FEATURES)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.answer(self.encode(images))
@@ -94,7 +95,7 @@ def perceptron(*sizes: int) -> nn.Sequential:
     """Linear layers with a ReLU between any two."""
     layers = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)]
     parts = [part for layer in layers for part in (layer, nn.ReLU())]
-    return nn.Sequential(*parts[:-1]).apply(kaiming)
+    return nn.Sequential(*parts[:-1])
 
 
 def with_position(z: Tensor) -> Tensor:

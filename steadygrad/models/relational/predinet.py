@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from steadygrad.models.relational.encoder import FEATURES
+from steadygrad.models.relational.encoder import FEATURES, kaiming
 from steadygrad.models.relational.model import RelationalModel, perceptron, with_position
 from steadygrad.models.relational.normalisation import Segments
 
@@ -38,7 +38,7 @@ class PrediNet(RelationalModel):
         self.key = nn.Linear(width, key_size, bias=False)
         self.queries = nn.Linear(objects * width, 2 * heads * key_size, bias=False)
         self.relations = nn.Linear(width, relations, bias=False)
-        self.decoder = perceptron(heads * (relations + 2), hidden_size, answers)
+        self.decoder = perceptron(heads * (relations + 2), hidden_size, answers).apply(kaiming)
 
     def answer(self, z: Tensor) -> Tensor:
         x = with_position(z)

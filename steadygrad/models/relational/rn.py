@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from steadygrad.models.relational.encoder import FEATURES
+from steadygrad.models.relational.encoder import FEATURES, kaiming
 from steadygrad.models.relational.model import RelationalModel, perceptron, with_position
 from steadygrad.models.relational.normalisation import Segments
 
@@ -30,8 +30,8 @@ class RelationNetwork(RelationalModel):
     ) -> None:
         super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
         self.check_counts(pair_size=pair_size, hidden_size=hidden_size)
-        self.g = perceptron(2 * (FEATURES + 1), pair_size, hidden_size)
-        self.f = perceptron(hidden_size, hidden_size, answers)
+        self.g = perceptron(2 * (FEATURES + 1), pair_size, hidden_size).apply(kaiming)
+        self.f = perceptron(hidden_size, hidden_size, answers).apply(kaiming)
 
     def answer(self, z: Tensor) -> Tensor:
         x = with_position(z)

@@ -23,7 +23,7 @@ class RMTS(PatternTask):
 
     @property
     def segments(self) -> tuple[tuple[int, int], ...]:
-        """Each group is normalised alone, as Webb et al. have it."""
+        """Each group; Webb et al. normalise them alone, Kerg et al. do not."""
         return tuple((begin, begin + self.group) for begin in range(0, self.objects, self.group))
 
     def relations(self, unseen: bool) -> tuple[str, ...]:

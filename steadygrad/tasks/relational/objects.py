@@ -45,7 +45,7 @@ class ObjectTask(Task):
 
     @property
     def segments(self) -> tuple[tuple[int, int], ...]:
-        """Ranges [begin, end) of objects that are normalised together: all, where Webb et al. have no others."""
+        """Ranges [begin, end) of objects that belong together: all, where Webb et al. have no others."""
         return ((0, self.objects),)
 
     @property
