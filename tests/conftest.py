@@ -1,11 +1,15 @@
 """What all tests share: how many threads, which random numbers, how many examples."""
 
 import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 import torch
+
+from tests import data_sets
 
 # pytest-xdist runs a process a core, and processes with many threads each would fight for the cores.
 THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1)
@@ -34,6 +38,14 @@ class TorchRandom:
 
     def setstate(self, state: Any) -> None:
         torch.set_rng_state(state)
+
+
+# Data sets: small ones of the tests' own, and a cache of their own. Here, as tests may ask while they are collected.
+FOLDER = tempfile.TemporaryDirectory(prefix="steadygrad-tests-", ignore_cleanup_errors=True)
+os.environ.setdefault("STEADYGRAD_REAL_DATA", os.environ.get("STEADYGRAD_DATA", ""))  # once: workers inherit it
+data_sets.write_all(Path(FOLDER.name), data_sets.real_folder())
+os.environ["STEADYGRAD_DATA"] = FOLDER.name
+os.environ["XDG_CACHE_HOME"] = str(Path(FOLDER.name, "cache"))
 
 
 TORCH_RANDOM = TorchRandom()  # Hypothesis keeps a weak reference only

@@ -9,7 +9,7 @@ from typing import NoReturn
 import steadygrad
 from steadygrad.cli.common import fail, take_settings
 
-VERBS = ("show", "train", "evaluate", "reproduce", "diagnose", "theory", "report", "bench")
+VERBS = ("show", "train", "evaluate", "generate", "listen", "reproduce", "diagnose", "theory", "report", "bench")
 
 
 class Parser(argparse.ArgumentParser):

@@ -35,7 +35,7 @@ def transfer(directory: RunDirectory, changes: Sequence[Change], watches: Sequen
         try:
             for number, (change, other, length) in enumerate(zip(missing, others, lengths, strict=True)):
                 before, total = examples * sum(lengths[:number]), examples * sum(lengths)
-                progress = partial(tell, watches, words(change), before, length, total)
+                progress = partial(tell, watches, words(change), before, examples * length, total)
                 progress(0)
                 numbers = evaluate_run(directory, other, examples=examples, progress=progress)
                 found.append({"task": change, "examples": examples, **numbers})
@@ -46,9 +46,9 @@ def transfer(directory: RunDirectory, changes: Sequence[Change], watches: Sequen
                 watch.close()
 
 
-def tell(watches: Sequence[Watch], what: str, before: int, length: int, total: int, sequences: int) -> None:
+def tell(watches: Sequence[Watch], what: str, before: int, steps: int, total: int, share: float) -> None:
     for watch in watches:
-        watch.tested(what, before + length * sequences, total)
+        watch.tested(what, before + round(steps * share), total)
 
 
 def tests(directory: RunDirectory, result: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -82,6 +82,8 @@ class AttentiveCell(Cell):
     s_t stands where the cell has h_{t−1}. The state is that of the cell, then s_t, then the memory.
     """
 
+    remembers = True
+
     def __init__(
         self,
         cell: Cell,

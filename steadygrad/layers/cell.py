@@ -12,11 +12,13 @@ class Cell(nn.Module):
 
     ``forward(x, steps, state)`` takes x (rows, input_size) laid out as `Steps` says and a tuple of initial states, one
     for each of ``state_sizes`` and each (batch, size); it returns outputs (rows, output_size) and final states.
-    ``growth`` is for a memory without limit, the last of the states: it may be longer by any multiple of that.
+    ``remembers``: the last of the states is a memory of earlier ones, none of them if it is zero. ``growth`` is for a
+    memory without limit: it may be longer by any multiple of that.
     """
 
     state_sizes: tuple[int, ...]
     output_size: int
+    remembers = False
     growth = 0
 
     def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -11,8 +11,15 @@ from torch.nn.utils.rnn import PackedSequence
 from steadygrad.kernels import Steps
 from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.cell import Cell
+from steadygrad.matrices import Matrix
 
 State = Tensor | tuple[Tensor, ...]
+
+
+def as_tuple(state: State | None) -> tuple[Tensor, ...]:
+    if state is None:
+        return ()
+    return state if isinstance(state, tuple) else (state,)
 
 
 class Common(TypedDict, total=False):
@@ -105,6 +112,19 @@ class RecurrentLayer(nn.Module):
     def penalty(self) -> Tensor | float:
         """Regularisation that belongs to this layer; training adds it to the task's loss."""
         return sum(cell.penalty() for cell in self._cells())
+
+    def without_memory(self, state: State) -> State:
+        """The same state with nothing kept of the states before it, if the layer attends to such."""
+        if not cast(Cell, self.cells[0]).remembers:
+            return state
+        *rest, memory = as_tuple(state)
+        return (*rest, memory.new_zeros(*memory.shape[:-1], self.state_sizes[-1]))
+
+    def drop_weights(self, share: float) -> None:
+        """In training this share of the recurrent matrices' entries is zero, others in each walk."""
+        for module in self.modules():
+            if isinstance(module, Matrix):
+                module.dropout = share
 
     def flatten_parameters(self) -> None:
         """Does nothing: for code that calls it on torch.nn.GRU."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from steadygrad.kernels import Operator
 
@@ -30,6 +31,8 @@ class Matrix(nn.Module):
             for f in free
         )
         self.free = nn.ParameterList(own)
+        self.dropout = 0.0
+        """share of the entries of W that are zero in training, others each time"""
         self._remembered: tuple[Tensor, int, list[Tensor]] | None = None
 
     @property
@@ -52,7 +55,7 @@ class Matrix(nn.Module):
 
     def operator(self) -> Operator | None:
         """Rows h → rows h Wᵀ without W, where the map knows how to and that is faster."""
-        if self.size < getattr(self.map, "operator_from", math.inf):
+        if self.size < getattr(self.map, "operator_from", math.inf) or (self.training and self.dropout):
             return None
         free = self._free()
         self._check_finite(free)
@@ -66,7 +69,8 @@ class Matrix(nn.Module):
         self._check_finite(free)
         if self.training or torch.is_grad_enabled():
             self._remembered = None
-            return self._evaluate(free)
+            W = self._evaluate(free)
+            return dropout(W, self.dropout) if self.training and self.dropout else W
         if self._remembered is None or not self._still_holds(*self._remembered):
             # a tensor born in inference mode could never take part in training again
             with torch.inference_mode(False), torch.no_grad():

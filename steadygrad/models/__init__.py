@@ -1,6 +1,7 @@
-"""What a task trains: a layer and its readout, or a network that relates objects."""
+"""What a task trains: a layer and its readout, a language model, or a network that relates objects."""
 
+from steadygrad.models.language import LanguageModel
 from steadygrad.models.relational import MODELS, RelationalModel
 from steadygrad.models.sequence import SequenceModel
 
-__all__ = ["MODELS", "RelationalModel", "SequenceModel"]
+__all__ = ["MODELS", "LanguageModel", "RelationalModel", "SequenceModel"]

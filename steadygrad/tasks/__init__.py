@@ -2,8 +2,11 @@
 
 from steadygrad.tasks.adding import Adding
 from steadygrad.tasks.copy import Copy
+from steadygrad.tasks.dataset import SPLITS, BatchList, DataTask, ExampleTask, TextTask
 from steadygrad.tasks.denoise import Denoise
 from steadygrad.tasks.parenthesis import Parenthesis
+from steadygrad.tasks.pixels import PixelMNIST
+from steadygrad.tasks.ptb import CharPTB, WordPTB
 from steadygrad.tasks.relational import (
     RMTS,
     RMTS3,
@@ -17,13 +20,18 @@ from steadygrad.tasks.relational import (
     SameDifferent6,
     TransitiveComparison,
 )
-from steadygrad.tasks.task import Task
+from steadygrad.tasks.task import Batch, Task
+from steadygrad.tasks.timit import TIMIT
 
 TASKS: dict[str, type[Task]] = {
     "copy": Copy,
     "adding": Adding,
     "denoise": Denoise,
     "parenthesis": Parenthesis,
+    "pixel-mnist": PixelMNIST,
+    "char-ptb": CharPTB,
+    "word-ptb": WordPTB,
+    "timit": TIMIT,
     "same-different": SameDifferent,
     "rmts": RMTS,
     "distribution-of-n": DistributionOfN,
@@ -39,19 +47,29 @@ TASKS: dict[str, type[Task]] = {
 __all__ = [
     "RMTS",
     "RMTS3",
+    "SPLITS",
     "TASKS",
+    "TIMIT",
     "Adding",
+    "Batch",
+    "BatchList",
+    "CharPTB",
     "Comparison",
     "Copy",
+    "DataTask",
     "Denoise",
     "DistributionOfN",
+    "ExampleTask",
     "IdentityRules",
     "IdentityRules4",
     "ObjectTask",
     "Parenthesis",
+    "PixelMNIST",
     "RelationalGame",
     "SameDifferent",
     "SameDifferent6",
     "Task",
+    "TextTask",
     "TransitiveComparison",
+    "WordPTB",
 ]

@@ -2,11 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
+
+
+class Batch(NamedTuple):
+    inputs: Tensor
+    targets: Tensor
+    goes_on: bool = False
+    """whether the state of the batch before is carried into this one"""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,14 @@ class Task:
     def guessing_loss(self) -> float:
         """The expected loss of the best answer that ignores the input."""
         raise NotImplementedError
+
+    def weight(self, targets: Tensor) -> float:
+        """How much of all that is averaged a batch with these targets is."""
+        return len(targets)
+
+    def conclude(self, means: dict[str, float]) -> dict[str, float]:
+        """Loss and metrics of all batches together, with those that are no means."""
+        return means
 
     def check(self, **least: int) -> None:
         """Every field named is a whole number of at least so much."""

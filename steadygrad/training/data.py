@@ -1,13 +1,13 @@
 """The batch of an update as a function of its number: a run that goes on after a stop needs no memory of its data."""
 
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
-from steadygrad.tasks import Task
+from steadygrad.tasks import Batch, DataTask, ExampleTask, Task
 from steadygrad.training.settings import Train
 
 
@@ -17,26 +17,28 @@ def stream(seed: int, *names: str | int) -> Generator:
     return Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
-class Batch(NamedTuple):
-    inputs: Tensor
-    targets: Tensor
-    goes_on: bool
-    """whether the state of the batch before is carried into this one"""
-
-
 class Batches:
     """Training data: ``batches(step)`` for update 0, 1, …"""
 
     def __init__(self, task: Task, train: Train, seed: int) -> None:
         self.task, self.train, self.seed = task, train, seed
         self.windows = 1 if train.window is None else -(-task.steps // train.window)
+        who = type(task).__name__
         if train.window is not None and task.last_only:
-            who = type(task).__name__
             raise ValueError(f"truncated back-propagation expects targets at every step; {who} has one at the end")
+        if train.window is not None and isinstance(task, ExampleTask):
+            raise ValueError(f"{who} is trained on whole sequences and expects no window; got {train.window}")
+        if train.examples is not None and isinstance(task, DataTask):
+            raise ValueError(f"{who} is a data set and expects no number of examples; got {train.examples}")
         self.sequences = lru_cache(maxsize=1)(self._sequences)
         self.order = lru_cache(maxsize=1)(self._order)
+        self.epoch = lru_cache(maxsize=1)(self._epoch)
+        self.in_epoch = len(self.epoch(0)) if isinstance(task, DataTask) else 0
 
     def __call__(self, step: int) -> Batch:
+        if self.in_epoch:
+            epoch, place = divmod(step, self.in_epoch)
+            return self.epoch(epoch)[place]
         number, window = divmod(step, self.windows)
         inputs, targets = self.sequences(number)
         if self.train.window is not None:
@@ -49,6 +51,10 @@ class Batches:
             epoch, place = divmod(number, self.train.examples // self.train.batch)
             number = self.order(epoch)[place]
         return self.task.sample(self.train.batch, stream(self.seed, "train", number))
+
+    def _epoch(self, number: int) -> Sequence[Batch]:
+        assert isinstance(self.task, DataTask)
+        return self.task.epoch("train", self.train.batch, self.train.window, stream(self.seed, "order", number))
 
     def _order(self, epoch: int) -> list[int]:
         count = (self.train.examples or 0) // self.train.batch

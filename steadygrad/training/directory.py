@@ -183,10 +183,11 @@ def finite(value: Any) -> Any:
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """In words; more updates than before are no difference."""
+    """In words; more updates or epochs than before are no difference."""
     flat_found, flat_wanted = flat(found), flat(wanted)
-    if flat_found.get("train.steps", 0) <= flat_wanted.get("train.steps", 0):
-        flat_found["train.steps"] = flat_wanted.get("train.steps")
+    for length in ("train.steps", "train.epochs"):
+        if length in flat_found and flat_found[length] <= flat_wanted.get(length, 0):
+            flat_found[length] = flat_wanted[length]
     return [
         f"{key} {flat_found.get(key, 'not given')!r}, asked {flat_wanted.get(key, 'not given')!r}"
         for key in sorted(flat_found.keys() | flat_wanted.keys())

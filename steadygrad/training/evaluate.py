@@ -1,13 +1,14 @@
 """How good a model is on data it was not trained on."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from steadygrad.models import RelationalModel, SequenceModel
-from steadygrad.tasks import ObjectTask, Task
+from steadygrad.layers.recurrent import State
+from steadygrad.models import LanguageModel, RelationalModel, SequenceModel
+from steadygrad.tasks import Batch, BatchList, DataTask, ObjectTask, Task
 from steadygrad.training.data import stream
 from steadygrad.training.directory import BEST, LAST, RunDirectory, RunError
 from steadygrad.training.settings import Settings
@@ -25,28 +26,45 @@ def evaluate(
     seed: int = 0,
     split: str = "valid",
     batch: int = 100,
-    progress: Callable[[int], object] = lambda done: None,
+    window: int | None = None,
+    progress: Callable[[float], object] = lambda share: None,
 ) -> dict[str, float]:
-    """Loss and metrics, means over ``examples`` sequences. The same seed, split and batch are the same sequences.
+    """Loss and metrics, means over ``examples`` sequences, or over all of a data set's ``split``.
 
-    ``progress`` hears after every batch how many sequences are done.
+    The same seed, split and batch are the same sequences. ``window`` is for a text, which is read so many tokens at a
+    time. ``progress`` hears after every batch which share is done.
     """
     was_training = model.training
     model.eval()
     try:
         sums: Counter[str] = Counter()
         device = next(model.parameters()).device
-        for number, begin in enumerate(range(0, examples, batch)):
-            size = min(batch, examples - begin)
-            inputs, targets = task.sample_unseen(size, stream(seed, split, number))
+        state: State | None = None
+        batches = held_back(task, examples, seed, split, batch, window)
+        for number, (inputs, targets, goes_on) in enumerate(batches, 1):
             inputs, targets = inputs.to(device), targets.to(device)
-            outputs = model(inputs)
+            outputs, state = walk(model, inputs, state if goes_on else None)
             found = {"loss": task.loss(outputs, targets).item(), **task.metrics(outputs, targets)}
-            sums.update({key: value * size for key, value in found.items()})
-            progress(begin + size)
-        return {key: value / examples for key, value in sums.items()}
+            weight = task.weight(targets)
+            sums.update({key: value * weight for key, value in found.items()} | {"": weight})
+            progress(number / len(batches))
+        total = sums.pop("")
+        return task.conclude({key: value / total for key, value in sums.items()})
     finally:
         model.train(was_training)
+
+
+def held_back(task: Task, examples: int, seed: int, split: str, batch: int, window: int | None) -> Sequence[Batch]:
+    """What training does not get to see."""
+    if isinstance(task, DataTask):
+        return task.epoch(split, batch, window)
+    sizes = [min(batch, examples - begin) for begin in range(0, examples, batch)]
+    return BatchList(lambda i: Batch(*task.sample_unseen(sizes[i], stream(seed, split, i))), len(sizes))
+
+
+def walk(model: nn.Module, inputs: Tensor, state: State | None) -> tuple[Tensor, State | None]:
+    """Outputs, and the state a recurrent model ends in."""
+    return model.walk(inputs, state) if isinstance(model, SequenceModel | LanguageModel) else (model(inputs), None)
 
 
 def parameter_count(module: nn.Module) -> int:
@@ -55,7 +73,7 @@ def parameter_count(module: nn.Module) -> int:
 
 def load_model(
     directory: RunDirectory, settings: Settings | None = None, weights: str = "best"
-) -> tuple[SequenceModel | RelationalModel, Task, Settings]:
+) -> tuple[SequenceModel | LanguageModel | RelationalModel, Task, Settings]:
     """A run's model with its ``best`` or ``last`` weights, for its own task or for that of other ``settings``."""
     files = {"best": BEST, "last": LAST}
     if weights not in files:
@@ -88,9 +106,12 @@ def evaluate_run(
     *,
     weights: str = "best",
     examples: int = 1000,
-    progress: Callable[[int], object] = lambda done: None,
+    progress: Callable[[float], object] = lambda share: None,
 ) -> dict[str, float]:
     """A run's weights on ``settings``, which may differ from its own in the task, on sequences it has not met."""
     model, task, _ = load_model(directory, settings, weights)
-    batch = max(1, min(100, AT_ONCE // task.steps))
-    return evaluate(model, task, examples, seed=settings.seed, split="test", batch=batch, progress=progress)
+    of_data, own = isinstance(task, DataTask), settings.train
+    batch = own.evaluate_batch if of_data else max(1, min(100, AT_ONCE // task.steps))
+    return evaluate(
+        model, task, examples, seed=settings.seed, split="test", batch=batch, window=own.window, progress=progress
+    )

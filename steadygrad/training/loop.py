@@ -7,8 +7,9 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 import steadygrad
-from steadygrad.layers.recurrent import State
+from steadygrad.layers.recurrent import State, as_tuple
 from steadygrad.matrices import Matrix, NonFiniteError
-from steadygrad.models import SequenceModel
+from steadygrad.tasks import DataTask, TextTask
 from steadygrad.training.data import Batches, stream
 from steadygrad.training.directory import BEST, CHECKPOINT, LAST, METRICS, RESULT, Checkpoint, RunDirectory, RunError
-from steadygrad.training.evaluate import evaluate, parameter_count
+from steadygrad.training.evaluate import evaluate, parameter_count, walk
 from steadygrad.training.optimizers import Schedule, make_optimizer
 from steadygrad.training.settings import Settings
 
@@ -37,6 +38,9 @@ class Watch:
     def update(self, trainer: "Trainer", loss: float) -> None: ...
 
     def row(self, trainer: "Trainer", row: dict[str, Any]) -> None: ...
+
+    def evaluating(self, trainer: "Trainer", split: str, share: float) -> None:
+        """Comes with every batch of an evaluation: which share of it is done."""
 
     def end(self, trainer: "Trainer", result: dict[str, Any]) -> None: ...
 
@@ -76,8 +80,13 @@ def train(
 def is_over(result: dict[str, Any], settings: Settings) -> bool:
     """Whether there is nothing left to do. What diverged would only diverge again."""
     if result["status"] == "done":
-        return result["train"]["steps"] >= settings.train.steps
+        return length(result["train"]) >= length(asdict(settings.train))
     return result["status"] == "diverged"
+
+
+def length(train: Mapping[str, Any]) -> tuple[int, int]:
+    """In epochs if it is in epochs, else in updates."""
+    return (train.get("epochs") or 0, 0 if train.get("epochs") else train["steps"])
 
 
 class Trainer:
@@ -88,8 +97,8 @@ class Trainer:
     ) -> None:
         self.settings, self.directory, self.watches = settings, directory, watches
         self.device = usable(device)
-        self.options = settings.train
         self.task = settings.build_task()
+        self.options = settings.in_updates(self.task)
         torch.manual_seed(stream(settings.seed, "model").initial_seed())
         self.model = settings.build_model(self.task).to(self.device)
         self.optimizer = make_optimizer(self.model, self.options)
@@ -149,6 +158,8 @@ class Trainer:
                 self.directory.save_weights(BEST, self.best_weights)
                 self.directory.save_weights(LAST, self.model.state_dict())
             result = self.result(status, why)
+            if status == "done" and (test := self.test()) is not None:
+                result["test"] = test
             self.directory.write_result(result)
         for watch in self.watches:
             watch.end(self, result)
@@ -166,7 +177,8 @@ class Trainer:
         for watch in self.watches:
             watch.update(self, loss)
         if logs:
-            self.log({"step": self.step, "split": "train", "loss": loss, **metrics, "gradient_norm": norm})
+            found = self.task.conclude({"loss": loss, **metrics})
+            self.log({"step": self.step, "split": "train", **found, "gradient_norm": norm})
         if self.step % self.options.evaluate_every == 0 or self.step == self.options.steps:
             self.evaluate()
 
@@ -187,17 +199,16 @@ class Trainer:
         return value, self.metrics(outputs, targets) if logs else {}
 
     def outputs(self, inputs: Tensor, goes_on: bool) -> Tensor:
-        if not isinstance(self.model, SequenceModel):  # it has no state to carry
-            return self.model(inputs)
-        outputs, state = self.model.walk(inputs, self.state if goes_on else None)
-        if self.options.window is not None:
+        outputs, state = walk(self.model, inputs, self.state if goes_on else None)
+        if self.options.window is not None and state is not None:
             self.state = detached(state)
         return outputs
 
     @torch.no_grad()
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Of the training batch; a window of it may not have what they measure."""
-        return self.task.metrics(outputs, targets) if self.options.window is None else {}
+        """Of the training batch; a window of it may not have what they measure, if it is not one of a text."""
+        whole = self.options.window is None or isinstance(self.task, TextTask)
+        return self.task.metrics(outputs, targets) if whole else {}
 
     def gradient_norm(self, wanted: bool) -> float | None:
         if self.options.clip is not None:
@@ -212,9 +223,8 @@ class Trainer:
         return f"at update {step or self.step} {what}{before}; {advice}"
 
     def evaluate(self) -> None:
-        examples, batch = self.options.evaluate_examples, self.options.evaluate_batch
         try:
-            found = evaluate(self.model, self.task, examples, seed=self.settings.seed, batch=batch)
+            found = self.evaluated("valid")
         except NonFiniteError as error:
             raise DivergedError(self.story(f"a parameter is no longer finite ({error})")) from error
         row = {"step": self.step, "split": "valid", **found, **readings(self.model)}
@@ -230,6 +240,35 @@ class Trainer:
             self.step % self.options.evaluate_every == 0
         ):  # not the one that only marks the end: there may be more to come
             self.schedule.after_evaluation(improved)
+
+    def evaluated(self, split: str) -> dict[str, float]:
+        options = self.options
+
+        def progress(share: float) -> None:
+            for watch in self.watches:
+                watch.evaluating(self, split, share)
+
+        return evaluate(
+            self.model,
+            self.task,
+            options.evaluate_examples,
+            seed=self.settings.seed,
+            split=split,
+            batch=options.evaluate_batch,
+            window=options.window,
+            progress=progress,
+        )
+
+    def test(self) -> dict[str, float] | None:
+        """Of the best weights, on what a data set has for this; the run ends with it."""
+        if not isinstance(self.task, DataTask):
+            return None
+        last = self.weights()
+        self.model.load_state_dict(self.best_weights)
+        try:
+            return self.evaluated("test")
+        finally:
+            self.model.load_state_dict(last)
 
     def solved(self) -> bool:
         goal, score = self.options.stop_at, (self.final or {}).get(self.task.score)
@@ -344,12 +383,6 @@ def readings(model: nn.Module) -> dict[str, float]:
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-
-
-def as_tuple(state: State | None) -> tuple[Tensor, ...]:
-    if state is None:
-        return ()
-    return state if isinstance(state, tuple) else (state,)
 
 
 def detached(state: State) -> State:

@@ -40,6 +40,9 @@ class ShowProgress(Watch):
         self.loss = loss
         self.show(trainer.step, trainer.options.steps, lambda: self.words(trainer))
 
+    def evaluating(self, trainer: Trainer, split: str, share: float) -> None:
+        self.show(trainer.step, trainer.options.steps, lambda: f"{self.words(trainer)}  {split} {share:.0%}")
+
     def tested(self, what: str, done: int, total: int) -> None:
         if not done:
             self.start(done, total)
@@ -89,7 +92,7 @@ class ShowProgress(Watch):
         parts = [] if self.loss is None else [f"loss {self.loss:.3g}"]
         if score in self.found and score != "loss":
             parts.append(f"{score} {self.found[score]:.4g}")
-        return "  ".join([*parts, f"{self.rate(trainer.step):.0f} updates/s"])
+        return "  ".join([*parts, f"{rounded(self.rate(trainer.step))} updates/s"])
 
 
 class TensorBoard(Watch):
@@ -114,6 +117,10 @@ class TensorBoard(Watch):
     def close(self) -> None:
         if self.writer is not None:
             self.writer.close()
+
+
+def rounded(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def duration(seconds: float) -> str:

@@ -12,9 +12,9 @@ from torch import nn
 
 from steadygrad.layers import LAYERS, RecurrentLayer
 from steadygrad.layers.recurrent import Common
-from steadygrad.models import MODELS, RelationalModel, SequenceModel
+from steadygrad.models import MODELS, LanguageModel, RelationalModel, SequenceModel
 from steadygrad.models.relational import FEATURES, Recurrent
-from steadygrad.tasks import TASKS, ObjectTask, Task
+from steadygrad.tasks import TASKS, DataTask, ObjectTask, Task, TextTask
 
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop-tf", "sgd")
 LARGEST = 1e30  # float32 ends soon after
@@ -22,6 +22,7 @@ SCHEDULES = ("constant", "step", "plateau")
 NOT_FOR_LAYERS = {"self", "input_size", "batch_first", "device", "dtype", "common", "input_init", "bias_init"}
 
 Record = TypeVar("Record")
+Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Train:
 
     steps: int = 2000
     """updates"""
+    epochs: int | None = None
+    """passes through a data set, instead of ``steps``, with an evaluation after each instead of ``evaluate_every``"""
     batch: int = 50
     optimizer: str = "adam"
     """adam, rmsprop, rmsprop-tf (TensorFlow 1's: the mean square starts at one, ε stands under the root) or sgd"""
@@ -65,7 +68,7 @@ class Train:
         at_least(
             self, "Train", 1, "steps", "batch", "evaluate_every", "evaluate_examples", "evaluate_batch", "log_every"
         )
-        at_least(self, "Train", 1, "lr_every", "examples", "window")
+        at_least(self, "Train", 1, "lr_every", "examples", "window", "epochs")
         positive(self, "Train", "lr", "lr_constrained", "clip", "max_loss", "lr_factor")
         for name in ("weight_decay", "decay_transients"):
             if not 0 <= getattr(self, name) < math.inf:
@@ -83,6 +86,7 @@ class Settings:
     """``layer`` and ``task`` are tables {"name": …, options}.
 
     For a task of objects ``layer`` names a relational network, or a layer that looks at the objects one after another.
+    Options of what stands around a layer there, or in a language model for a text, are options of ``layer`` too.
     """
 
     layer: dict[str, Any]
@@ -94,24 +98,45 @@ class Settings:
         name = named("task", self.task, TASKS)
         return build(TASKS[name], {k: v for k, v in self.task.items() if k != "name"}, f"task {name}")
 
-    def build_model(self, task: Task) -> SequenceModel | RelationalModel:
+    def build_model(self, task: Task) -> SequenceModel | LanguageModel | RelationalModel:
         """Built from the global random numbers: seed them first."""
-        if not isinstance(task, ObjectTask):
-            return SequenceModel(self.build_layer(task.input_size), task.output_size, last_only=task.last_only)
         name, given = self.network(), self.given_options()
-        who, problem = f"layer {name}", (task.objects, task.image_size, task.channels, task.output_size, task.segments)
-        if name in MODELS:
-            return construct(who, MODELS[name], problem, given, keyword_options(MODELS[name]))
+        who = f"layer {name}"
         refuse_unknown(who, given, self.known_options())
-        around = keyword_options(Recurrent)
-        layer = replace(self, layer={k: v for k, v in self.layer.items() if k not in around}).build_layer(FEATURES)
-        return construct(who, Recurrent, (layer, *problem), {k: v for k, v in given.items() if k in around}, around)
+        if isinstance(task, ObjectTask):
+            problem = (task.objects, task.image_size, task.channels, task.output_size, task.segments)
+            if name in MODELS:
+                return construct(who, MODELS[name], problem, given, keyword_options(MODELS[name]))
+            return self.build_around(Recurrent, (self.build_layer(FEATURES), *problem))
+        if isinstance(task, TextTask):
+            return self.build_around(LanguageModel, (self.build_layer, task.output_size))
+        return SequenceModel(self.build_layer(task.input_size), task.output_size, last_only=task.last_only)
 
-    def build_layer(self, input_size: int) -> RecurrentLayer:
+    def build_around(self, model: type[Model], positional: Sequence[Any]) -> Model:
+        """A model around a layer, with its own of the options."""
+        around = keyword_options(model)
+        own = {key: value for key, value in self.given_options().items() if key in around}
+        return construct(f"layer {self.network()}", model, positional, own, around)
+
+    def build_layer(self, input_size: int, hidden_size: int | None = None) -> RecurrentLayer:
+        """The layer for so many features a step, with ``hidden_size`` units if that is not None."""
         name = named("layer", self.layer, LAYERS)
-        return construct(
-            f"layer {name}", LAYERS[name], (input_size,), self.given_options(), layer_options(LAYERS[name])
-        )
+        around = keyword_options(outside) if (outside := surroundings(self.task["name"])) else {}
+        given = {key: value for key, value in self.given_options().items() if key not in around}
+        if hidden_size is not None:
+            if "hidden_size" in given:
+                raise ValueError(f"layer {name} expects either hidden_size or sizes; got both")
+            given |= {"hidden_size": hidden_size}
+        return construct(f"layer {name}", LAYERS[name], (input_size,), given, layer_options(LAYERS[name]))
+
+    def in_updates(self, task: Task) -> Train:
+        """How it is trained, with epochs counted in updates."""
+        if self.train.epochs is None:
+            return self.train
+        if not isinstance(task, DataTask):
+            raise ValueError(f"epochs are for a task with a data set; {self.task['name']} has none")
+        updates = len(task.epoch("train", self.train.batch, self.train.window))
+        return replace(self.train, steps=self.train.epochs * updates, evaluate_every=updates)
 
     def network(self) -> str:
         """The name in ``layer``, if the task can take it."""
@@ -122,12 +147,10 @@ class Settings:
 
     def known_options(self) -> dict[str, Any]:
         """What ``layer`` may say besides the name, as `inspect.Parameter`s."""
-        name = self.network()
-        if not is_of_objects(self.task["name"]):
-            return layer_options(LAYERS[name])
-        if name in MODELS:
+        name, outside = self.network(), surroundings(self.task["name"])
+        if is_of_objects(self.task["name"]) and name in MODELS:
             return keyword_options(MODELS[name])
-        return layer_options(LAYERS[name]) | keyword_options(Recurrent)
+        return layer_options(LAYERS[name]) | (keyword_options(outside) if outside else {})
 
     def resolved(self) -> dict[str, Any]:
         """With every default written out; what is None is left out, as TOML has no word for it."""
@@ -169,6 +192,13 @@ def named(kind: str, table: Mapping[str, Any], registry: Mapping[str, Any]) -> s
 
 def is_of_objects(task: str) -> bool:
     return issubclass(TASKS[task], ObjectTask)
+
+
+def surroundings(task: str) -> type[nn.Module] | None:
+    """What stands around a layer, if it has options of its own."""
+    if is_of_objects(task):
+        return Recurrent
+    return LanguageModel if issubclass(TASKS[task], TextTask) else None
 
 
 def networks(task: str) -> dict[str, type[nn.Module]]:

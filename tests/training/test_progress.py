@@ -31,8 +31,10 @@ def test_a_plain_output_gets_a_line_now_and_then(tmp_path, tiny, monkeypatch):
     assert console.file.getvalue() == ""
     monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
     train(tiny(), tmp_path / "run", watches=[ShowProgress("gru copy", console)])
-    lines = console.file.getvalue().splitlines()
+    spoken = console.file.getvalue().splitlines()
+    lines = [line for line in spoken if "  valid " not in line]
     assert len(lines) == 30
+    assert [line.split("  valid ")[1][:4] for line in spoken if line not in lines] == ["100%"] * 3
     assert lines[0].startswith("gru copy: 1/30  loss 2.")
     assert "accuracy" not in lines[8]  # not evaluated yet
     assert "  accuracy 0" in lines[-1]

@@ -48,7 +48,10 @@ def build(given):
     ("tables", "words"),
     [
         ({"sed": 1}, r"^mine.toml: unknown key 'sed'; known: layer, task, train, seed$"),
-        ({"train": {"learning_rate": 1}}, r"^mine.toml, train: unknown key 'learning_rate'; known: steps, batch, "),
+        (
+            {"train": {"learning_rate": 1}},
+            r"^mine.toml, train: unknown key 'learning_rate'; known: steps, epochs, batch, ",
+        ),
         ({"task": {"T": 3, "u": 4}}, r"^task copy: unknown key 'T', 'u'; known: delay, length, symbols, recall$"),
         ({"layer": {"hidden": 3}}, r"^layer lstm: unknown key 'hidden'; known: hidden_size, num_layers, "),
     ],

@@ -1,0 +1,135 @@
+"""How many characters a second a language model is trained on, beside torch.nn.RNN and torch.nn.LSTM.
+
+    python benchmarks/language.py                         nnRNN, expRNN, NC-GRU at 1024 units: about five minutes
+    python benchmarks/language.py --layers nnrnn,lstm --hidden 512 --batch 32 --window 100
+    python benchmarks/language.py --json language.json
+
+An update is all of it: embedding (200), the layer from a carried state, readout (50 symbols), loss, gradients, RMSprop.
+The recurrent matrix is made anew in every update, as training does. All are timed in turns within one run.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.timing import Contender, interleave
+from steadygrad.layers import LAYERS
+from steadygrad.layers.recurrent import as_tuple
+from steadygrad.models import LanguageModel
+from steadygrad.report.tables import markdown
+
+SYMBOLS, EMBEDDING = 50, 200
+TORCH = {"torch.nn.RNN": nn.RNN, "torch.nn.LSTM": nn.LSTM}
+BOUNDS = {"torch.nn.RNN": 1.1, "torch.nn.LSTM": 2.5}
+"""how many times as fast nnRNN has to be, at 1024 units, 128 rows, 150 steps"""
+HEADER = ["layer", "characters/s", "update, ms", "/ nn.RNN", "/ nn.LSTM"]
+
+
+class TorchLanguageModel(nn.Module):
+    """The same as LanguageModel around a layer of torch's."""
+
+    def __init__(self, make: type[nn.Module], hidden: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(SYMBOLS, EMBEDDING)
+        self.layer = make(EMBEDDING, hidden)
+        self.readout = nn.Linear(hidden, SYMBOLS)
+
+    def walk(self, tokens: Tensor, state: object) -> tuple[Tensor, object]:
+        hidden, state = self.layer(self.embedding(tokens.t()), state)
+        return self.readout(hidden).transpose(0, 1), state
+
+    def penalty(self) -> float:
+        return 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", default="nnrnn,exprnn,ncgru", help="of steadygrad's (default nnrnn,exprnn,ncgru)")
+    parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--window", type=int, default=150)
+    parser.add_argument("--seconds", type=float, default=240.0, help="for all together (default 240)")
+    parser.add_argument("--threads", type=int, help="default: as many as torch takes")
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    names = options.layers.split(",")
+    if unknown := [name for name in names if name not in LAYERS]:
+        parser.error(f"no layer {', '.join(unknown)}; known: {', '.join(LAYERS)}")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    result = measured(names, options.hidden, options.batch, options.window, options.seconds)
+    print(markdown(HEADER, lines(result)))
+    for peer, holds in result["holds"].items():
+        print(f"nnRNN at least {BOUNDS[peer]} times as fast as {peer}; holds: {holds}")
+    if options.json:
+        Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
+
+
+def measured(names: list[str], hidden: int, batch: int, window: int, seconds: float) -> dict:
+    models: dict[str, Callable[[], nn.Module]] = {
+        **{name: lambda name=name: LanguageModel(LAYERS[name], SYMBOLS, sizes=[hidden]) for name in names},
+        **{name: lambda make=make: TorchLanguageModel(make, hidden) for name, make in TORCH.items()},
+    }
+    contenders = [Contender(name, update(make, batch, window)) for name, make in models.items()]
+    timings = interleave(contenders, seconds=seconds)
+    rows = []
+    for name in models:
+        took = timings.spread(name).median
+        faster = {peer: timings.ratio(peer, name).as_dict() for peer in TORCH}
+        rows.append({"layer": name, "ms": 1e3 * took, "characters_per_second": batch * window / took, "faster": faster})
+    own = next((row["faster"] for row in rows if row["layer"] == "nnrnn"), {})
+    return {
+        "hidden": hidden,
+        "batch": batch,
+        "window": window,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "bounds": BOUNDS,
+        "holds": {peer: ratio["median"] >= BOUNDS[peer] for peer, ratio in own.items()},
+        "rows": rows,
+    }
+
+
+def lines(result: dict) -> list[list[str]]:
+    return [
+        [
+            row["layer"],
+            f"{row['characters_per_second']:,.0f}",
+            f"{row['ms']:.0f}",
+            *(f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" for ratio in row["faster"].values()),
+        ]
+        for row in result["rows"]
+    ]
+
+
+def update(make: Callable[[], nn.Module], batch: int, window: int) -> Callable[[], None]:
+    """One update after another on the same window, the state carried on."""
+    torch.manual_seed(0)
+    model = make()
+    tokens = torch.randint(SYMBOLS, (batch, window + 1))
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-4)
+    state = None
+
+    def run() -> None:
+        nonlocal state
+        optimizer.zero_grad()
+        logits, end = model.walk(tokens[:, :-1], state)
+        (F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()) + model.penalty()).backward()
+        optimizer.step()
+        parts = tuple(part.detach() for part in as_tuple(end))
+        state = parts if len(parts) > 1 else parts[0]
+
+    return run
+
+
+if __name__ == "__main__":
+    main()

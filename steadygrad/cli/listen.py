@@ -1,0 +1,63 @@
+"""Hear what a run on timit predicts, and how good it sounds.
+
+steadygrad listen runs/lstm-timit-0                           numbers, and three sentences in RUN/listen
+steadygrad listen RUN -o sounds --files 10                    more of them, elsewhere
+
+Each sentence is rebuilt from the magnitudes that the network predicts, frame by frame, with the phases of the original:
+original.wav and predicted.wav. SegSNR in dB, STOI (0 to 1) and PESQ (1 to 4.5) are means over all test sentences;
+mse in dB² is over all frames. STOI and PESQ need pip install steadygrad[speech].
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from steadygrad.cli.common import add_threads, dotted, say, set_threads, show_table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_directory", metavar="RUN", help="a run's directory")
+    parser.add_argument("-o", "--output", metavar="DIR", help="for the sound (default: RUN/listen)")
+    parser.add_argument("--files", type=int, default=3, metavar="N", help="sentences to write (default 3)")
+    parser.add_argument("--weights", choices=("best", "last"), default="best")
+    parser.add_argument("--json", action="store_true", help="the numbers of every sentence as one JSON object")
+    add_threads(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    dotted(options.rest, ())
+    from steadygrad.experiments.listen import listen, missing_scores
+    from steadygrad.training import RunDirectory, ShowProgress, finite
+
+    set_threads(options)
+    if options.files < 0:
+        raise ValueError(f"--files expects at least 0; got {options.files}")
+    directory = RunDirectory(options.run_directory)
+    out = Path(options.output or directory.file("listen"))
+    show = ShowProgress("listen")
+    try:
+        found = listen(
+            directory,
+            out,
+            files=options.files,
+            weights=options.weights,
+            progress=lambda done, total: show.tested("of sentences", done, total),
+        )
+    finally:
+        show.close()
+    if missing := missing_scores():
+        print(f"without {' and '.join(missing)}: pip install steadygrad[speech]", file=sys.stderr)
+    if options.json:
+        print(json.dumps(finite(found)))
+        return 0
+    sentences = found.pop("sentences")
+    written = sentences[: options.files]
+    rows = [*written, {"sentence": f"all {len(sentences)}", **found}]
+    columns = list(found)
+    cells = [[row["sentence"], *(f"{row[key]:.4g}" if key in row else "" for key in columns)] for row in rows]
+    settings = directory.settings()
+    show_table(f"{settings.layer['name']} on timit, test sentences, {options.weights} weights", ["", *columns], cells)
+    if written:
+        say(f"original.wav and predicted.wav of {len(written)} in {out}")
+    return 0

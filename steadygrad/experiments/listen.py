@@ -1,0 +1,86 @@
+"""What a network that was trained on speech has to say: its predictions as sound, and how good they sound."""
+
+import math
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.tasks import TIMIT, speech
+from steadygrad.training import RunDirectory, load_model
+from steadygrad.training.directory import write_whole
+
+SCORES: dict[str, Callable[[Tensor, Tensor], float]] = {
+    "segsnr": speech.segmental_snr,
+    "stoi": speech.stoi,
+    "pesq": speech.pesq,
+}
+"""of an original and what is made of its predicted magnitudes with its own phases"""
+
+
+@torch.no_grad()
+def listen(
+    directory: RunDirectory,
+    out: Path,
+    *,
+    files: int = 3,
+    weights: str = "best",
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> dict[str, Any]:
+    """A run's predictions of all test sentences, the first ``files`` of them as sound in ``out``.
+
+    Returns ``sentences`` with the numbers of each, and their means: ``mse`` in dB² over all frames, the others over
+    sentences. ``padded_mse`` is the same error as the papers count it, with a zero for every frame that a sentence is
+    shorter than the longest. Scores whose package is not installed are left out. ``progress`` hears how many time
+    steps of how many are done.
+    """
+    model, task, settings = load_model(directory, weights=weights)
+    if not isinstance(task, TIMIT):
+        raise ValueError(f"listen expects a run on timit; {directory} was trained on {settings.task['name']}")
+    model.eval()
+    scores = {name: score for name, score in SCORES.items() if name not in missing_scores()}
+    recordings, frames = task.part("test")
+    sizes = [len(sentence) - 1 for sentence in frames]
+    rows: list[dict[str, Any]] = []
+    for number, recording in enumerate(recordings):
+        progress(sum(sizes[:number]), sum(sizes))
+        original = speech.read_speech("listen", recording.path)
+        predicted, mse = prediction(model, task, number, original)
+        if not predicted.isfinite().all():
+            raise ValueError(f"listen expects numbers; the {weights} weights of {directory} predict what is none")
+        found = {name: score(original, predicted) for name, score in scores.items()}
+        rows.append({"sentence": recording.name, "mse": mse, **found})
+        if number < files:
+            write(out / recording.name, original, predicted)
+    squares = sum(row["mse"] * size for row, size in zip(rows, sizes, strict=True))
+    means = {name: mean([row[name] for row in rows]) for name in scores}
+    padded = squares / (len(sizes) * max(sizes))
+    return {"mse": squares / sum(sizes), **means, "padded_mse": padded, "sentences": rows}
+
+
+def missing_scores() -> list[str]:
+    return [score for score, package in speech.PACKAGES.items() if find_spec(package) is None]
+
+
+def prediction(model: nn.Module, task: TIMIT, number: int, original: Tensor) -> tuple[Tensor, float]:
+    """A test sentence as sound, each frame as predicted from those before, and the mean squared error in dB²."""
+    inputs, targets = task.take("test", torch.tensor([number]))
+    outputs = model(inputs)
+    first = speech.log_magnitude(speech.stft(original))[:1]  # silence, which nobody has to predict
+    decibels = torch.cat([first, task.decibels(outputs[0]).to(first)])
+    return speech.rebuild(decibels, original), task.metrics(outputs, targets)["mse"]
+
+
+def write(folder: Path, original: Tensor, predicted: Tensor) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, signal in (("original", original), ("predicted", predicted)):
+        write_whole(folder / f"{name}.wav", speech.wav_file(signal))
+
+
+def mean(values: list[float]) -> float:
+    """Of those that are numbers: too short a sentence has no STOI."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

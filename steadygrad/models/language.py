@@ -1,0 +1,157 @@
+"""A language model: what comes next, from an embedding, a stack of recurrent layers and a readout."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, cast
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from steadygrad.layers import RecurrentLayer
+from steadygrad.layers.recurrent import State, as_tuple
+
+Make = Callable[[int, Any], RecurrentLayer]
+
+
+class LanguageModel(nn.Module):
+    """p(x_{t+1} | x_1 … x_t) = softmax(C h_t + c),  h = L_k(… L_1(E x)).
+
+    tokens (batch, time) → logits (batch, time, vocabulary). ``make`` is called with the features that come in and the
+    units of each layer, so a class will do: `LanguageModel(NCGRU, 50, sizes=[430, 1000, 430])`.
+
+    ``sizes``           units layer by layer; without it one layer, made with None for units
+    ``tied``            C is E, which needs as many units in the last layer as the embedding has features
+    ``word_dropout``    share of the vocabulary that is not seen in an update
+    ``input_dropout``, ``layer_dropout``, ``output_dropout``   of features before, between and behind the layers: the
+                        same ones at all steps of a window (Gal and Ghahramani, 2016)
+    ``weight_dropout``  of entries of the recurrent matrices (Merity et al., 2018); these are then no longer orthogonal
+    """
+
+    def __init__(
+        self,
+        make: Make,
+        vocabulary: int,
+        *,
+        embedding_size: int = 200,
+        sizes: Sequence[int] | None = None,
+        tied: bool = False,
+        word_dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        layer_dropout: float = 0.0,
+        output_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        shares = {
+            "word_dropout": word_dropout,
+            "input_dropout": input_dropout,
+            "layer_dropout": layer_dropout,
+            "output_dropout": output_dropout,
+            "weight_dropout": weight_dropout,
+        }
+        for name, share in shares.items():
+            if not 0 <= share < 1:
+                raise ValueError(f"LanguageModel expects {name} of at least 0 and below 1; got {share!r}")
+        for name, count in (("vocabulary", vocabulary), ("embedding_size", embedding_size)):
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise ValueError(f"LanguageModel expects {name} to be a whole number of at least 1; got {count!r}")
+        if sizes is not None and (not isinstance(sizes, list | tuple) or not sizes):
+            raise ValueError(f"LanguageModel expects sizes to be a list of units, one a layer; got {sizes!r}")
+        self.word_dropout, self.input_dropout = word_dropout, input_dropout
+        self.layer_dropout, self.output_dropout = layer_dropout, output_dropout
+        self.embedding = nn.Embedding(vocabulary, embedding_size)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        layers: list[RecurrentLayer] = []
+        for units in sizes or [None]:
+            layers.append(make(layers[-1].output_size if layers else embedding_size, units))
+        for layer in layers:
+            if layer.batch_first or layer.bidirectional:
+                raise ValueError("LanguageModel expects layers that take time first and one direction; got another")
+            layer.drop_weights(weight_dropout)
+        self.layers = nn.ModuleList(layers)
+        self.readout = nn.Linear(layers[-1].output_size, vocabulary)
+        nn.init.xavier_normal_(self.readout.weight)
+        nn.init.zeros_(self.readout.bias)
+        if tied:
+            if layers[-1].output_size != embedding_size:
+                raise ValueError(
+                    f"LanguageModel with tied weights expects {embedding_size} features of the last layer, as the "
+                    f"embedding has; got {layers[-1].output_size}"
+                )
+            self.readout.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.walk(tokens)[0]
+
+    def walk(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """The same from a given state on, with the state it ends in: those of all layers in a row.
+
+        A memory of past states is not carried on: the next window starts with an empty one.
+        """
+        x = self.drop(self.embed(tokens.t()), self.input_dropout)
+        given = iter(as_tuple(state))
+        ends: list[Tensor] = []
+        for level, layer in enumerate(self.stack()):
+            if level:
+                x = self.drop(x, self.layer_dropout)
+            own = tuple(islice(given, len(layer.state_sizes)))
+            x, end = layer(x, (own if len(own) > 1 else own[0]) if own else None)
+            ends += as_tuple(layer.without_memory(end))
+        logits = self.readout(self.drop(x, self.output_dropout)).transpose(0, 1)
+        return logits, ends[0] if len(ends) == 1 else tuple(ends)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """E x, without the words that this update does not see."""
+        table = self.embedding.weight
+        if self.training and self.word_dropout:
+            table = F.dropout(table.new_ones(len(table), 1), self.word_dropout) * table
+        return F.embedding(tokens, table)
+
+    def drop(self, x: Tensor, share: float) -> Tensor:
+        """x (time, batch, features) without some features, the same ones at all times."""
+        if not self.training or not share:
+            return x
+        return x * F.dropout(x.new_ones(1, *x.shape[1:]), share)
+
+    def generate(self, tokens: Tensor, temperature: float = 1.0, generator: Generator | None = None) -> "Tokens":
+        """What may follow ``tokens`` (time,), without end: take as many as you want."""
+        return Tokens(self, tokens, temperature, generator)
+
+    def penalty(self) -> Tensor | float:
+        return sum(layer.penalty() for layer in self.stack())
+
+    def stack(self) -> Iterator[RecurrentLayer]:
+        return cast(Iterator[RecurrentLayer], iter(self.layers))
+
+
+class Tokens:
+    """Tokens that a model makes up, one after another, for as long as they are asked for."""
+
+    def __init__(self, model: LanguageModel, tokens: Tensor, temperature: float, generator: Generator | None) -> None:
+        if tokens.dim() != 1 or not len(tokens):
+            raise ValueError(f"generate expects at least one token to go on from; got shape {tuple(tokens.shape)}")
+        if not temperature >= 0:
+            raise ValueError(f"generate expects a temperature of at least 0; got {temperature!r}")
+        self.model, self.temperature, self.generator = model, temperature, generator
+        self.next: Tensor = tokens.unsqueeze(0)
+        self.state: State | None = None
+
+    def __iter__(self) -> "Tokens":
+        return self
+
+    @torch.no_grad()
+    def __next__(self) -> int:
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            logits, self.state = self.model.walk(self.next, self.state)
+        finally:
+            self.model.train(was_training)
+        last = logits[0, -1]
+        if self.temperature == 0:
+            chosen = last.argmax()
+        else:
+            chosen = torch.multinomial((last / self.temperature).softmax(0), 1, generator=self.generator)[0]
+        self.next = chosen.view(1, 1)
+        return int(chosen)

@@ -1,0 +1,121 @@
+"""Images read pixel by pixel, and what they show: MNIST and Fashion-MNIST."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from steadygrad.tasks.data import DataSet
+from steadygrad.tasks.dataset import ExampleTask
+from steadygrad.tasks.task import accuracy, cross_entropy
+
+PIXELS, CLASSES, TRAINING, TESTS = 28 * 28, 10, 60_000, 10_000
+MNIST = DataSet(
+    "mnist",
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    {
+        "train-images-idx3-ubyte.gz": ("ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",),
+        "train-labels-idx1-ubyte.gz": ("65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",),
+        "t10k-images-idx3-ubyte.gz": ("0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",),
+        "t10k-labels-idx1-ubyte.gz": ("ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",),
+    },
+)
+FASHION = DataSet(
+    "fashion-mnist",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    {
+        "train-images-idx3-ubyte.gz": ("08dc20ab1689590a0bcd66e874647b6ee8464e2d501b5a3f1f78831db19a3fdc",),
+        "train-labels-idx1-ubyte.gz": ("b0197879cbda89f3dc7b894f9fd52b858e68ea4182b6947c9d8c2b67e5f18dcc",),
+        "t10k-images-idx3-ubyte.gz": ("78dcbbfb5a27efaf1b6c1d616caca68560be8766c5bffcb2791df9273a534229",),
+        "t10k-labels-idx1-ubyte.gz": ("42bd18137a62d5998cdeae52bf3a0676ac6b706f5cf8439b47bb5b151ae3dccf",),
+    },
+)
+
+
+@dataclass(frozen=True)
+class PixelMNIST(ExampleTask):
+    """Which of ten things an image of 784 pixels shows, one pixel a step, in [0, 1].
+
+    input   0 0 … 0.5 1 1 0.2 … 0 0
+    target  the digit
+
+    ``permuted``  the pixels in one fixed order of chance, that of numpy.random.RandomState(permutation_seed)
+    ``fashion``   clothes instead of digits
+    ``held_back`` so many of the 60,000 training images, the last ones, are for validation
+    """
+
+    permuted: bool = True
+    permutation_seed: int = 1234
+    fashion: bool = False
+    held_back: int = 10_000
+
+    last_only: ClassVar[bool] = True
+    score: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+    training: ClassVar[Mapping[str, Any]] = {"epochs": 15, "batch": 100, "evaluate_batch": 500}
+
+    def __post_init__(self) -> None:
+        self.check_flags("permuted", "fashion")
+        self.check(permutation_seed=0, held_back=1)
+        if self.held_back >= TRAINING:
+            raise ValueError(f"PixelMNIST expects held_back below {TRAINING}; got {self.held_back}")
+
+    @property
+    def input_size(self) -> int:
+        return 1
+
+    @property
+    def output_size(self) -> int:
+        return CLASSES
+
+    @property
+    def steps(self) -> int:
+        return PIXELS
+
+    @property
+    def training_steps(self) -> int:
+        return self.count("train") * PIXELS
+
+    def count(self, split: str) -> int:
+        return {"train": TRAINING - self.held_back, "valid": self.held_back, "test": TESTS}[split]
+
+    def take(self, split: str, which: Tensor) -> tuple[Tensor, Tensor]:
+        images, labels = images_and_labels(self.fashion, split == "test")
+        which = which + self.count("train") if split == "valid" else which
+        pixels = images[which].float() / 255
+        pixels = pixels[:, order(self.permutation_seed)] if self.permuted else pixels
+        return pixels.unsqueeze(2), labels[which]
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(outputs, targets)
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        return {"accuracy": accuracy(outputs, targets)}
+
+    @property
+    def guessing_loss(self) -> float:
+        """The ten are equally frequent, but for a hundredth."""
+        return math.log(CLASSES)
+
+
+@cache
+def order(seed: int) -> Tensor:
+    return torch.from_numpy(np.random.RandomState(seed).permutation(PIXELS))
+
+
+@cache
+def images_and_labels(fashion: bool, test: bool) -> tuple[Tensor, Tensor]:
+    """Pixels (images, 784) from 0 to 255, and what they show (images,)."""
+    data, part = FASHION if fashion else MNIST, "t10k" if test else "train"
+    images = data.read("PixelMNIST", f"{part}-images-idx3-ubyte.gz")
+    labels = data.read("PixelMNIST", f"{part}-labels-idx1-ubyte.gz")
+    return idx(images, 16).view(-1, PIXELS), idx(labels, 8).long()
+
+
+def idx(content: bytes, header: int) -> Tensor:
+    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header).copy())

@@ -1,0 +1,169 @@
+"""The Penn Treebank in Mikolov's form, by characters and by words."""
+
+import hashlib
+import math
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from steadygrad.tasks.data import DataSet, cache_folder
+from steadygrad.tasks.dataset import SPLITS, TextTask
+from steadygrad.tasks.task import accuracy, cross_entropy
+
+END = "<eos>"
+"""stands at the end of every line"""
+SPACE = "_"
+PTB = DataSet(
+    "ptb",
+    "https://www.fit.vut.cz/person/imikolov/public/rnnlm/simple-examples.tgz",
+    {
+        "ptb.char.train.txt": ("e313d91425e06c4f0a8fb6e881dcce0c291f2a0e9f4dda54833069b122f91da9",),
+        "ptb.char.valid.txt": ("21661f63ec355085879458b6524644d4add5573541b4be14fb52ab2e2e995eb8",),
+        "ptb.char.test.txt": ("1ef5607ac3c463b16e38bfe7900dd3bfc91de5a96e0f21e7eab5188b465b8ebe",),
+        "ptb.train.txt": ("fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",),
+        "ptb.valid.txt": ("c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",),
+        "ptb.test.txt": ("dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",),
+    },
+)
+
+
+@dataclass(frozen=True)
+class PennTreebank(TextTask):
+    """Base class: tokens stand between spaces, and a line ends with a token of its own."""
+
+    form: ClassVar[str]
+    """of the file's name, by split"""
+
+    def tokens(self, split: str) -> Tensor:
+        return corpus(type(self).__name__, self.form).numbers[split]
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """The words or characters by their numbers, in the order in which the training text has them."""
+        return corpus(type(self).__name__, self.form).vocabulary
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(outputs, targets)
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        return {"accuracy": accuracy(outputs, targets)}
+
+    def numbered(self, tokens: Sequence[str]) -> Tensor:
+        known = {token: number for number, token in enumerate(self.vocabulary)}
+        if unknown := sorted({token for token in tokens if token not in known}):
+            raise ValueError(f"{type(self).__name__} expects text of its vocabulary; got {', '.join(unknown[:5])}")
+        return torch.tensor([known[token] for token in tokens], dtype=torch.long)
+
+
+@dataclass(frozen=True)
+class CharPTB(PennTreebank):
+    """The next character, in bits per character. 50 symbols, of which one ends a line.
+
+    input   t h e _ y e n _ r o s
+    target  h e _ y e n _ r o s e
+    """
+
+    form: ClassVar[str] = "ptb.char.{split}.txt"
+    vocabulary_size: ClassVar[int] = 50
+    sizes: ClassVar[dict[str, int]] = {"train": 5_017_482, "valid": 393_042, "test": 442_423}
+    entropy: ClassVar[float] = 3.004110
+    score: ClassVar[str] = "bpc"
+    training: ClassVar[Mapping[str, Any]] = {"epochs": 10, "batch": 128, "window": 150, "evaluate_batch": 10}
+
+    def conclude(self, means: dict[str, float]) -> dict[str, float]:
+        return means | {"bpc": means["loss"] / math.log(2)}
+
+    def encode(self, text: str) -> Tensor:
+        return self.numbered([{" ": SPACE, "\n": END}.get(character, character) for character in text])
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(
+            {SPACE: " ", END: "\n"}.get(symbol, symbol) for symbol in map(self.vocabulary.__getitem__, tokens)
+        )
+
+
+@dataclass(frozen=True)
+class WordPTB(PennTreebank):
+    """The next word, in perplexity. 10,000 words: <unk> for the rare, N for numbers, and one that ends a line.
+
+    input   the yen rose
+    target  yen rose <eos>
+    """
+
+    form: ClassVar[str] = "ptb.{split}.txt"
+    vocabulary_size: ClassVar[int] = 10_000
+    sizes: ClassVar[dict[str, int]] = {"train": 929_589, "valid": 73_760, "test": 82_430}
+    entropy: ClassVar[float] = 6.529332
+    score: ClassVar[str] = "perplexity"
+    training: ClassVar[Mapping[str, Any]] = {"epochs": 10, "batch": 20, "window": 70, "evaluate_batch": 10}
+
+    def conclude(self, means: dict[str, float]) -> dict[str, float]:
+        return means | {"perplexity": math.exp(min(means["loss"], 700.0))}
+
+    def encode(self, text: str) -> Tensor:
+        return self.numbered(text.replace("\n", f" {END} ").split())
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        words = [self.vocabulary[token] for token in tokens]
+        return "".join("\n" if word == END else f"{word} " for word in words)
+
+
+class Corpus(NamedTuple):
+    vocabulary: list[str]
+    numbers: dict[str, Tensor]
+    """tokens by split"""
+
+
+@cache
+def corpus(who: str, form: str) -> Corpus:
+    """All of it, as numbers; they are kept in the cache, as it takes a second to make them."""
+    raw = {split: PTB.read(who, form.format(split=split)) for split in SPLITS}
+    digest = hashlib.sha256(b"".join(raw.values())).hexdigest()
+    path = cache_folder() / "tokens" / f"{digest}.npz"
+    arrays = kept(path)
+    if arrays is None:
+        arrays = tokenised(raw)
+        keep(path, arrays)
+    return Corpus(
+        arrays["vocabulary"].tolist(), {split: torch.from_numpy(arrays[split].astype(np.int64)) for split in SPLITS}
+    )
+
+
+def tokenised(raw: dict[str, bytes]) -> dict[str, Any]:
+    texts = {
+        split: [
+            token for line in content.decode("ascii").splitlines() if line.strip() for token in (*line.split(), END)
+        ]
+        for split, content in raw.items()
+    }
+    known = {token: number for number, token in enumerate(dict.fromkeys(texts["train"]))}
+    smallest = np.uint8 if len(known) <= 256 else np.uint16
+    arrays = {split: np.array([known[token] for token in tokens], smallest) for split, tokens in texts.items()}
+    return {"vocabulary": np.array(list(known)), **arrays}
+
+
+def kept(path: Path) -> dict[str, Any] | None:
+    """What an earlier run made, if it is there and whole."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in ("vocabulary", *SPLITS)}
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return None
+
+
+def keep(path: Path, arrays: dict[str, Any]) -> None:
+    part = path.with_name(f"{path.name}.{os.getpid()}.npz")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(part, **arrays)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)  # a disk that takes nothing costs a second each time, no more

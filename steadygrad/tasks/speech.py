@@ -1,0 +1,204 @@
+"""Speech as spectrograms and back, and how good it sounds: what TIMIT is read, rebuilt and judged with.
+
+Signals (samples,) are in [−1, 1) at 8 kHz. Filter, windows and decibels are those of Wisdom et al.'s code (2016).
+"""
+
+import io
+import math
+import warnings
+import wave
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+RATE = 8000
+"""samples a second"""
+WINDOW, HOP = 256, 128
+"""samples of a frame and from one frame to the next: 32 and 16 ms"""
+BINS = WINDOW // 2 + 1
+"""frequencies of a frame"""
+FLOOR = 1e-5
+"""power below which it is silent"""
+FULL_SCALE = 2**15
+SPHERE = b"NIST_1A\n"
+PACKAGES = {"stoi": "pystoi", "pesq": "pesq"}
+"""who computes a score, in the extra ``speech``"""
+SEGMENT = RATE // 100
+LEAST_SNR, MOST_SNR = -10.0, 35.0
+QUIET = 40.0
+"""dB below the loudest segment, where nobody speaks"""
+
+
+# files
+
+
+def read_speech(who: str, path: Path) -> Tensor:
+    """A recording, at 8 kHz: RIFF or NIST SPHERE, of one channel in 16-bit PCM, at a multiple of that rate."""
+    content = path.read_bytes()
+    if content.startswith(SPHERE):
+        samples, rate = parse_sphere(who, path, content)
+    elif content.startswith(b"RIFF"):
+        samples, rate = parse_riff(who, path, content)
+    else:
+        raise ValueError(f"{who} expects {path} to be a RIFF or NIST SPHERE file; got {content[:8]!r} at its beginning")
+    if not len(samples):
+        raise ValueError(f"{who} expects sound in {path}; got no samples")
+    if rate < RATE or rate % RATE:
+        raise ValueError(f"{who} expects {path} at a multiple of {RATE} Hz; got {rate}")
+    return decimate(torch.from_numpy(samples / FULL_SCALE), rate // RATE)
+
+
+def parse_riff(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
+    try:
+        with wave.open(io.BytesIO(content)) as file:
+            check_format(who, path, file.getnchannels(), file.getsampwidth())
+            return pcm(who, path, file.readframes(file.getnframes()), file.getnframes(), "<i2"), file.getframerate()
+    except (wave.Error, EOFError) as error:
+        raise ValueError(f"{who} expects {path} to be a whole RIFF file of PCM samples; got {error!r}") from None
+
+
+def parse_sphere(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
+    """Lines ``name -type value`` up to ``end_head``, in a header whose length stands in the second line."""
+    head, end, _ = content.partition(b"end_head")
+    try:
+        first, length, *lines = head.decode("ascii").splitlines()
+        fields = {name: value for name, _, value in (line.split(None, 2) for line in lines if line.strip())}
+        begin, count, rate = int(length), int(fields["sample_count"]), int(fields["sample_rate"])
+        channels, width = int(fields.get("channel_count", 1)), int(fields.get("sample_n_bytes", 2))
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{who} expects {path} to have a SPHERE header; got {error!r}") from None
+    if not end:
+        raise ValueError(f"{who} expects {path} to have a SPHERE header; got no end_head")
+    if (coding := fields.get("sample_coding", "pcm")) != "pcm":
+        raise ValueError(f"{who} expects {path} in plain PCM; got {coding}: sph2pipe unpacks it")
+    check_format(who, path, channels, width)
+    order = ">i2" if fields.get("sample_byte_format") == "10" else "<i2"
+    return pcm(who, path, content[begin : begin + width * count], count, order), rate
+
+
+def check_format(who: str, path: Path, channels: int, width: int) -> None:
+    if (channels, width) != (1, 2):
+        raise ValueError(f"{who} expects {path} with one channel of 16 bits; got {channels} of {8 * width}")
+
+
+def pcm(who: str, path: Path, content: bytes, count: int, order: str) -> np.ndarray:
+    if len(content) != 2 * count:
+        raise ValueError(f"{who} expects {count} samples in {path}; got {len(content) // 2}: it is cut off")
+    return np.frombuffer(content, order).astype(np.float64)
+
+
+def wav_file(signal: Tensor) -> bytes:
+    """16-bit PCM at 8 kHz; what is too loud for it is made softer as a whole."""
+    loudest = max(1.0, signal.abs().max().item() * FULL_SCALE / (FULL_SCALE - 1))
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes((signal * (FULL_SCALE / loudest)).round().numpy().astype("<i2").tobytes())
+    return content.getvalue()
+
+
+# spectrograms
+
+
+def decimate(signal: Tensor, factor: int) -> Tensor:
+    """Every factor-th sample, after a low-pass: sinc(n / factor) under a Kaiser window, |n| ≤ 10 factor, β = 5.
+
+    This is the filter of Matlab's ``resample``: half of the amplitude is left at the new Nyquist frequency.
+    """
+    if factor == 1:
+        return signal
+    reach = 10 * factor
+    n = torch.arange(-reach, reach + 1, dtype=signal.dtype)
+    taps = torch.sinc(n / factor) * torch.kaiser_window(len(n), periodic=False, beta=5.0, dtype=signal.dtype)
+    return F.pad(signal, (reach, reach)).unfold(0, len(n), factor) @ (taps / taps.sum())
+
+
+def hann(like: Tensor) -> Tensor:
+    return torch.hann_window(WINDOW, dtype=like.real.dtype if like.is_complex() else like.dtype)
+
+
+def stft(signal: Tensor) -> Tensor:
+    """X_t(f) = Σ_n w(n) x(128 t + n − 256) e^{−2πi f n / 256},  w(n) = sin²(π n / 256): (frames, 129), complex.
+
+    There is silence before and after the signal: it is all of the first and the last frame, half of those next to them.
+    """
+    filled = -len(signal) % HOP
+    padded = F.pad(signal, (HOP, HOP + filled))  # torch adds as much again
+    return torch.stft(padded, WINDOW, HOP, window=hann(signal), pad_mode="constant", return_complex=True).mT
+
+
+def istft(spectrum: Tensor, length: int) -> Tensor:
+    """The signal of so many samples whose `stft` is nearest: x = Σ_t w_t x_t / Σ_t w_t²,  x_t of frame t alone."""
+    return torch.istft(spectrum.mT, WINDOW, HOP, window=hann(spectrum))[HOP : HOP + length]
+
+
+def log_magnitude(spectrum: Tensor) -> Tensor:
+    """10 log₁₀(10⁻⁵ + |X|²), in dB: −50 is silence."""
+    return 10 * torch.log10(FLOOR + spectrum.abs().square())
+
+
+def magnitude(decibels: Tensor) -> Tensor:
+    """|X|, the inverse of `log_magnitude`."""
+    return (10 ** (decibels / 10) - FLOOR).clamp(min=0).sqrt()
+
+
+def rebuild(decibels: Tensor, original: Tensor) -> Tensor:
+    """The signal with these magnitudes (frames, 129) and the phases of the original signal, as long as that."""
+    spectrum = stft(original)
+    phases = spectrum.angle()
+    return istft(torch.polar(magnitude(decibels.to(phases)), phases), len(original))
+
+
+# how good it sounds
+
+
+def segmental_snr(clean: Tensor, estimate: Tensor) -> float:
+    """mean_k 10 log₁₀(Σ x² / Σ (x − y)²) over segments k of 10 ms, each within −10 … 35 dB; NaN if all is silent.
+
+    Segments that are 40 dB softer than the loudest are silence and do not count, nor does what is left at the end.
+    """
+    if clean.shape != estimate.shape:
+        raise ValueError(f"segmental_snr expects signals of one length; got {len(clean)} and {len(estimate)} samples")
+    if len(clean) < SEGMENT or not clean.any():
+        return math.nan
+    x, y = (signal.unfold(0, SEGMENT, SEGMENT) for signal in (clean, estimate))
+    power, error = x.square().sum(1), (x - y).square().sum(1)
+    spoken = power > power.max() * 10 ** (-QUIET / 10)
+    return (10 * torch.log10(power[spoken] / error[spoken])).clamp(LEAST_SNR, MOST_SNR).mean().item()
+
+
+def stoi(clean: Tensor, estimate: Tensor) -> float:
+    """Short-time objective intelligibility (Taal et al., 2011), from 0 to 1; NaN for less than 0.4 s of speech."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            return float(package("stoi").stoi(clean.numpy(), estimate.numpy(), RATE))
+        except RuntimeWarning:  # it says that there is too little
+            return math.nan
+
+
+def pesq(clean: Tensor, estimate: Tensor) -> float:
+    """Perceptual evaluation of speech quality: MOS-LQO of P.862.1, narrow band, from 1 to 4.5; NaN without speech."""
+    judge: Any = package("pesq")
+    if not estimate.any():
+        return math.nan
+    try:
+        return float(judge.pesq(RATE, clean.numpy(), estimate.numpy(), "nb"))
+    except (judge.NoUtterancesError, judge.BufferTooShortError):
+        return math.nan
+
+
+def package(score: str) -> ModuleType:
+    """Imported when it is used."""
+    try:
+        return import_module(PACKAGES[score])
+    except ImportError as error:
+        raise ValueError(f"{score} needs the package {PACKAGES[score]}: pip install steadygrad[speech]") from error

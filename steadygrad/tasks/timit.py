@@ -1,0 +1,230 @@
+"""TIMIT: a speaker's spectrogram a moment later (Garofolo et al., 1993; as a task, Wisdom et al., 2016)."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from steadygrad.tasks import speech
+from steadygrad.tasks.data import VARIABLE, data_set
+from steadygrad.tasks.dataset import ExampleTask
+
+FOLDERS = {"full": "timit", "sample": "timit_sample"}
+HOW_TO_GET = {
+    "full": "timit is LDC93S1 of the Linguistic Data Consortium, with TRAIN and TEST in it",
+    "sample": "timit_sample is what nltk.download('timit') puts into corpora/timit",
+}
+SENTENCES = {"full": 3696, "sample": 96}
+"""in the training data"""
+MANY = 1000
+"""recordings take more than a few seconds to read"""
+STEPS = 194
+"""predictions in a sentence, on average: 3.06 s"""
+CORE_TEST = (
+    "mdab0 mwbt0 felc0 mtas1 mwew0 fpas0 mjmp0 mlnt0 fpkt0 mlll0 mtls0 fjlm0 "
+    "mbpm0 mklt0 fnlp0 mcmj0 mjdh0 fmgd0 mgrt0 mnjm0 fdhc0 mjln0 mpam0 fmld0"
+)
+"""the corpus's own core test set: two men and a woman from each of eight regions"""
+DEVELOPMENT = (
+    "faks0 fdac1 fjem0 mgwt0 mjar0 mmdb1 mmdm2 mpdf0 fcmh0 fkms0 mbdg0 mbwm0 mcsh0 fadg0 fdms0 fedw0 mgjf0 "
+    "mglb0 mrtk0 mtaa0 mtdt0 mthc0 mwjg0 fnmr0 frew0 fsem0 mbns0 mmjr0 mdls0 mdlf0 mdvc0 mers0 fmah0 fdrw0 "
+    "mrcs0 mrjm4 fcal1 mmwh0 fjsj0 majc0 mjsw0 mreb0 fgjd0 fjmg0 mroa0 mteb0 mjfc0 mrjr0 fmml0 mrws1"
+)
+"""fifty other speakers of its test folder, as in Kaldi's recipe: 400 sentences, which is what the papers validate on"""
+
+
+@dataclass(frozen=True)
+class TIMIT(ExampleTask):
+    """The next frame of a spoken sentence, 16 ms later, as the loudness in dB of 129 frequencies.
+
+        input    f₀ f₁ f₂ … f_{T−2}       f = 10 log₁₀(10⁻⁵ + |X|²), X the short-time Fourier transform
+        target   f₁ f₂ f₃ … f_{T−1}       at 8 kHz: Hann windows of 256 samples, a new one every 128
+
+    Sentences of a batch are padded, inputs with 0, targets with NaN, which does not count.
+    ``corpus``      "full" is LDC93S1, "sample" what NLTK has of it, "auto" the first of them that is there
+    ``normalised``  networks see and say (f − mean frame) / deviation, both of the training data; ``mse`` stays in dB²
+    """
+
+    corpus: str = "auto"
+    normalised: bool = True
+
+    score: ClassVar[str] = "mse"
+    training: ClassVar[Mapping[str, Any]] = {"epochs": 20, "batch": 8, "evaluate_batch": 16}
+
+    def __post_init__(self) -> None:
+        self.check_choice("corpus", ("auto", *FOLDERS))
+        self.check_flags("normalised")
+        if self.corpus == "auto":  # settled, so that settings say which one a run had
+            there = (corpus for corpus, folder in FOLDERS.items() if data_set(folder))
+            object.__setattr__(self, "corpus", next(there, "auto"))
+
+    @property
+    def input_size(self) -> int:
+        return speech.BINS
+
+    @property
+    def output_size(self) -> int:
+        return speech.BINS
+
+    @property
+    def steps(self) -> int:
+        """On average; sentences differ."""
+        return STEPS
+
+    @property
+    def training_steps(self) -> int:
+        """About."""
+        return SENTENCES.get(self.corpus, SENTENCES["full"]) * STEPS
+
+    def folder(self) -> Path:
+        wanted = FOLDERS if self.corpus == "auto" else {self.corpus: FOLDERS[self.corpus]}
+        if (folder := next(filter(None, map(data_set, wanted.values())), None)) is None:
+            names, ways = " or ".join(wanted.values()), "; ".join(HOW_TO_GET[corpus] for corpus in wanted)
+            raise ValueError(f"TIMIT expects a folder {names} in the one that ${VARIABLE} names; got none: {ways}")
+        return folder
+
+    def part(self, split: str) -> "Part":
+        """Its recordings, and what they look like."""
+        self.check_split(split)
+        return read(self.folder()).parts[split]
+
+    def count(self, split: str) -> int:
+        return len(self.part(split).recordings)
+
+    def take(self, split: str, which: Tensor) -> tuple[Tensor, Tensor]:
+        frames = self.part(split).frames
+        chosen = [self.normalise(frames[number]) for number in which.tolist()]
+        inputs = pad_sequence([sentence[:-1] for sentence in chosen], batch_first=True)
+        targets = pad_sequence([sentence[1:] for sentence in chosen], batch_first=True, padding_value=torch.nan)
+        return inputs, targets
+
+    @property
+    def scale(self) -> "Scale":
+        return read(self.folder()).scale if self.normalised else Scale(torch.zeros(()), 1.0)
+
+    def normalise(self, decibels: Tensor) -> Tensor:
+        mean, deviation = self.scale
+        return (decibels - mean) / deviation
+
+    def decibels(self, outputs: Tensor) -> Tensor:
+        """What a network says, in dB: the inverse of `normalise`."""
+        mean, deviation = self.scale
+        return outputs * deviation + mean.to(outputs)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean square over all that is no padding."""
+        real = ~targets.isnan()
+        return torch.where(real, outputs - targets, 0).square().sum() / real.sum()
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        return {"mse": self.loss(outputs, targets).item() * self.scale.deviation**2}
+
+    @property
+    def guessing_loss(self) -> float:
+        """Of the mean frame, on the training data."""
+        return 1.0 if self.normalised else read(self.folder()).scale.deviation ** 2
+
+    def weight(self, targets: Tensor) -> float:
+        return float((~targets.isnan()).sum())
+
+
+class Scale(NamedTuple):
+    mean: Tensor
+    """frame"""
+    deviation: float
+    """from it, in dB: one number for all frequencies, so that a mean square is one in dB² but for a factor"""
+
+
+class Recording(NamedTuple):
+    speaker: str
+    sentence: str
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.speaker}-{self.sentence}"
+
+
+class Part(NamedTuple):
+    recordings: list[Recording]
+    frames: list[Tensor]
+    """the spectrogram (time, 129) of each, in dB"""
+
+
+class Corpus(NamedTuple):
+    parts: dict[str, Part]
+    scale: Scale
+    """of what is to be predicted in training"""
+
+
+@cache
+def read(folder: Path) -> Corpus:
+    """All of it, once."""
+    speakers = of_sample(folder) if folder.name == FOLDERS["sample"] else of_corpus(folder)
+    recordings = {split: [one for path in paths for one in spoken(path)] for split, paths in speakers.items()}
+    total, console = sum(map(len, recordings.values())), Console(stderr=True)
+    if total > MANY and not console.is_terminal:
+        console.print(f"TIMIT: reading {total} recordings")
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("TIMIT", total=total)
+        parts = {split: Part(chosen, []) for split, chosen in recordings.items()}
+        for part in parts.values():
+            for recording in part.recordings:
+                signal = speech.read_speech("TIMIT", recording.path)
+                part.frames.append(speech.log_magnitude(speech.stft(signal)).float())
+                progress.advance(bar)
+    return Corpus(parts, measure([sentence[1:] for sentence in parts["train"].frames]))
+
+
+def measure(sentences: list[Tensor]) -> Scale:
+    """One after the other, as all of them at once in double precision would be a gigabyte."""
+    count = sum(map(len, sentences))
+    mean = torch.stack([frames.double().sum(0) for frames in sentences]).sum(0) / count
+    square = sum((frames - mean).square().sum().item() for frames in sentences) / (count * len(mean))
+    return Scale(mean.float(), math.sqrt(square))
+
+
+def of_sample(folder: Path) -> dict[str, list[Path]]:
+    """The last two speakers, a woman and a man of dialect region 8, are for tests, those of region 7 for validation."""
+    speakers = [path for path in subfolders(folder) if path.name.lower().startswith("dr")]
+    if len(speakers) < 5:
+        raise ValueError(f"TIMIT expects speakers in {folder}, such as dr1-fvmh0, five at least; got {len(speakers)}")
+    return {"train": speakers[:-4], "valid": speakers[-4:-2], "test": speakers[-2:]}
+
+
+def of_corpus(folder: Path) -> dict[str, list[Path]]:
+    """All speakers of TRAIN; of TEST those of the core test set, and others for validation."""
+    train, test = (by_name(folder, part) for part in ("train", "test"))
+    chosen = {"valid": DEVELOPMENT.split(), "test": CORE_TEST.split()}
+    if missing := [name for names in chosen.values() for name in names if name not in test]:
+        raise ValueError(f"TIMIT expects the speaker {missing[0]} in {folder}/TEST; got {len(test)} others")
+    return {"train": list(train.values())} | {split: [test[name] for name in names] for split, names in chosen.items()}
+
+
+def by_name(folder: Path, part: str) -> dict[str, Path]:
+    """The speakers' folders, each in one of a dialect region."""
+    regions = [region for top in subfolders(folder) if top.name.lower() == part for region in subfolders(top)]
+    if not (speakers := {path.name.lower(): path for region in regions for path in subfolders(region)}):
+        raise ValueError(f"TIMIT expects speakers in {folder}/{part.upper()}, such as DR1/FVMH0; got none")
+    return speakers
+
+
+def spoken(speaker: Path) -> list[Recording]:
+    """Without the two sentences that every speaker says (sa1, sa2): training would tell what comes in tests."""
+    files = sorted(path for path in speaker.iterdir() if path.suffix.lower() == ".wav" and path.name[0] != ".")
+    by_sentence = {path.name.partition(".")[0].lower(): path for path in files}  # once, if SX1.WAV.wav is there too
+    if not (own := {name: path for name, path in by_sentence.items() if not name.startswith("sa")}):
+        raise ValueError(f"TIMIT expects recordings, *.wav, in {speaker}; got none besides sa1 and sa2")
+    return [Recording(speaker.name.lower(), name, path) for name, path in own.items()]
+
+
+def subfolders(folder: Path) -> list[Path]:
+    return sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.name.lower())

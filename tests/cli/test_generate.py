@@ -1,0 +1,65 @@
+"""`steadygrad generate`: a trained language model goes on with a text."""
+
+import pytest
+
+from steadygrad.cli.main import main
+from steadygrad.tasks import CharPTB
+from steadygrad.training import Settings, train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A network that has read eight words again and again."""
+    folder = tmp_path_factory.mktemp("text")
+    tables = {
+        "layer": {"name": "gru", "hidden_size": 32, "embedding_size": 8},
+        "task": {"name": "char-ptb"},
+        "train": {"epochs": 8, "batch": 4, "window": 30, "evaluate_batch": 2, "lr": 2e-2},
+    }
+    train(Settings.from_tables(tables), folder)
+    return folder
+
+
+def said(capsys, *arguments):
+    assert main(["generate", *map(str, arguments), "--threads", "1"]) == 0
+    return capsys.readouterr().out
+
+
+def test_it_goes_on_with_the_prompt(run, capsys):
+    text = said(capsys, run, "--prompt", "the ban", "--length", 200)
+    assert text.startswith("the ban")
+    assert len(text) == len("the ban") + 200 + 1
+    assert set(text) <= set(CharPTB().decode(range(len(CharPTB().vocabulary))))
+    words = set(text.split()[1:-1])
+    assert len(words & {"<unk>", "N", "a", "bank", "said", "the", "yen", "rose"}) >= 5
+
+
+def test_the_same_seed_says_the_same(run, capsys):
+    first, again, other = (said(capsys, run, "--length", 60, "--seed", seed) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_the_likeliest_needs_no_chance(run, capsys):
+    texts = [said(capsys, run, "--temperature", 0, "--length", 40, "--seed", seed) for seed in (1, 2)]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--prompt", "Zen"], "CharPTB expects text of its vocabulary; got Z"),
+        (["--prompt", ""], "generate expects at least one token to go on from; got shape (0,)"),
+        (["--length", "0"], "--length expects at least 1; got 0"),
+        (["--temperature", "-1"], "generate expects a temperature of at least 0; got -1.0"),
+    ],
+)
+def test_bad_input_is_explained(run, capsys, arguments, words):
+    assert main(["generate", str(run), *arguments]) == 2
+    assert capsys.readouterr().err == f"steadygrad: {words}\n"
+
+
+def test_other_runs_say_nothing(tmp_path, capsys):
+    tables = {"layer": {"name": "gru", "hidden_size": 2}, "task": {"name": "copy", "delay": 2}, "train": {"steps": 1}}
+    train(Settings.from_tables(tables), tmp_path)
+    assert main(["generate", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"steadygrad: generate expects a run on a text; {tmp_path} is one on copy\n"

@@ -1,0 +1,155 @@
+"""`steadygrad listen` to a run on something like speech."""
+
+import json
+import math
+import shutil
+import sys
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from steadygrad.cli.main import main
+from steadygrad.experiments.listen import missing_scores, prediction
+from steadygrad.tasks import TIMIT, speech
+from steadygrad.training import Settings, Train, train
+from tests.fakes import write_timit_sample
+
+TESTED = ["dr8-fabc8-si1", "dr8-fabc8-sx2", "dr8-mabc8-si1", "dr8-mabc8-sx2"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs, and sentences of a second or a little more that one of them was trained on."""
+    folder = tmp_path_factory.mktemp("runs")
+    write_timit_sample(folder / "data", 16_000, varied=4000)
+    layer = {"name": "gru", "hidden_size": 8}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STEADYGRAD_DATA", str(folder / "data"))
+        train(Settings(layer, {"name": "timit"}, Train(epochs=1)), folder / "run")
+        train(Settings(layer, {"name": "copy", "delay": 5}, Train(steps=1)), folder / "copying")
+    return folder
+
+
+@pytest.fixture
+def run(runs, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("STEADYGRAD_DATA", str(runs / "data"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("run", "copying"):
+        shutil.copytree(runs / name, name)
+
+    def call(*words):
+        code = main([*map(str, words), "--threads", "1"])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def sound(path):
+    with wave.open(str(path)) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (8000, 1, 2)
+        return np.frombuffer(file.readframes(file.getnframes()), np.int16)
+
+
+def test_a_run_is_heard_and_judged(run):
+    code, out, _ = run("listen", "run", "--files", 2, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert [row["sentence"] for row in found["sentences"]] == TESTED
+    assert found["mse"] == pytest.approx(json.loads(run("evaluate", "run", "--json")[1])["mse"], rel=1e-5)
+    assert found["padded_mse"] < found["mse"]
+    for score in {"segsnr", "stoi", "pesq"} - set(missing_scores()):
+        assert found[score] == pytest.approx(np.mean([row[score] for row in found["sentences"]]))
+    assert sorted(path.name for path in Path("run/listen").iterdir()) == TESTED[:2]
+    task = TIMIT()
+    for recording in task.part("test").recordings[:2]:
+        folder = Path("run/listen", recording.name)
+        original, predicted = (sound(folder / f"{name}.wav") for name in ("original", "predicted"))
+        expected = speech.read_speech("test", recording.path)
+        np.testing.assert_allclose(original / 32768, expected.numpy(), rtol=0, atol=1e-4)
+        assert predicted.shape == original.shape
+        assert predicted.any()
+        assert sorted(path.name for path in folder.iterdir()) == ["original.wav", "predicted.wav"]
+
+
+def test_a_table_has_the_sentences_written_and_all(run):
+    code, out, _ = run("listen", "run", "-o", "sounds", "--files", 1, "--weights", "last")
+    assert code == 0
+    title, header, first, all_, last = out.splitlines()
+    assert title == "gru on timit, test sentences, last weights"
+    scores = [score for score in ("segsnr", "stoi", "pesq") if score not in missing_scores()]
+    assert header.split() == ["mse", *scores, "padded_mse"]
+    assert first.split()[0] == TESTED[0]
+    assert all_.startswith("all 4 ")
+    assert last == "original.wav and predicted.wav of 1 in sounds"
+    assert Path("sounds", TESTED[0], "predicted.wav").is_file()
+    assert not Path("run/listen").exists()
+
+
+def test_nothing_is_written_if_nothing_is_asked_for(run):
+    code, out, _ = run("listen", "run", "--files", 0)
+    assert code == 0
+    assert len(out.splitlines()) == 3
+    assert not Path("run/listen").exists()
+
+
+def test_without_the_packages_the_rest_is_there(run, monkeypatch):
+    for package in speech.PACKAGES.values():
+        monkeypatch.setitem(sys.modules, package, None)
+    code, out, err = run("listen", "run", "--json")
+    assert code == 0
+    assert err == "without stoi and pesq: pip install steadygrad[speech]\n"
+    found = json.loads(out)
+    assert list(found) == ["mse", "segsnr", "padded_mse", "sentences"]
+    assert math.isfinite(found["segsnr"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("listen nowhere", "nowhere is no run's directory: it has no settings.toml"),
+        ("listen copying", "listen expects a run on timit; copying was trained on copy"),
+        ("listen run --files -1", "--files expects at least 0; got -1"),
+        ("listen run --task.corpus full", "unknown argument '--task.corpus'"),
+    ],
+)
+def test_bad_input_is_one_line(words, message, run):
+    code, out, err = run(*words.split())
+    assert (code, out) == (2, "")
+    assert err.startswith(f"steadygrad: {message}")
+    assert err.count("\n") == 1
+
+
+def test_weights_that_say_no_number_are_refused(run, monkeypatch):
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: torch.full((*x.shape[:-1], self.out_features), math.nan))
+    code, out, err = run("listen", "run")
+    assert (code, out) == (2, "")
+    assert err == "steadygrad: listen expects numbers; the best weights of run predict what is none\n"
+
+
+class Prophet(nn.Module):
+    """Knows what comes, but for so many dB."""
+
+    def __init__(self, targets, wrong):
+        super().__init__()
+        self.outputs = targets + wrong
+
+    def forward(self, x):
+        return self.outputs
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_who_knows_what_comes_is_heard_as_the_original(run, normalised):
+    task = TIMIT(normalised=normalised)
+    original = speech.read_speech("test", task.part("test").recordings[1].path)
+    _, targets = task.take("test", torch.tensor([1]))
+    predicted, mse = prediction(Prophet(targets, 0.0), task, 1, original)
+    torch.testing.assert_close(predicted, original, rtol=0, atol=1e-5)
+    assert mse == 0
+    assert speech.segmental_snr(original, predicted) == pytest.approx(35)
+    louder, mse = prediction(Prophet(targets, 6.0206 / task.scale.deviation), task, 1, original)
+    assert mse == pytest.approx(6.0206**2, rel=1e-4)
+    assert speech.segmental_snr(original, louder) == pytest.approx(0, abs=0.1)  # twice as loud: the error is the signal

@@ -1,0 +1,169 @@
+"""The language model: against one written out, its dropouts, its state, and text that it makes up."""
+
+from itertools import islice
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from steadygrad.layers import GRU, LAYERS, LSTM, NNRNN, ORNN, RNN, RelRNN
+from steadygrad.layers.recurrent import as_tuple
+from steadygrad.models import LanguageModel
+
+TOKENS = torch.tensor([[0, 3, 1, 1, 4, 2], [2, 2, 0, 4, 1, 3]])
+
+
+def model(make=GRU, **options):
+    return LanguageModel(make, 5, **{"embedding_size": 6, "sizes": [7, 4]} | options)
+
+
+def test_it_is_embedding_layers_and_readout():
+    ours = model(lambda inputs, units: RNN(inputs, units, activation="tanh"))
+    x = ours.embedding.weight[TOKENS]
+    for layer in ours.layers:
+        W, cell = layer.matrices()["recurrent_l0"], layer.cells[0]
+        h, states = torch.zeros(2, len(W)), []
+        for t in range(x.shape[1]):
+            h = torch.tanh(x[:, t] @ cell.U.T + h @ W.T + cell.b)
+            states.append(h)
+        x = torch.stack(states, dim=1)
+    torch.testing.assert_close(ours(TOKENS), x @ ours.readout.weight.T + ours.readout.bias)
+
+
+@pytest.mark.parametrize("make", [GRU, LSTM, NNRNN, RNN])
+def test_halves_equal_the_whole(make):
+    ours = model(make)
+    whole, end = ours.walk(TOKENS)
+    first, state = ours.walk(TOKENS[:, :2])
+    second, last = ours.walk(TOKENS[:, 2:], state)
+    torch.testing.assert_close(torch.cat([first, second], dim=1), whole)
+    for a, b in zip(as_tuple(last), as_tuple(end), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_layer_makes_one(layer):
+    ours = LanguageModel(lambda inputs, units: LAYERS[layer](inputs, units), 5, embedding_size=6, sizes=[8, 4])
+    logits, state = ours.walk(TOKENS)
+    assert logits.shape == (2, 6, 5)
+    again, _ = ours.walk(TOKENS, state)
+    F.cross_entropy(again.flatten(0, 1), TOKENS.flatten()).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in ours.parameters() if p.numel())
+
+
+def test_a_memory_starts_empty_in_each_window():
+    """And the states themselves go on."""
+    ours = model(lambda inputs, units: RelRNN(inputs, units, short=2, relevant=2), sizes=[4])
+    _, state = ours.walk(TOKENS)
+    _, empty = ours.layers[0](torch.zeros(1, 2, 6))
+    *_, memory = as_tuple(state)
+    assert memory.shape[-1] == ours.layers[0].state_sizes[-1] == as_tuple(empty)[-1].shape[-1]
+    assert not memory.any()
+    assert all(part.any() for part in as_tuple(state)[:-1])
+
+
+def test_tied_weights_are_one_parameter():
+    ours = model(sizes=[7, 6], tied=True)
+    assert ours.readout.weight is ours.embedding.weight
+    free = model(sizes=[7, 6])
+    assert sum(p.numel() for p in free.parameters()) - sum(p.numel() for p in ours.parameters()) == 5 * 6
+    with pytest.raises(ValueError, match=r"^LanguageModel with tied weights expects 6 features .*; got 4$"):
+        model(tied=True)
+
+
+@pytest.mark.parametrize("option", ["input_dropout", "layer_dropout", "output_dropout", "word_dropout"])
+def test_dropout_is_for_training_alone(option):
+    ours = model(**{option: 0.5})
+    assert not torch.equal(ours(TOKENS), ours(TOKENS))
+    ours.eval()
+    assert torch.equal(ours(TOKENS), ours(TOKENS))
+
+
+def test_dropout_takes_the_same_features_at_all_times_and_keeps_the_mean():
+    ours, x = model(), torch.ones(50, 40, 30)
+    dropped = ours.drop(x, 0.25)
+    assert torch.equal(dropped, dropped[:1].expand_as(x))
+    values, counts = dropped[0].unique(return_counts=True)
+    torch.testing.assert_close(values, torch.tensor([0, 4 / 3]))
+    assert counts[0] / counts.sum() == pytest.approx(0.25, abs=0.05)
+    assert not torch.equal(dropped[:, 0], dropped[:, 1])  # others in each sequence
+
+
+def test_a_word_that_is_dropped_is_dropped_everywhere():
+    ours = LanguageModel(GRU, 1000, embedding_size=3, sizes=[2], word_dropout=0.3)
+    tokens = torch.arange(1000).repeat(2, 1)
+    seen = ours.embed(tokens).detach()
+    gone = ~seen.any(dim=2)
+    assert torch.equal(gone[0], gone[1])
+    assert gone.float().mean() == pytest.approx(0.3, abs=0.05)
+    torch.testing.assert_close(seen[0][~gone[0]], ours.embedding.weight.detach()[~gone[0]] / 0.7)
+
+
+@pytest.mark.parametrize("make", [RNN, GRU, LSTM, ORNN])
+def test_weights_are_dropped_in_training_alone(make):
+    ours = LanguageModel(make, 5, embedding_size=6, sizes=[40], weight_dropout=0.5)
+    (W, *_), (other, *_) = (list(ours.layers[0].matrices().values()) for _ in range(2))
+    assert (W == 0).float().mean() == pytest.approx(0.5, abs=0.1)
+    assert not torch.equal(W, other)
+    ours.eval()
+    kept = next(iter(ours.layers[0].matrices().values()))
+    torch.testing.assert_close(W[W != 0], 2 * kept[W != 0])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"input_dropout": 1.0}, "LanguageModel expects input_dropout of at least 0 and below 1; got 1.0"),
+        ({"embedding_size": 0}, "LanguageModel expects embedding_size to be a whole number of at least 1; got 0"),
+        ({"sizes": []}, r"LanguageModel expects sizes to be a list of units, one a layer; got \[\]"),
+        ({"sizes": [0]}, "GRU expects hidden_size to be a whole number of at least 1; got 0"),
+    ],
+)
+def test_bad_options_are_explained(options, words):
+    with pytest.raises(ValueError, match=words):
+        model(**options)
+
+
+def test_layers_that_see_the_future_are_refused():
+    with pytest.raises(ValueError, match="LanguageModel expects layers that take time first and one direction"):
+        model(lambda inputs, units: GRU(inputs, units, bidirectional=True))
+
+
+def test_the_likeliest_tokens_follow():
+    ours = model()
+    found = list(islice(ours.generate(TOKENS[0], temperature=0), 4))
+    text = TOKENS[:1]
+    for token in found:
+        assert token == ours(text)[0, -1].argmax()
+        text = torch.cat([text, torch.tensor([[token]])], dim=1)
+    assert ours.training
+
+
+def test_tokens_come_as_often_as_the_model_thinks():
+    ours = LanguageModel(GRU, 5, embedding_size=6, sizes=[4])
+    with torch.no_grad():
+        ours.readout.weight.zero_()
+        ours.readout.bias.copy_(torch.tensor([0.4, 0.3, 0.2, 0.1, 1e-9]).log())
+    generator = torch.Generator().manual_seed(0)
+    found = torch.tensor(list(islice(ours.generate(TOKENS[0], 1.0, generator), 2000)))
+    shares = found.bincount(minlength=5) / 2000
+    torch.testing.assert_close(shares, torch.tensor([0.4, 0.3, 0.2, 0.1, 0.0]), atol=0.04, rtol=0)
+    colder = torch.tensor(list(islice(ours.generate(TOKENS[0], 0.5, generator), 2000))).bincount(minlength=5) / 2000
+    torch.testing.assert_close(colder, torch.tensor([16, 9, 4, 1, 0]) / 30, atol=0.04, rtol=0)
+
+
+def test_generation_needs_a_beginning():
+    with pytest.raises(ValueError, match=r"generate expects at least one token to go on from; got shape \(0,\)"):
+        model().generate(torch.tensor([], dtype=torch.long))
+    with pytest.raises(ValueError, match="generate expects a temperature of at least 0; got -1"):
+        model().generate(TOKENS[0], temperature=-1)
+
+
+def test_penalties_of_all_layers_count():
+    ours = LanguageModel(lambda inputs, units: NNRNN(inputs, units, spectrum_pull=1.0), 5, sizes=[4, 4])
+    for layer in ours.layers:
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.add_(0.1)
+    assert ours.penalty().item() == pytest.approx(sum(layer.penalty().item() for layer in ours.layers))
+    assert ours.penalty().item() > 0

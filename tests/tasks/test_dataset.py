@@ -1,0 +1,284 @@
+"""Data sets: where they come from, that they are what they should be, and how a pass through them goes."""
+
+import functools
+import hashlib
+import http.server
+import io
+import tarfile
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator
+
+from steadygrad.tasks import SPLITS, CharPTB, PixelMNIST, WordPTB, pixels, ptb
+from steadygrad.tasks.data import DataSet
+from tests.data_sets import real_folder
+
+CONTENT = bytes(range(256)) * 5000
+FILE = "numbers.bin"
+
+
+class Server(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder, also parts of files, and remembers what was asked for."""
+
+    def do_GET(self):
+        begin = self.headers.get("Range")
+        self.server.asked.append((self.path, begin))
+        path = self.translate_path(self.path)
+        try:
+            with open(path, "rb") as file:
+                content = file.read()
+        except OSError:
+            return self.send_error(404)
+        start = int(begin.removeprefix("bytes=").rstrip("-")) if begin and self.server.parts else 0
+        if start >= len(content):
+            return self.send_error(416)
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        self.wfile.write(content[start:])
+
+    def log_message(self, *words):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path):
+    folder = tmp_path / "served"
+    folder.mkdir()
+    (folder / FILE).write_bytes(CONTENT)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Server, directory=folder)) as found:
+        found.asked, found.parts = [], True
+        found.url = f"http://127.0.0.1:{found.server_port}/"
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield found
+        found.shutdown()
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache, and no folder of the user's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("STEADYGRAD_DATA")
+    return tmp_path / "cache" / "steadygrad" / "some"
+
+
+def of(server, source="", content=CONTENT, file=FILE):
+    return DataSet("some", server.url + source, {file: (hashlib.sha256(content).hexdigest(),)})
+
+
+def test_a_file_is_downloaded_once(server, cache):
+    data = of(server)
+    assert data.read("Task", FILE) == data.read("Task", FILE) == CONTENT
+    assert server.asked == [(f"/{FILE}", None)]
+    assert [path.name for path in cache.iterdir()] == [FILE]
+
+
+def test_a_download_goes_on_where_it_ended(server, cache):
+    cache.mkdir(parents=True)
+    (cache / f"{FILE}.part").write_bytes(CONTENT[:1000])
+    assert of(server).read("Task", FILE) == CONTENT
+    assert server.asked == [(f"/{FILE}", "bytes=1000-")]
+
+
+def test_a_server_that_sends_no_parts_sends_all(server, cache):
+    server.parts = False
+    cache.mkdir(parents=True)
+    (cache / f"{FILE}.part").write_bytes(CONTENT[:1000])
+    assert of(server).read("Task", FILE) == CONTENT
+
+
+def test_a_download_that_was_complete_is_taken(server, cache):
+    cache.mkdir(parents=True)
+    (cache / f"{FILE}.part").write_bytes(CONTENT)
+    assert of(server).read("Task", FILE) == CONTENT
+
+
+def test_a_wrong_download_is_refused_and_not_kept(server, cache):
+    with pytest.raises(ValueError, match=rf"^Task expects .*{FILE} with SHA-256 [0-9a-f]{{64}}; got [0-9a-f]{{64}}$"):
+        of(server, content=b"other").read("Task", FILE)
+    assert list(cache.iterdir()) == []
+
+
+def test_what_cannot_be_downloaded_says_what_to_do(server, cache):
+    data = of(server, "missing/")
+    with pytest.raises(ValueError, match=rf"^Task cannot download .*404.*STEADYGRAD_DATA names a folder, some/{FILE}"):
+        data.read("Task", FILE)
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(ValueError, match=r"^Task cannot download "):
+        data.read("Task", FILE)
+
+
+def test_a_file_comes_out_of_an_archive(server, cache, tmp_path):
+    with tarfile.open(tmp_path / "served" / "all.tgz", "w:gz") as tar:
+        member = tarfile.TarInfo("./deep/inside/numbers.bin")
+        member.size = len(CONTENT)
+        tar.addfile(member, io.BytesIO(CONTENT))
+    assert of(server, "all.tgz").read("Task", FILE) == CONTENT
+    with pytest.raises(ValueError, match=r"^Task expects other.bin in .*all.tgz; got none$"):
+        of(server, "all.tgz", file="other.bin").read("Task", "other.bin")
+
+
+def test_a_broken_archive_is_refused_and_not_kept(server, cache, tmp_path):
+    (tmp_path / "served" / "all.tgz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"^Task expects .*all.tgz to be a .tgz; got "):
+        of(server, "all.tgz").read("Task", FILE)
+    assert list(cache.iterdir()) == []
+
+
+def test_the_users_folder_comes_first(server, cache, tmp_path, monkeypatch):
+    folder = tmp_path / "mine" / "some"
+    folder.mkdir(parents=True)
+    (folder / FILE).write_bytes(CONTENT)
+    monkeypatch.setenv("STEADYGRAD_DATA", str(folder.parent))
+    assert of(server).read("Task", FILE) == CONTENT
+    assert server.asked == []
+    (folder / FILE).write_bytes(CONTENT[:-1])
+    with pytest.raises(ValueError, match=r"^Task expects .*SHA-256"):
+        of(server).read("Task", FILE)
+    assert (folder / FILE).exists()  # it is the user's
+
+
+# texts
+
+
+@pytest.fixture(params=[CharPTB, WordPTB])
+def text(request):
+    return request.param()
+
+
+@pytest.mark.parametrize(("batch", "window"), [(1, 7), (3, 10), (4, 1000)])
+def test_windows_go_along_the_text(text, batch, window):
+    tokens = text.tokens("train")
+    epoch = text.epoch("train", batch, window)
+    inputs = torch.cat([part.inputs for part in epoch], dim=1)
+    targets = torch.cat([part.targets for part in epoch], dim=1)
+    used = inputs.numel()
+    assert len(tokens) - 1 - batch < used <= len(tokens) - 1
+    assert torch.equal(inputs.flatten(), tokens[:used])
+    assert torch.equal(targets.flatten(), tokens[1 : used + 1])
+    assert [part.goes_on for part in epoch] == [False] + [True] * (len(epoch) - 1)
+    assert {part.inputs.shape for part in epoch[:-1]} <= {(batch, window)}
+
+
+def test_a_text_needs_a_window_and_a_batch_that_fits(text):
+    who = type(text).__name__
+    with pytest.raises(ValueError, match=rf"^{who} expects a window, the number of steps of an update; got none$"):
+        text.epoch("train", 2)
+    with pytest.raises(ValueError, match=rf"^{who} expects a batch of at most \d+ for test; got 100000$"):
+        text.epoch("test", 100_000, 5)
+    with pytest.raises(ValueError, match=rf"^{who} expects a split out of train, valid, test; got 'dev'$"):
+        text.epoch("dev", 2, 5)
+
+
+def test_text_becomes_tokens_and_text_again():
+    assert CharPTB().decode(CharPTB().encode("the yen\nrose").tolist()) == "the yen\nrose"
+    assert WordPTB().decode(WordPTB().encode("the yen\nrose").tolist()) == "the yen \nrose "
+    with pytest.raises(ValueError, match=r"^CharPTB expects text of its vocabulary; got Z$"):
+        CharPTB().encode("Zen")
+    with pytest.raises(ValueError, match=r"^WordPTB expects text of its vocabulary; got dollar$"):
+        WordPTB().encode("the dollar rose")
+
+
+def test_lines_end_with_a_token_of_their_own(text):
+    folder = ptb.PTB.find(text.form.format(split="valid"))
+    lines = folder.read_text("ascii").strip().split("\n")
+    tokens = text.tokens("valid").tolist()
+    assert tokens.count(text.vocabulary.index("<eos>")) == len(lines)
+    assert len(tokens) == sum(len(line.split()) + 1 for line in lines)
+
+
+def test_tokens_are_kept_and_made_again_if_the_file_is_spoilt(text):
+    folder = ptb.cache_folder() / "tokens"
+    before = text.tokens("train")
+    for path in folder.glob("*.npz"):
+        path.write_bytes(b"spoilt")
+    ptb.corpus.cache_clear()
+    assert torch.equal(text.tokens("train"), before)
+    ptb.corpus.cache_clear()
+    kept = [np.load(path) for path in folder.glob("*.npz") if path.read_bytes() != b"spoilt"]
+    assert any(np.array_equal(file["train"], before.numpy()) for file in kept)
+    assert torch.equal(text.tokens("train"), before)
+
+
+def test_bits_and_perplexity_are_of_the_mean_loss():
+    assert CharPTB().conclude({"loss": np.log(2.0)})["bpc"] == pytest.approx(1)
+    assert WordPTB().conclude({"loss": np.log(100.0)})["perplexity"] == pytest.approx(100)
+
+
+# pixels
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_pass_has_every_image_once_and_in_another_order_each_time(split):
+    task = PixelMNIST(held_back=20_000)
+    assert sum(len(part.targets) for part in task.epoch(split, 1500)) == task.count(split)
+    first, other = (task.epoch(split, 64, generator=Generator().manual_seed(seed))[0] for seed in (0, 1))
+    again = task.epoch(split, 64, generator=Generator().manual_seed(0))[0]
+    assert torch.equal(first.inputs, again.inputs)
+    assert not torch.equal(first.targets, other.targets)
+    assert {task.count(split) for split in SPLITS} == {40_000, 20_000, 10_000}
+
+
+def test_validation_images_are_the_last_of_the_training_images():
+    images, labels = pixels.images_and_labels(False, False)
+    inputs, targets = PixelMNIST(permuted=False, held_back=100).take("valid", torch.tensor([0, 99]))
+    assert torch.equal(inputs.squeeze(2), images[[59_900, 59_999]].float() / 255)
+    assert torch.equal(targets, labels[[59_900, 59_999]])
+
+
+def test_the_permutation_is_numpys():
+    which = torch.arange(3)
+    plain = PixelMNIST(permuted=False).take("test", which)[0]
+    order = np.random.RandomState(92916).permutation(784)
+    assert torch.equal(PixelMNIST(permutation_seed=92916).take("test", which)[0], plain[:, order])
+
+
+def test_held_back_leaves_something_to_train_on():
+    with pytest.raises(ValueError, match=r"^PixelMNIST expects held_back below 60000; got 60000$"):
+        PixelMNIST(held_back=60_000)
+
+
+# the real ones
+
+
+def real(name):
+    folder = real_folder()
+    return pytest.mark.skipif(
+        folder is None or not (folder / name).is_dir(), reason=f"$STEADYGRAD_DATA has no folder {name}"
+    )
+
+
+@pytest.fixture
+def real_data(monkeypatch):
+    monkeypatch.setenv("STEADYGRAD_DATA", str(real_folder()))
+    caches = ptb.corpus, pixels.images_and_labels
+    for made in caches:
+        made.cache_clear()
+    yield
+    for made in caches:
+        made.cache_clear()
+
+
+@real("ptb")
+@pytest.mark.parametrize("cls", [CharPTB, WordPTB])
+def test_the_penn_treebank_has_its_sizes(cls, real_data):
+    task = cls()
+    assert {split: len(task.tokens(split)) for split in SPLITS} == task.sizes
+    assert len(task.vocabulary) == task.vocabulary_size
+    train = task.tokens("train")
+    logits = train.bincount(minlength=task.vocabulary_size).double().log()
+    shares = logits.softmax(0)
+    assert task.guessing_loss == pytest.approx(-(shares * shares.log()).sum().item(), abs=1e-6)
+
+
+@real("mnist")
+def test_mnist_has_its_sizes_and_digits(real_data):
+    task = PixelMNIST()
+    images, labels = pixels.images_and_labels(False, False)
+    assert images.shape == (60_000, 784)
+    assert labels[:5].tolist() == [5, 0, 4, 1, 9]
+    assert len(pixels.images_and_labels(False, True)[1]) == task.count("test") == 10_000

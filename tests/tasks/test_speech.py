@@ -1,0 +1,207 @@
+"""Sound in, spectrogram, sound out: against what numpy and a pencil say."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steadygrad.tasks import speech
+from tests.fakes import babble, riff, sphere
+
+SOUND = babble(3001, seed=0)
+
+
+def voice(samples=16000, seed=0):
+    return torch.from_numpy(babble(samples, seed, rate=8000) / 32768)
+
+
+def noise(samples, seed=0):
+    return torch.randn(samples, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+# files
+
+
+@pytest.fixture
+def read(tmp_path):
+    def call(content):
+        path = tmp_path / "sx1.wav"
+        path.write_bytes(content)
+        return speech.read_speech("Task", path)
+
+    return call
+
+
+def test_riff_and_sphere_in_both_orders_of_bytes_are_the_same_sound(read):
+    sounds = [read(content) for content in (riff(SOUND), sphere(SOUND), sphere(SOUND, sample_byte_format="-s2 10"))]
+    assert len(sounds[0]) == 1501
+    assert sounds[0].abs().max() > 0.1
+    assert all(torch.equal(sound, sounds[0]) for sound in sounds)
+
+
+@pytest.mark.parametrize("form", [riff, sphere])
+def test_what_is_at_8_khz_is_taken_as_it_is(form, read):
+    assert torch.equal(read(form(SOUND, rate=8000)), torch.from_numpy(SOUND / 32768))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "to be a RIFF or NIST SPHERE file; got b'' at its beginning"),
+        (b"ID3 something", "to be a RIFF or NIST SPHERE file; got b'ID3 some' at its beginning"),
+        (b"RIFF", "to be a whole RIFF file of PCM samples; got EOFError"),
+        (riff(SOUND)[:20], "to be a whole RIFF file of PCM samples; got EOFError"),
+        (riff(SOUND)[:-3], r"3001 samples in .*; got 2999: it is cut off"),
+        (riff(SOUND).replace(b"\1\0\1\0", b"\2\0\1\0", 1), "PCM samples; got Error.'unknown format: 2'"),
+        (riff(SOUND[:-1], channels=2), "with one channel of 16 bits; got 2 of 16"),
+        (riff(SOUND.astype(np.int32)), "with one channel of 16 bits; got 1 of 32"),
+        (riff(SOUND[:0]), "sound in .*; got no samples"),
+        (riff(SOUND, rate=11025), "at a multiple of 8000 Hz; got 11025"),
+        (riff(SOUND, rate=4000), "at a multiple of 8000 Hz; got 4000"),
+        (sphere(SOUND)[:-2], "3001 samples in .*; got 3000: it is cut off"),
+        (sphere(SOUND)[:100], "to have a SPHERE header; got "),
+        (sphere(SOUND).replace(b"end_head", b"end_hand"), "to have a SPHERE header; got "),
+        (b"NIST_1A\n   1024\nsample_count -i 3\nsample_rate -i 16000\n", "a SPHERE header; got no end_head"),
+        (sphere(SOUND, sample_count="-i many"), "a SPHERE header; got ValueError"),
+        (sphere(SOUND).replace(b"sample_rate", b"simple_rate"), "a SPHERE header; got KeyError.'sample_rate'"),
+        (sphere(SOUND, channel_count="-i 2"), "with one channel of 16 bits; got 2 of 16"),
+        (
+            sphere(SOUND, sample_coding="-s26 pcm,embedded-shorten-v2.00"),
+            "in plain PCM; got pcm,embedded-shorten-v2.00",
+        ),
+    ],
+)
+def test_other_files_are_refused_by_name(content, message, read):
+    with pytest.raises(ValueError, match=f"^Task expects .*{message}") as failed:
+        read(content)
+    assert "sx1.wav" in str(failed.value)
+
+
+def test_what_is_written_is_what_is_read(read):
+    content = speech.wav_file(torch.from_numpy(SOUND / 32768))
+    assert content == riff(SOUND, rate=8000)
+    torch.testing.assert_close(read(content), torch.from_numpy(SOUND / 32768), rtol=0, atol=0)
+
+
+def test_what_is_too_loud_is_made_softer_as_a_whole(read):
+    wave = torch.tensor([0.5, -3.0, 1.0, 2.0], dtype=torch.float64)
+    torch.testing.assert_close(read(speech.wav_file(wave)), wave / 3, rtol=0, atol=1e-4)
+
+
+# spectrograms
+
+
+def test_stft_is_the_sum_it_says_it_is():
+    x = noise(1000).numpy()
+    padded = np.concatenate([np.zeros(256), x, np.zeros(24 + 256)])
+    n, f = np.arange(256), np.arange(129)
+    window = np.sin(np.pi * n / 256) ** 2
+    kernel = np.exp(-2j * np.pi * np.outer(f, n) / 256)
+    expected = np.stack([kernel @ (window * padded[128 * t : 128 * t + 256]) for t in range(8 + 3)])
+    found = speech.stft(torch.from_numpy(x))
+    assert found.shape == (11, 129)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-10)
+    assert not expected[0].any()
+    assert not expected[-1].any()
+
+
+@given(st.integers(1, 700), st.integers(0, 100))
+def test_a_signal_comes_back_from_its_decibels_and_phases(length, seed):
+    x = noise(length, seed)
+    spectrum = speech.stft(x)
+    torch.testing.assert_close(speech.istft(spectrum, length), x)
+    torch.testing.assert_close(speech.rebuild(speech.log_magnitude(spectrum), x), x)
+
+
+def test_decibels():
+    spectrum = torch.tensor([0, 0.003j, 1, 10j, -100])
+    power = [1e-5, 1e-5 + 9e-6, 1 + 1e-5, 100 + 1e-5, 1e4 + 1e-5]
+    torch.testing.assert_close(speech.log_magnitude(spectrum), torch.tensor([10 * math.log10(p) for p in power]))
+    torch.testing.assert_close(
+        speech.magnitude(speech.log_magnitude(spectrum.to(torch.cdouble))), spectrum.abs().double()
+    )
+    assert speech.magnitude(torch.tensor(-80.0)) == 0  # softer than silence is silence
+
+
+def test_twice_as_loud_is_rebuilt_twice_as_loud():
+    x = voice()
+    decibels = 10 * torch.log10(speech.FLOOR + 4 * speech.stft(x).abs().square())
+    torch.testing.assert_close(speech.rebuild(decibels, x), 2 * x)
+
+
+@pytest.mark.parametrize(
+    ("frequency", "kept"), [(0, 1), (100, 1), (1000, 1), (3000, 1), (5000, 0), (6000, 0), (7900, 0)]
+)
+@pytest.mark.parametrize("factor", [2, 3])
+def test_a_tone_is_kept_below_4_khz_and_gone_above(frequency, kept, factor):
+    time = torch.arange(8000 * factor, dtype=torch.float64) / (8000 * factor)
+    found = speech.decimate(torch.cos(2 * math.pi * frequency * time), factor)
+    assert len(found) == 8000
+    inside = found[100:-100]
+    expected = torch.cos(2 * math.pi * frequency * torch.arange(8000, dtype=torch.float64) / 8000)[100:-100] * kept
+    torch.testing.assert_close(inside, expected, rtol=0, atol=0.004)
+
+
+@pytest.mark.parametrize(("factor", "length"), [(2, 1001), (3, 1000), (6, 997)])
+def test_the_filter_is_the_one_of_matlab_and_scipy(factor, length):
+    scipy_signal = pytest.importorskip("scipy.signal", reason="scipy comes with the extra speech")
+    x = noise(length)
+    np.testing.assert_allclose(speech.decimate(x, factor).numpy(), scipy_signal.resample_poly(x.numpy(), 1, factor))
+
+
+# scores
+
+
+def test_segmental_snr_by_hand():
+    """Five segments of 10 ms: 20 dB, nothing wrong (35), all wrong (−10), silence (left out), 6.02 dB; and a rest."""
+    x = torch.ones(5, 80, dtype=torch.float64)
+    error = torch.tensor([0.1, 0.0, 100.0, 0.3, 0.5], dtype=torch.float64)[:, None]
+    x[3] = 0.009  # 40.9 dB below the others
+    clean, estimate = (
+        torch.cat([signal.flatten(), torch.full((79,), v)]) for signal, v in ((x, 1.0), (x + error, 9.0))
+    )
+    expected = (20 + 35 - 10 + 20 * math.log10(2)) / 4
+    assert speech.segmental_snr(clean, estimate) == pytest.approx(expected)
+
+
+def test_segmental_snr_of_a_signal_with_noise_is_what_was_mixed():
+    x = noise(80_000)
+    assert speech.segmental_snr(x, x + 0.1 * noise(80_000, 1)) == pytest.approx(20, abs=0.1)
+
+
+def test_segmental_snr_needs_something_to_compare():
+    x = voice()
+    with pytest.raises(ValueError, match="segmental_snr expects signals of one length; got 16000 and 15999 samples"):
+        speech.segmental_snr(x, x[:-1])
+    assert math.isnan(speech.segmental_snr(x[:79], x[:79]))
+    assert math.isnan(speech.segmental_snr(torch.zeros(800), torch.ones(800)))
+
+
+@pytest.mark.parametrize(("score", "best"), [("stoi", 1.0), ("pesq", 4.5)])
+def test_noise_is_heard(score, best):
+    pytest.importorskip(speech.PACKAGES[score], reason="needs the extra speech")
+    judge, x = getattr(speech, score), voice()
+    found = [judge(x, x + level * noise(len(x))) for level in (0, 0.03, 0.3)]
+    assert found[0] == pytest.approx(best, abs=0.1)
+    assert found[0] > found[1] + 0.02 > found[2] + 0.1
+
+
+@pytest.mark.parametrize("score", speech.PACKAGES)
+def test_what_is_too_short_or_silent_has_no_score(score):
+    pytest.importorskip(speech.PACKAGES[score], reason="needs the extra speech")
+    judge, x = getattr(speech, score), voice()
+    assert math.isnan(judge(x[:800], x[:800]))
+    if score == "pesq":
+        assert math.isnan(judge(x, torch.zeros_like(x)))
+
+
+@pytest.mark.parametrize("score", speech.PACKAGES)
+def test_a_missing_package_is_named(score, monkeypatch):
+    monkeypatch.setitem(sys.modules, speech.PACKAGES[score], None)
+    expected = rf"{score} needs the package {speech.PACKAGES[score]}: pip install steadygrad\[speech\]"
+    with pytest.raises(ValueError, match=expected):
+        getattr(speech, score)(voice(), voice())
