@@ -12,7 +12,8 @@ import torch
 from steadygrad.layers import LSTM, NNRNN
 from steadygrad.models import MODELS
 from steadygrad.models.relational import FEATURES, ContextNormalisation, CoRelNet, Encoder, Recurrent
-from steadygrad.models.relational.encoder import each_once
+from steadygrad.models.relational import encoder as encoders
+from steadygrad.models.relational.encoder import copies, each_once
 
 OBJECTS, SIZE, CHANNELS, ANSWERS = 4, 8, 2, 3
 SEGMENTS = ((0, 4),)
@@ -393,3 +394,21 @@ def test_parameter_counts_are_those_that_the_thesis_prints(row):
     assert count("corelnet", hidden_size=hidden_size) == nhid
     assert count("esbn") == esbn
     assert count("corelnet", full=True) == corelnet + 256 * objects * (objects - 1) // 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("alike", [False, True])
+def test_copies_of_an_image_are_found(dtype, alike, monkeypatch):
+    """Also where all have the same sum of bits."""
+    if alike:
+        monkeypatch.setattr(encoders, "weights_of_bits", lambda count, dtype, device: torch.zeros(count, dtype=dtype))
+    images = torch.rand(7, 2, 3, 3).to(dtype)[[0, 1, 1, 2, 0, 3, 6, 6, 5, 4]]
+    one_of_each, which = copies(images)
+    assert len(one_of_each) == 7
+    assert torch.equal(images[one_of_each][which], images)
+
+
+def test_images_that_differ_in_one_bit_are_different():
+    images = torch.ones(2, 3, 8, 8)
+    images[1, 0, 0, 0] = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))
+    assert len(copies(images)[0]) == 2
