@@ -146,14 +146,14 @@ class RunDirectory:
     # weights and checkpoints
 
     def save_weights(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        self.write(name, save({key: value.detach().contiguous() for key, value in tensors.items()}))
+        self.write(name, save(apart(tensors)))
 
     def load_weights(self, name: str) -> dict[str, Tensor]:
         return read_tensors(self.file(name))[0]
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         self.settle(METRICS)  # the checkpoint counts its rows
-        whole = {key: value.detach().contiguous() for key, value in tensors.items()}
+        whole = apart(tensors)
         text = json.dumps(state)
         self.write(CHECKPOINT, save(whole, {"state": text, "digest": digest(whole, text)}))
 
@@ -171,6 +171,17 @@ class RunDirectory:
 def is_own(name: str) -> bool:
     """A lock, or what is left of a file that was not written to its end."""
     return name == LOCK or (name.startswith(".") and name.endswith(".tmp"))
+
+
+def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same without shared memory, which safetensors refuses: of tied weights each name has its own."""
+    found: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for key, value in tensors.items():
+        value = value.detach().contiguous()
+        found[key] = value.clone() if value.numel() and value.data_ptr() in places else value
+        places.add(value.data_ptr())
+    return found
 
 
 def finite(value: Any) -> Any:

@@ -7,7 +7,18 @@ import torch
 
 from steadygrad.models import LanguageModel, SequenceModel
 from steadygrad.tasks import CharPTB, Copy, WordPTB
-from steadygrad.training import Batches, RunDirectory, Settings, Train, Trainer, evaluate, evaluate_run, stream, train
+from steadygrad.training import (
+    Batches,
+    RunDirectory,
+    Settings,
+    Train,
+    Trainer,
+    evaluate,
+    evaluate_run,
+    load_model,
+    stream,
+    train,
+)
 
 TEXT = {"name": "char-ptb"}
 READ = {"epochs": 2, "batch": 4, "window": 40, "evaluate_batch": 2, "log_every": 3, "lr": 1e-2}
@@ -127,6 +138,17 @@ def test_a_run_that_is_stopped_in_an_epoch_ends_the_same(task, text, tmp_path, s
         train(settings, tmp_path / "parts", watches=[stop_at(2, 3)])
     train(settings, tmp_path / "parts", resume=True)
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+
+
+def test_tied_weights_are_saved_and_go_on(text, tmp_path, stop_at, stopped, outcome):
+    settings = text({"name": "gru", "sizes": [5, 6], "tied": True})
+    train(settings, tmp_path / "whole")
+    with pytest.raises(stopped):
+        train(settings, tmp_path / "parts", watches=[stop_at(2, 3)])
+    train(settings, tmp_path / "parts", resume=True)
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+    model, _, _ = load_model(RunDirectory(tmp_path / "parts"))
+    assert model.readout.weight is model.embedding.weight
 
 
 def test_more_epochs_go_on_with_a_run(text, tmp_path):
