@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from steadygrad.experiments.recipe import Recipe, every
+from steadygrad.experiments.recipe import Recipe, every, train_with
 from steadygrad.models import MODELS
-from steadygrad.tasks import TASKS
-from steadygrad.training.settings import is_of_objects, named, named_network
+from steadygrad.tasks import TASKS, DataTask, ObjectTask, Task, TextTask
+from steadygrad.training.settings import named, named_network
 
+UNITS: dict[type[Task], int] = {TextTask: 256}
+"""of a layer that nobody has sized, if not 128"""
 OF_THE_LAYER = ("optimizer", "lr", "lr_constrained", "smoothing", "decay_transients", "clip")
 """training settings that go with a layer; the others go with the task"""
 
@@ -23,42 +25,63 @@ class Nearest:
 def nearest(layer: str, task: str) -> Nearest:
     """The row for this pair if a paper has one; else the task's settings of one row with the layer's of another.
 
-    Of several rows the one with the least work, at desk scale. Among objects a layer is another network than over
-    time, so there only rows of such tasks count.
+    Of several rows the one with the least work, at desk scale. The layer's row is one on a task of the same kind. A
+    data set itself says how to train on it: rows of other layers are as short as those are slow. There gradients of
+    layers that nobody has tuned are clipped.
     """
     named("task", {"name": task}, TASKS)
     named_network({"name": layer}, task)
-    kind = is_of_objects(task)
-    rows = sorted((row for row in every() if row.missing is None and is_of_objects(row.task["name"]) == kind), key=work)
+    kind = kind_of(task)
+    rows = sorted((row for row in every() if row.missing is None and kind_of(row.task["name"]) is kind), key=work)
     for_task = [row for row in rows if row.task["name"] == task]
     for_layer = [row for row in rows if row.layer["name"] == layer]
     if both := [row for row in for_task if row in for_layer]:
         return Nearest(tables(both[0]), f"{both[0].name}, at desk scale")
-    plain, units = {"name": layer, "hidden_size": 128}, "128 units"
-    if kind and layer in MODELS:
+    size = UNITS.get(kind, 128)
+    plain, units = {"name": layer, "hidden_size": size}, f"{size} units"
+    if kind is ObjectTask and layer in MODELS:
         plain, units = {"name": layer}, "its own sizes"
     general = dict(TASKS[task].training)
-    if not for_task:
+    if issubclass(kind, DataTask):
+        general |= {} if for_layer else {"clip": 1.0}
+        base, origin, scale = {"task": {"name": task}, "train": {}}, "the task with its own settings", ""
+    elif for_task:
+        base, origin, scale = tables(for_task[0]), f"the task as in {for_task[0].name}", ", at desk scale"
+    else:
         return Nearest({"layer": plain, "task": {"name": task}, "train": general}, "the defaults")
-    base = tables(for_task[0])
     train = general | {key: value for key, value in base["train"].items() if key not in OF_THE_LAYER}
     if not for_layer:
-        source = f"the task as in {for_task[0].name}, at desk scale; {layer} with {units}"
-        return Nearest({"layer": plain, "task": base["task"], "train": train}, source)
+        return Nearest(base | {"layer": plain, "train": train}, f"{origin}{scale}; {layer} with {units}")
     other = tables(for_layer[0])
     train |= {key: value for key, value in other["train"].items() if key in OF_THE_LAYER}
-    source = f"the task as in {for_task[0].name}, the layer as in {for_layer[0].name}, at desk scale"
-    return Nearest({"layer": other["layer"], "task": base["task"], "train": train}, source)
+    source = f"{origin}, the layer as in {for_layer[0].name}, at desk scale"
+    return Nearest(base | {"layer": other["layer"], "train": train}, source)
+
+
+def kind_of(task: str) -> type[Task]:
+    """Among objects and in texts other things stand around a layer; other data sets have rates of their own."""
+    found = TASKS[task]
+    for kind in (ObjectTask, TextTask):
+        if issubclass(found, kind):
+            return kind
+    return found if issubclass(found, DataTask) else Task
 
 
 def work(recipe: Recipe) -> tuple[bool, int]:
-    """Time steps in all of training; papers come before the demo."""
+    """Time steps in all of training, on data sets times the square of the units; papers come before the demo."""
     settings = recipe.settings("desk")
-    steps = settings.build_task().steps * settings.train.steps * settings.train.batch
+    task, train, layer = settings.build_task(), settings.train, settings.layer
+    steps = task.steps * train.steps * train.batch
+    if isinstance(task, DataTask):
+        steps = steps if train.epochs is None else task.training_steps * train.epochs
+        steps *= sum(units**2 for units in layer.get("sizes") or [layer["hidden_size"]])
     return recipe.paper == "demo", steps
 
 
 def tables(recipe: Recipe) -> dict[str, Any]:
     """At desk scale, with what the recipe has for those who do not want the paper's numbers."""
-    desk, own = recipe.scales["desk"], recipe.scales["defaults"]
-    return {key: getattr(recipe, key) | desk.get(key, {}) | own.get(key, {}) for key in ("layer", "task", "train")}
+    found = {"layer": recipe.layer, "task": recipe.task, "train": recipe.train}
+    for changes in (recipe.scales["desk"], recipe.scales["defaults"]):
+        found |= {key: found[key] | changes.get(key, {}) for key in ("layer", "task")}
+        found["train"] = train_with(found["train"], changes.get("train", {}))
+    return found

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from steadygrad.tasks import TASKS
+from steadygrad.tasks import TASKS, DataTask
 from steadygrad.training import Settings, check_sizes
 from steadygrad.training.settings import check_type, networks, refuse_unknown
 
@@ -36,7 +36,7 @@ SHARED = {
 }
 """what a row may say, and a table for all its rows"""
 OF_TABLE = {"caption", "figures"}
-CHOICES = {"attained": ("min", "max"), "counts": ("best", "last")}
+CHOICES = {"attained": ("min", "max"), "counts": ("best", "last", "test")}
 OF_SCALE = {
     "desk": ("layer", "task", "train", "transfer"),
     "smoke": ("layer", "task", "train", "transfer"),
@@ -59,7 +59,8 @@ class Paper:
 
 @dataclass(frozen=True)
 class Recipe:
-    """``published`` are numbers by metric, as printed; ``metric`` is the one that the table compares.
+    """``published`` are numbers by metric, as printed; ``metric`` is the one that the table compares. Numbers of validation
+    data that a table has beside those of the test are there as valid_….
 
     ``transfer`` is a key of the task with values on which the trained weights are tested too. Numbers printed of such a
     test have the value behind the metric: {"accuracy": 1.0, "accuracy@200": 0.99}.
@@ -82,7 +83,7 @@ class Recipe:
     attained: str = "min"
     """whether small or large values are good"""
     counts: str = "best"
-    """which of a run's evaluations is its number: the best or the last"""
+    """what a run's number is: the best or last of its evaluations, or the test of a data set, with the best weights"""
     parameters: str | None = None
     published: dict[str, float] = field(default_factory=dict)
     caption: str = ""
@@ -118,7 +119,7 @@ class Recipe:
         tables = {
             "layer": self.layer | changes.get("layer", {}),
             "task": self.task | changes.get("task", {}) | dict.fromkeys(self.seeded, seed),
-            "train": self.train | changes.get("train", {}),
+            "train": train_with(self.train, changes.get("train", {})),
             "seed": seed,
         }
         who = self.name if scale == "paper" else f"{self.name}, {scale} scale"
@@ -212,9 +213,12 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
         if at and test not in tested:
             known = ", ".join(tested) or "none"
             raise ValueError(f"{who} published expects a value of transfer behind @, out of {known}; got {metric!r}")
-    for key, (one, other) in CHOICES.items():
-        if merged.get(key, one) not in (one, other):
-            raise ValueError(f"{who} expects {key} to be {one} or {other}; got {merged[key]!r}")
+    for key, (*others, last) in CHOICES.items():
+        if key in merged and merged[key] not in (*others, last):
+            raise ValueError(f"{who} expects {key} to be {', '.join(others)} or {last}; got {merged[key]!r}")
+    task = merged["task"]["name"]
+    if merged.get("counts") == "test" and task in TASKS and not issubclass(TASKS[task], DataTask):
+        raise ValueError(f"{who} expects a task with a data set if its test counts; got {task}")
     seeds = merged.get("seeds", [0])
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
         raise ValueError(f"{who} expects seeds to be a list of whole numbers; got {seeds!r}")
@@ -249,6 +253,12 @@ def merge(shared: Table, own: Table) -> dict[str, Any]:
     for key, value in own.items():
         both[key] = merge(both[key], value) if isinstance(value, dict) and isinstance(both.get(key), dict) else value
     return both
+
+
+def train_with(train: Table, changes: Table) -> dict[str, Any]:
+    """``train`` with ``changes``; a length in updates takes the place of one in epochs."""
+    kept = {key: value for key, value in train.items() if key != "epochs" or "steps" not in changes}
+    return kept | dict(changes)
 
 
 def select(pattern: str) -> list[Recipe]:

@@ -3,7 +3,6 @@
 import statistics
 import traceback
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +117,6 @@ def outcome(recipe: Recipe, seed: int, out: Path, failure: str | None, changes: 
         return found | {"status": "failed", "why": failure}
     if result is None:
         return found
-    evaluated = [row for row in directory.rows() if row["split"] == "valid"]
-    values = [row[recipe.metric] for row in evaluated if row.get(recipe.metric) is not None]
-    attained = {"min": min, "max": max}[recipe.attained] if recipe.counts == "best" else itemgetter(-1)
     score, better = result["score"], max if result["higher_is_better"] else min
     scores = {
         split: [row[score] for row in directory.rows() if row["split"] == split and row.get(score) is not None]
@@ -130,7 +126,7 @@ def outcome(recipe: Recipe, seed: int, out: Path, failure: str | None, changes: 
         "score": {"name": score, **{split: better(values) if values else None for split, values in scores.items()}},
         "status": result["status"],
         **({"why": result["why"]} if "why" in result else {}),
-        "value": attained(values) if values else None,
+        "value": number(recipe, directory, result),
         "final": result["final"],
         "best": result["best"],
         "steps": result["steps"],
@@ -143,3 +139,14 @@ def outcome(recipe: Recipe, seed: int, out: Path, failure: str | None, changes: 
             if test["task"] in changes
         ],
     }
+
+
+def number(recipe: Recipe, directory: RunDirectory, result: dict[str, Any]) -> float | None:
+    """What the table has of a run; a test only of one that went to its end."""
+    if recipe.counts == "test":
+        return (result.get("test") or {}).get(recipe.metric)
+    evaluated = [row for row in directory.rows() if row["split"] == "valid"]
+    values = [row[recipe.metric] for row in evaluated if row.get(recipe.metric) is not None]
+    if not values:
+        return None
+    return values[-1] if recipe.counts == "last" else {"min": min, "max": max}[recipe.attained](values)

@@ -9,7 +9,7 @@ from steadygrad.experiments import every, nearest
 from steadygrad.experiments.defaults import OF_THE_LAYER
 from steadygrad.experiments.recipe import read
 from steadygrad.layers import LAYERS
-from steadygrad.models import MODELS
+from steadygrad.models import MODELS, LanguageModel
 from steadygrad.tasks import TASKS
 from steadygrad.training import Settings
 from steadygrad.training.settings import is_of_objects
@@ -57,8 +57,9 @@ def test_settings_can_be_built_and_say_where_they_come_from(layer, task):
     built = settings.build_task()
     model = settings.build_model(built)
     assert type(built) is TASKS[task]
-    assert type(model.layer) is LAYERS[layer]
-    assert any(recipe.name in found.source for recipe in every())
+    layers = model.layers if isinstance(model, LanguageModel) else [model.layer]
+    assert {type(one) for one in layers} == {LAYERS[layer]}
+    assert any(recipe.name in found.source for recipe in every()) or found.source.startswith("the task with its own")
 
 
 @every_pair
@@ -134,6 +135,71 @@ def test_unknown_names_are_refused(rows):
         nearest("lstm", "copying")
     with pytest.raises(ValueError, match="no layer 'unheard-of'"):  # a row has it, the library does not
         nearest("unheard-of", "denoise")
+
+
+# data sets
+
+DATA_ROWS = """
+[table.short]
+layer = { name = "lstm", hidden_size = 4, embedding_size = 5 }
+task = { name = "char-ptb" }
+train = { epochs = 9, batch = 3, window = 7, lr = 0.3, clip = 2.0 }
+desk = { train = { epochs = 4 } }
+[table.wide]
+layer = { name = "lstm", sizes = [9, 9] }
+task = { name = "char-ptb" }
+train = { epochs = 1, window = 7 }
+[table.speech]
+layer = { name = "gru", hidden_size = 6 }
+task = { name = "timit", corpus = "full" }
+train = { epochs = 300, lr = 0.4 }
+desk = { task = { corpus = "sample" }, train = { steps = 12 } }
+defaults = { task = { corpus = "auto" } }
+"""
+
+
+@pytest.fixture
+def data_rows(instead):
+    instead(paper=ROWS + DATA_ROWS)
+
+
+def test_on_data_sets_the_square_of_the_units_is_work_too(data_rows):
+    """4 epochs of 4 units, 1 of 9 + 9."""
+    assert nearest("lstm", "char-ptb").source == "paper/table/short, at desk scale"
+    assert nearest("lstm", "char-ptb").tables["train"]["epochs"] == 4
+
+
+def test_a_row_in_updates_has_no_epochs(data_rows):
+    found = nearest("gru", "timit").tables
+    assert found["train"] == {"steps": 12, "lr": 0.4}
+    assert found["task"] == {"name": "timit", "corpus": "auto"}
+
+
+def test_a_text_takes_layers_from_texts_and_says_itself_how_long(data_rows):
+    found = nearest("lstm", "word-ptb")
+    assert found.source == "the task with its own settings, the layer as in paper/table/short, at desk scale"
+    assert found.tables == {
+        "layer": {"name": "lstm", "hidden_size": 4, "embedding_size": 5},
+        "task": {"name": "word-ptb"},
+        "train": dict(TASKS["word-ptb"].training) | {"lr": 0.3, "clip": 2.0},
+    }
+
+
+@pytest.mark.parametrize(("layer", "task", "units"), [("gru", "char-ptb", 256), ("lstm", "pixel-mnist", 128)])
+def test_settings_of_other_tasks_are_not_for_data_sets(data_rows, layer, task, units):
+    """Rows have both layers, on adding and speech, on copy and texts."""
+    found = nearest(layer, task)
+    assert found.source == f"the task with its own settings; {layer} with {units} units"
+    assert found.tables == {
+        "layer": {"name": layer, "hidden_size": units},
+        "task": {"name": task},
+        "train": dict(TASKS[task].training) | {"clip": 1.0},
+    }
+
+
+def test_settings_of_data_sets_are_not_for_other_tasks(data_rows):
+    assert nearest("lstm", "adding").tables["layer"] == {"name": "lstm", "hidden_size": 4}
+    assert nearest("gru", "copy").tables["layer"] == {"name": "gru", "hidden_size": 5, "bias": False}
 
 
 # objects

@@ -7,7 +7,7 @@ from steadygrad.experiments import SCALES, every, load, names, select
 from steadygrad.experiments.recipe import merge, read
 from steadygrad.layers import LAYERS
 from steadygrad.models import MODELS
-from steadygrad.tasks import TASKS
+from steadygrad.tasks import TASKS, DataTask
 from steadygrad.training import RunDirectory, Trainer, evaluate, parameter_count
 from steadygrad.training.loop import readings
 from steadygrad.training.settings import is_of_objects, networks
@@ -18,6 +18,8 @@ every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 ready_recipe = pytest.mark.parametrize("recipe", READY.values(), ids=READY)
 ANSWERING = ("decoder.", "readout.", "f.", "sequence.readout.")
 """the part of a relational network that makes the answer"""
+SIZES = {"hidden_size", "sizes", "embedding_size", "short_size", "reflections", "every"}
+"""what a smoke test makes smaller of a layer for a data set"""
 
 
 def size(recipe):
@@ -27,9 +29,9 @@ def size(recipe):
 
 def printed(words):
     """ "18.9K" as 18,900 and its last digit's worth, 100."""
-    digits = words.removesuffix("K")
-    unit = 1000 / 10 ** len(digits.partition(".")[2])
-    return 1000 * float(digits), unit
+    digits, times = words[:-1], {"K": 1e3, "M": 1e6}[words[-1]]
+    unit = times / 10 ** len(digits.partition(".")[2])
+    return times * float(digits), unit
 
 
 # what ships
@@ -78,12 +80,13 @@ def test_known_sizes(name, count):
 def test_printed_sizes_are_read_with_their_last_digit():
     assert printed("18.9K") == (18_900, 100)
     assert printed("15K") == (15_000, 1000)
+    assert printed("1.32M") == (1_320_000, 10_000)
 
 
 @ready_recipe
 def test_smoke_learns_for_a_step(recipe, tmp_path):
     trainer = Trainer(recipe.settings("smoke"), RunDirectory(tmp_path), (), "cpu")
-    assert trainer.task.steps <= 50
+    assert trainer.task.steps <= 50 or isinstance(trainer.task, DataTask)
     before = {name: parameter.clone() for name, parameter in trainer.model.named_parameters()}
     trainer.update()
     learning = {n: p for n, p in trainer.model.named_parameters() if p.numel() and p.requires_grad}
@@ -101,7 +104,8 @@ def test_smoke_learns_for_a_step(recipe, tmp_path):
 def test_the_metric_is_one_that_is_measured(recipe, tmp_path):
     trainer = Trainer(recipe.settings("smoke"), RunDirectory(tmp_path), (), "cpu")
     trainer.update()
-    measured = {**evaluate(trainer.model, trainer.task, 2), **readings(trainer.model)}
+    batch, window = trainer.options.evaluate_batch, trainer.options.window
+    measured = evaluate(trainer.model, trainer.task, 2, batch=batch, window=window) | readings(trainer.model)
     assert recipe.metric in measured
     assert not recipe.published or recipe.metric in recipe.published
     higher = recipe.metric == trainer.task.score and trainer.task.higher_is_better
@@ -114,8 +118,9 @@ def test_scales_change_what_they_say(recipe):
     assert recipe.reduced("paper") == ""
     assert recipe.reduced("smoke")
     smoke = recipe.settings("smoke")
-    assert smoke.layer == recipe.layer
-    assert smoke.train.steps == 20
+    smaller = SIZES if issubclass(TASKS[recipe.task["name"]], DataTask) else set()
+    assert {key for key, value in smoke.layer.items() if recipe.layer.get(key) != value} <= smaller
+    assert (smoke.train.steps, smoke.train.epochs) == (20, None)
     for scale in SCALES:
         settings = recipe.settings(scale)
         assert bool(recipe.reduced(scale)) == (settings != recipe.settings("paper"))
@@ -351,6 +356,14 @@ def test_a_scale_changes_key_by_key():
     assert recipe.settings("paper").train.steps == 5
 
 
+def test_a_scale_in_updates_has_no_epochs():
+    table = TABLE.replace("steps = 5", "epochs = 5") + "desk = { train = { epochs = 2 } }\n"
+    (recipe,) = read("paper", HEADER + table + "smoke = { train = { steps = 3 } }\n" + ROW).recipes
+    found = {scale: (recipe.settings(scale).train.epochs, recipe.settings(scale).train.steps) for scale in SCALES}
+    assert found == {"paper": (5, 2000), "desk": (2, 2000), "smoke": (None, 3)}
+    assert recipe.reduced("desk") == "epochs 2"
+
+
 def test_weights_are_tested_on_other_settings_too():
     table = TABLE + "transfer = { delay = [6, 9] }\nsmoke = { transfer = { delay = [2] } }\n"
     own = '[table.own]\nlayer = { name = "lstm", hidden_size = 4 }\ntransfer = { delay = [12] }\n'
@@ -456,7 +469,11 @@ KNOWN = (
             r"paper.toml \[table.row\] published expects loss to be a number; got True",
         ),
         (WHOLE + 'attained = "best"\n', r"paper.toml \[table.row\] expects attained to be min or max; got 'best'"),
-        (WHOLE + 'counts = "max"\n', r"paper.toml \[table.row\] expects counts to be best or last; got 'max'"),
+        (WHOLE + 'counts = "max"\n', r"paper.toml \[table.row\] expects counts to be best, last or test; got 'max'"),
+        (
+            WHOLE + 'counts = "test"\n',
+            r"paper.toml \[table.row\] expects a task with a data set if its test counts; got copy",
+        ),
         (WHOLE + "seeded = [1]\n", r"paper.toml \[table.row\] expects seeded to be a list of names; got \[1\]"),
         (
             HEADER + TABLE + "figures = [1]\n" + ROW,
@@ -475,7 +492,7 @@ def test_wrong_recipes_are_explained(text, message):
     [
         (
             "smoke = { train = { stesp = 1 } }\n",
-            "paper/table/row, smoke scale, train: unknown key 'stesp'; known: steps, batch",
+            "paper/table/row, smoke scale, train: unknown key 'stesp'; known: steps, epochs, batch",
         ),
         ("smoke = { task = { dealy = 1 } }\n", "unknown key 'dealy'; known: delay, length"),
         ("smoke = { train = { steps = 1.5 } }\n", "expects steps to be a whole number; got 1.5"),
@@ -534,7 +551,7 @@ def test_patterns(pattern, rows):
         ("nnrnn", r"no paper 'nnrnn'; known: corelnet-2022, demo, enrnn-2020, ncgru-2022, nnrnn-2019"),
         ("*", r"no paper '\*'; known: "),
         ("demo/adding", r"no table 'adding' in demo; known: copy$"),
-        ("enrnn-2020/x*", r"no table 'x\*' in enrnn-2020; known: adding, copying, gradients, sizes$"),
+        ("enrnn-2020/x*", r"no table 'x\*' in enrnn-2020; known: adding, copying, gradients, sizes, timit, char-ptb$"),
         ("demo/copy/gru", r"no row 'gru' in demo/copy; known: nnrnn, lstm, rnn$"),
         ("enrnn-2020/s*/gru", r"no row 'gru' in enrnn-2020/s\*; known: short-0, short-32"),
         ("demo/copy/lstm/0", r"expected PAPER\[/TABLE\[/ROW\]\]; got 'demo/copy/lstm/0'"),

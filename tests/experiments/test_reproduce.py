@@ -414,6 +414,35 @@ def test_the_last_evaluation_counts_if_the_recipe_says_so(tmp_path):
     assert summary(recipe, "desk", [0], tmp_path)["ours"] == 0.625
 
 
+DATA = """
+[table]
+task = { name = "char-ptb" }
+train = { epochs = 1, batch = 8, window = 20, evaluate_batch = 4 }
+metric = "bpc"
+counts = "test"
+smoke = { train = { steps = 4, evaluate_every = 2 } }
+[table.gru]
+layer = { name = "gru", hidden_size = 3, embedding_size = 3 }
+published = { bpc = 1.5 }
+"""
+
+
+def test_the_test_of_a_data_set_counts_if_the_recipe_says_so(tmp_path):
+    (recipe,) = read("paper", DATA).recipes
+    (row,) = smoke([recipe], tmp_path)
+    result = RunDirectory(run_directory(recipe, 0, tmp_path)).result()
+    assert row["counts"] == "test"
+    assert row["ours"] == row["runs"][0]["value"] == result["test"]["bpc"]
+    assert row["ours"] not in (result["best"]["bpc"], result["final"]["bpc"])
+    assert (row["published"], row["runs"][0]["steps"]) == (1.5, 4)
+
+
+def test_a_run_that_was_not_tested_has_no_number(tmp_path):
+    (recipe,) = read("paper", DATA).recipes
+    (row,) = smoke([replace(recipe, train=recipe.train | {"max_loss": 1e-6})], tmp_path)
+    assert (row["runs"][0]["status"], row["runs"][0]["value"], row["ours"]) == ("diverged", None, None)
+
+
 def test_an_even_number_of_seeds_meets_in_the_middle(tmp_path):
     for seed, loss in enumerate([0.0, 0.5]):
         finished(RNN, seed, tmp_path, [loss])

@@ -186,6 +186,20 @@ def test_a_smoke_test_is_not_taken_for_more():
     assert "desk" not in text
 
 
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({}, "the smallest value of all evaluations"),
+        ({"counts": "best", "attained": "max"}, "the largest value of all evaluations"),
+        ({"counts": "last", "attained": "max"}, "the last value of all evaluations"),
+        ({"counts": "test"}, "the test split's value with the weights of the lowest validation loss"),
+    ],
+)
+def test_a_table_says_what_our_numbers_are(row, words):
+    (note,) = tables.paper_notes([paper_row(**row)])
+    assert note == f"Ours: {words}; of several seeds the median and the range."
+
+
 # the same weights on other settings
 
 
