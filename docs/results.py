@@ -8,6 +8,7 @@ import argparse
 import json
 import shutil
 from collections.abc import Iterable
+from dataclasses import fields, replace
 from pathlib import Path
 
 from torch import Generator
@@ -150,10 +151,17 @@ def scale(recipe: Recipe) -> str:
     for seed in seeds(recipe):
         found = RunDirectory(RESULTS / recipe.paper / recipe.table / recipe.row / f"seed-{seed}").settings().resolved()
         for name in reversed(SCALES):
-            if recipe.settings(name, seed).resolved() == found:
+            row = replace(recipe, task=recipe.task | settled(recipe, found["task"]))
+            if row.settings(name, seed).resolved() == found:
                 return name
         raise ValueError(f"results/{recipe.name}/seed-{seed} was run with other settings than the recipe has now")
     return "paper"
+
+
+def settled(recipe: Recipe, found: dict) -> dict:
+    """What the recipe leaves to the machine, such as which glyphs are there, as the run found it."""
+    open_ = [field.name for field in fields(TASKS[recipe.task["name"]]) if field.default == "auto"]
+    return {key: found[key] for key in open_ if key not in recipe.task and key in found}
 
 
 if __name__ == "__main__":

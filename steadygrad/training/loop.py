@@ -104,6 +104,7 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, self.options)
         self.schedule = Schedule(self.optimizer, self.options)
         self.batches = Batches(self.task, self.options, settings.seed)
+        self.batches(0)  # data that are not there are missed now
         self.parameters = parameter_count(self.model)
         self.commit = commit()  # now: the tree may change while this runs
         self.step = 0

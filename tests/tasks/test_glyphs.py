@@ -8,7 +8,7 @@ from PIL import Image
 from steadygrad.tasks import RMTS
 from steadygrad.tasks.data import VARIABLE
 from steadygrad.tasks.relational import glyphs
-from steadygrad.training import Settings
+from steadygrad.training import Settings, train
 
 
 @pytest.fixture
@@ -64,24 +64,28 @@ def test_auto_draws_if_nothing_is_there(without_data):
     assert torch.equal(RMTS().images, glyphs.draw())
 
 
-def test_settings_of_a_run_say_which_glyphs_it_had(data, monkeypatch):
+def test_settings_of_a_run_say_which_glyphs_it_had(data, monkeypatch, tmp_path):
     settings = Settings.from_tables({"layer": {"name": "corelnet"}, "task": {"name": "rmts"}})
     recorded = settings.resolved()
     assert recorded["task"]["glyphs"] == "data"
     monkeypatch.delenv(VARIABLE)
     assert settings.resolved()["task"]["glyphs"] == "own"  # which a run with the others does not take for its own
+    again = Settings.from_tables(recorded)
+    assert again.resolved() == recorded
     with pytest.raises(
         ValueError, match=r"RMTS expects a folder glyphs in the one that \$STEADYGRAD_DATA names; got no"
     ):
-        Settings.from_tables(recorded)
+        train(again, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_glyphs_that_are_not_there_are_missed(tmp_path, monkeypatch, without_data):
+    task = RMTS(glyphs="data")  # as it stands in the settings of a run, which can be read all the same
     with pytest.raises(ValueError, match=r"RMTS expects a folder glyphs .* names; got nothing"):
-        RMTS(glyphs="data")
+        task.sample(1, torch.Generator())
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(ValueError, match=f"RMTS expects a folder glyphs .* names; got {tmp_path}"):
-        RMTS(glyphs="data")
+        task.sample(1, torch.Generator())
     with pytest.raises(ValueError, match="RMTS expects glyphs to be one of auto, own, data; got 'fonts'"):
         RMTS(glyphs="fonts")
 

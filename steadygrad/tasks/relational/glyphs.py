@@ -16,10 +16,8 @@ APART = 0.1
 """least distance of two glyphs of our own, mean over pixels; of theirs two have 0.03"""
 
 
-def resolved(who: str, source: str) -> str:
+def resolved(source: str) -> str:
     """``source`` without "auto", so that settings say which glyphs a run had."""
-    if source == "data":
-        needed_data_set(who, FOLDER)
     if source == "auto":
         return "data" if data_set(FOLDER) else "own"
     return source

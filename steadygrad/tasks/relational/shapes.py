@@ -35,7 +35,7 @@ class ShapeTask(ObjectTask):
             raise ValueError(f"{who} expects held_out of at most {most}, as it trains on {seen}; got {self.held_out}")
         if 0 < self.held_out < unseen:
             raise ValueError(f"{who} expects held_out to be 0 or at least {unseen}, for a test; got {self.held_out}")
-        object.__setattr__(self, "glyphs", glyphs.resolved(who, self.glyphs))
+        object.__setattr__(self, "glyphs", glyphs.resolved(self.glyphs))
 
     def letters(self, unseen: bool) -> int:
         """How many different shapes a problem may need."""
