@@ -59,8 +59,9 @@ class Paper:
 
 @dataclass(frozen=True)
 class Recipe:
-    """``published`` are numbers by metric, as printed; ``metric`` is the one that the table compares. Numbers of validation
-    data that a table has beside those of the test are there as valid_….
+    """``published`` are numbers by metric, as printed; ``metric`` is the one that the table compares.
+
+    Numbers of validation data that a table has beside those of the test are there as valid_….
 
     ``transfer`` is a key of the task with values on which the trained weights are tested too. Numbers printed of such a
     test have the value behind the metric: {"accuracy": 1.0, "accuracy@200": 0.99}.
