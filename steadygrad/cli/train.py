@@ -30,11 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     given = dotted(options.rest)
     from steadygrad.experiments import Observer, nearest
+    from steadygrad.experiments.recipe import train_with
     from steadygrad.training import Settings, ShowProgress, TensorBoard, train
 
     set_threads(options)
     near = nearest(options.layer, options.task)
-    tables = {key: near.tables[key] | given.get(key, {}) for key in ("layer", "task", "train")}
+    tables = {key: near.tables[key] | given.get(key, {}) for key in ("layer", "task")}
+    tables["train"] = train_with(near.tables["train"], given.get("train", {}))
     settings = Settings.from_tables({**tables, "seed": options.seed}, "train")
     out = options.out or f"runs/{options.layer}-{options.task}-{options.seed}"
     note = f"settings: {near.source}" + (", with yours" if given else "")

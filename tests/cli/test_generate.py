@@ -63,3 +63,19 @@ def test_other_runs_say_nothing(tmp_path, capsys):
     train(Settings.from_tables(tables), tmp_path)
     assert main(["generate", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"steadygrad: generate expects a run on a text; {tmp_path} is one on copy\n"
+
+
+def test_updates_that_are_asked_for_take_the_place_of_epochs(tmp_path, capsys):
+    short = ["--train.steps", "3", "--train.batch", "2", "--train.window", "20", "--train.evaluate_batch", "2"]
+    small = [
+        "--layer.hidden_size",
+        "4",
+        "--layer.embedding_size",
+        "4",
+        "--threads",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main(["train", "gru", "char-ptb", *short, *small]) == 0
+    assert capsys.readouterr().out.startswith("done after 3 updates")

@@ -55,7 +55,7 @@ TABLE_5 = {
     "exprnn-1386-150": (1386, 5e-3, 1e-4, 0.9, None, None, "cayley"),
     "lstm-1024-150": (1024, 8e-3, None, 0.9, None, None, "glorot"),
     "lstm-475-150": (475, 1e-3, None, 0.99, None, None, "glorot"),
-    "rnn-orth-150": (1024, 1e-4, None, 0.9, None, None, None),
+    "rnn-orth-150": (1024, 1e-4, None, 0.9, None, None, "cayley"),  # the README's; random in the table
     "eurnn-1024-150": (1024, 1e-3, None, 0.9, None, None, None),
     "eurnn-2048-150": (2048, 1e-3, None, 0.9, None, None, None),
     "rnn-150": (1024, 1e-5, None, 0.9, None, None, "glorot"),
