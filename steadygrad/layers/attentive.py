@@ -107,8 +107,8 @@ class AttentiveCell(Cell):
         self.state_sizes = (*cell.state_sizes, units, self.memory.size)
         self.growth = self.memory.growth
 
-    def weights(self) -> Any:
-        return self.cell.weights()
+    def weights(self, table: Tensor | None = None) -> Any:
+        return self.cell.weights(table)
 
     def walk(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]

@@ -13,7 +13,8 @@ class Cell(nn.Module):
     ``forward(x, steps, state)`` takes x (rows, input_size) laid out as `Steps` says and a tuple of initial states, one
     for each of ``state_sizes`` and each (batch, size); it returns outputs (rows, output_size) and final states.
     ``remembers``: the last of the states is a memory of earlier ones, none of them if it is zero. ``growth`` is for a
-    memory without limit: it may be longer by any multiple of that.
+    memory without limit: it may be longer by any multiple of that. With a ``table`` (symbols, input_size) the rows of x
+    are one-hot, symbols wide, and stand for rows of it.
     """
 
     state_sizes: tuple[int, ...]
@@ -21,11 +22,13 @@ class Cell(nn.Module):
     remembers = False
     growth = 0
 
-    def forward(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return self.walk(self.weights(), x, steps, state)
+    def forward(
+        self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None = None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return self.walk(self.weights(table), x, steps, state)
 
-    def weights(self) -> Any:
-        """What `walk` needs and no step changes: matrices are evaluated here."""
+    def weights(self, table: Tensor | None = None) -> Any:
+        """What `walk` needs and no step changes: matrices are evaluated here, that of the inputs with the table."""
         raise NotImplementedError
 
     def walk(
@@ -43,3 +46,8 @@ class Cell(nn.Module):
 
     def penalty(self) -> Tensor | float:
         return 0.0
+
+
+def through(table: Tensor | None, U: Tensor) -> Tensor:
+    """U, or U Eᵀ, which takes a one-hot e to U x where x = Eᵀ e is a row of the table E."""
+    return U if table is None else U @ table.mT

@@ -7,9 +7,23 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import COMPLEX_MODRELU, Operator, Steps, elman_unroll, operator_unroll
-from steadygrad.layers.cell import Cell
+from steadygrad.layers.cell import Cell, through
 from steadygrad.matrices import Spec, build
 from steadygrad.matrices.complex import realify
+
+ElmanWeights = tuple[Tensor, Tensor | Operator]
+
+
+def elman_walk(
+    weights: ElmanWeights, bias: Tensor | None, activation: str, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """h_t = φ(U x_t + W h_{t−1} + b) with W itself or with what it does to rows."""
+    U, W = weights
+    if isinstance(W, Tensor):
+        states = elman_unroll(x, U, W, bias, state[0], activation, steps)
+    else:
+        states = operator_unroll(x, U, W, bias, state[0], activation, steps)
+    return states, (steps.last(states),)
 
 
 class ComplexElmanCell(Cell):
@@ -34,17 +48,13 @@ class ComplexElmanCell(Cell):
         if self.b is not None:
             (bias_init or (lambda b: nn.init.uniform_(b, -0.01, 0.01)))(self.b)
 
-    def weights(self) -> Tensor | Operator:
-        return self.W.operator() or realify(self.W()).to(self.U.dtype)
+    def weights(self, table: Tensor | None = None) -> ElmanWeights:
+        return through(table, self.U), self.W.operator() or realify(self.W()).to(self.U.dtype)
 
     def walk(
-        self, weights: Tensor | Operator, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+        self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        if isinstance(weights, Tensor):
-            states = elman_unroll(x, self.U, weights, self.b, state[0], COMPLEX_MODRELU, steps)
-        else:
-            states = operator_unroll(x, self.U, weights, self.b, state[0], COMPLEX_MODRELU, steps)
-        return states, (steps.last(states),)
+        return elman_walk(weights, self.b, COMPLEX_MODRELU, x, steps, state)
 
     def matrices(self) -> dict[str, Tensor]:
         return {"recurrent": self.W()}

@@ -37,8 +37,8 @@ class GORUCell(GRUCell):
         sign = torch.tensor([1.0, -1.0, 1.0]).repeat_interleave(hidden_size)
         self.register_buffer("sign", sign, persistent=False)
 
-    def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        W, U, b = super().weights()
+    def weights(self, table: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+        W, U, b = super().weights(table)
         rows = self.sign[:, None]
         return W * rows, U * rows, None if b is None else b * self.sign
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import Steps, gru_unroll
-from steadygrad.layers.cell import Cell
+from steadygrad.layers.cell import Cell, through
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.rnn import Initialiser, check_activation, uniform
 from steadygrad.matrices import Spec, build
@@ -67,13 +67,13 @@ class GRUCell(Cell):
         states = gru_unroll(x, W, U, bias, self.modulus, state[0], self.activation, steps, self.reset)
         return states, (steps.last(states),)
 
-    def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
+    def weights(self, table: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
         """W, U and b as the kernel takes them."""
         U = torch.cat([matrix() for matrix in self.U])
         bias: Tensor | None = self.b
         if bias is not None and self.modulus is not None:
             bias = torch.cat([bias, torch.zeros_like(self.modulus)])
-        return self.W, U, bias
+        return through(table, self.W), U, bias
 
     def matrices(self) -> dict[str, Tensor]:
         return {gate: matrix() for gate, matrix in zip(self.GATES, self.U, strict=True)}

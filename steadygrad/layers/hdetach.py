@@ -20,7 +20,7 @@ class HDetachCell(LSTMCell):
             return None
         return torch.rand(time, device="cpu") < self.detach_probability
 
-    def recurrence(self, weights: Tensor) -> None:
+    def recurrence(self, weights: tuple[Tensor, Tensor]) -> None:
         return None  # a kernel that takes h from elsewhere hands it every gradient
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import Recurrence, Steps, lstm_unroll
-from steadygrad.layers.cell import Cell
+from steadygrad.layers.cell import Cell, through
 from steadygrad.layers.gru import GateSpecs, build_gates
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.rnn import uniform
@@ -34,18 +34,19 @@ class LSTMCell(Cell):
                 raise ValueError(f"LSTM expects bias=True with a forget_bias; got bias=False and {forget_bias}")
             nn.init.constant_(self.b[hidden_size : 2 * hidden_size], forget_bias)
 
-    def weights(self) -> Tensor:
-        return torch.cat([matrix() for matrix in self.U])
+    def weights(self, table: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """W and U as the kernel takes them."""
+        return through(table, self.W), torch.cat([matrix() for matrix in self.U])
 
     def walk(
-        self, weights: Tensor, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+        self, weights: tuple[Tensor, Tensor], x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        h_0, c_0 = state
-        states, cells = lstm_unroll(x, self.W, weights, self.b, h_0, c_0, steps, self.detached(len(steps.sizes)))
+        (W, U), (h_0, c_0) = weights, state
+        states, cells = lstm_unroll(x, W, U, self.b, h_0, c_0, steps, self.detached(len(steps.sizes)))
         return states, (steps.last(states), steps.last(cells))
 
-    def recurrence(self, weights: Tensor) -> Recurrence | None:
-        return Recurrence(self.W, weights, self.b)
+    def recurrence(self, weights: tuple[Tensor, Tensor]) -> Recurrence | None:
+        return Recurrence(*weights, self.b)
 
     def detached(self, time: int) -> Tensor | None:
         """True at steps (time) whose gates hand no gradient to the state before; None, because there are none."""

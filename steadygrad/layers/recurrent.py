@@ -45,6 +45,7 @@ class RecurrentLayer(nn.Module):
 
     Shapes: input (time, batch, input_size), or (batch, time, input_size) with ``batch_first``, or (time, input_size),
     or a PackedSequence → output alike with ``output_size`` features; h_0, h_n (num_layers · directions, batch, size).
+    With ``table`` (symbols, input_size) the input has whole numbers for features, and x is what stands in these rows.
     Convention: states are columns, h_t = φ(W h_{t−1} + …); on rows of a batch that is h @ W.T.
 
     ``attention`` makes any layer attend to its past states (`steadygrad.layers.attentive`): a table of options such
@@ -131,19 +132,21 @@ class RecurrentLayer(nn.Module):
 
     @torch.compiler.disable  # it would unroll time; what stands around the layer is compiled as ever
     def forward(
-        self, input: Tensor | PackedSequence, h_0: State | None = None
+        self, input: Tensor | PackedSequence, h_0: State | None = None, *, table: Tensor | None = None
     ) -> tuple[Tensor | PackedSequence, State]:
+        if table is not None:
+            input, table = self._looked_up(input, table)
         if isinstance(input, PackedSequence):
-            self._check_input(input.data, rank=2)
+            self._check_input(input.data, table, rank=2)
             sizes = tuple(input.batch_sizes.tolist())
             state = self._initial(h_0, sizes[0], input.data)
             if input.sorted_indices is not None and h_0 is not None:
                 state = tuple(s.index_select(1, input.sorted_indices) for s in state)
-            output, final = self._walk(input.data, Steps(sizes), state)
+            output, final = self._walk(input.data, Steps(sizes), state, table)
             if input.unsorted_indices is not None:
                 final = tuple(s.index_select(1, input.unsorted_indices) for s in final)
             return input._replace(data=output), self._joined(final)
-        self._check_input(input)
+        self._check_input(input, table)
         batched = input.dim() == 3
         x = input if batched else input.unsqueeze(1)
         if batched and self.batch_first:
@@ -152,13 +155,36 @@ class RecurrentLayer(nn.Module):
         if time == 0:
             raise ValueError(f"{self._name} expects at least one time step; got input of shape {tuple(input.shape)}")
         state = self._initial(h_0, batch if batched else None, x)
-        output, final = self._walk(x.reshape(time * batch, -1), Steps.padded(time, batch), state)
+        output, final = self._walk(x.reshape(time * batch, -1), Steps.padded(time, batch), state, table)
         output = output.view(time, batch, -1)
         if not batched:
             return output.squeeze(1), self._joined(tuple(s.squeeze(1) for s in final))
         return output.transpose(0, 1) if self.batch_first else output, self._joined(final)
 
-    def _walk(self, x: Tensor, steps: Steps, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _looked_up(
+        self, input: Tensor | PackedSequence, table: Tensor
+    ) -> tuple[Tensor | PackedSequence, Tensor | None]:
+        """x, rows of the table; or, where U Eᵀ once costs less than U x at every step, one-hot rows and the table E."""
+        symbols = input.data if isinstance(input, PackedSequence) else input
+        if table.dim() != 2 or table.shape[1] != self.input_size or not len(table):
+            raise ValueError(
+                f"{self._name} expects a table of rows of {self.input_size} features; got shape {tuple(table.shape)}"
+            )
+        if symbols.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"{self._name} with a table expects input of type int64 or int32; got {symbols.dtype}")
+        if symbols.numel() and not 0 <= int(symbols.min()) <= int(symbols.max()) < len(table):
+            raise ValueError(
+                f"{self._name} expects input from 0 to {len(table) - 1}, as its table has {len(table)} rows; "
+                f"got {int(symbols.min())} to {int(symbols.max())}"
+            )
+        fold = len(table) <= min(self.input_size, symbols.numel())
+        unit = torch.eye(len(table), dtype=table.dtype, device=table.device) if fold else table
+        x = nn.functional.embedding(symbols, unit)
+        return input._replace(data=x) if isinstance(input, PackedSequence) else x, table if fold else None
+
+    def _walk(
+        self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Through all levels: outputs (rows, output_size), final states (cells, batch, size)."""
         finals: list[tuple[Tensor, ...]] = []
         initial = list(zip(*(s.unbind(0) for s in state), strict=True))
@@ -169,19 +195,19 @@ class RecurrentLayer(nn.Module):
             for direction in range(self.directions):
                 index = level * self.directions + direction
                 walk = steps.reversed if direction else steps
-                output, final = self.cells[index](x, walk, initial[index])
+                output, final = self.cells[index](x, walk, initial[index], None if level else table)
                 outputs.append(output)
                 finals.append(final)
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
         return x, tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
 
-    def _check_input(self, input: Tensor, rank: int | None = None) -> None:
+    def _check_input(self, input: Tensor, table: Tensor | None, rank: int | None = None) -> None:
         shape = f"input of shape {tuple(input.shape)}"
         if rank is None and input.dim() not in (2, 3):
             raise ValueError(f"{self._name} expects input of 2 dimensions (unbatched) or 3; got {shape}")
         if rank is not None and input.dim() != rank:
             raise ValueError(f"{self._name} expects packed data of {rank} dimensions; got {shape}")
-        if input.shape[-1] != self.input_size:
+        if input.shape[-1] != (self.input_size if table is None else len(table)):
             raise ValueError(f"{self._name} expects {self.input_size} features per step; got {shape}")
         dtype = self._cell_dtype()
         if input.dtype != dtype:

@@ -8,9 +8,9 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import ACTIVATIONS, Operator, Recurrence, Steps, elman_unroll, operator_unroll
-from steadygrad.layers.cell import Cell
-from steadygrad.layers.complex import ComplexElmanCell
+from steadygrad.kernels import ACTIVATIONS, Recurrence, Steps
+from steadygrad.layers.cell import Cell, through
+from steadygrad.layers.complex import ComplexElmanCell, ElmanWeights, elman_walk
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.matrices import Spec, build
 
@@ -53,21 +53,18 @@ class ElmanCell(Cell):
             # modReLU's is added to every modulus at every step: torch's range would make states grow by it
             (bias_init or (uniform(0.01) if activation == "modrelu" else as_torch))(self.b)
 
-    def weights(self) -> Tensor | Operator:
-        """W, or what it does to rows where that is faster."""
-        return self.W.operator() or self.W()
+    def weights(self, table: Tensor | None = None) -> ElmanWeights:
+        """U and W, or what W does to rows where that is faster."""
+        return through(table, self.U), self.W.operator() or self.W()
 
     def walk(
-        self, weights: Tensor | Operator, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+        self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        if isinstance(weights, Tensor):
-            states = elman_unroll(x, self.U, weights, self.b, state[0], self.activation, steps)
-        else:
-            states = operator_unroll(x, self.U, weights, self.b, state[0], self.activation, steps)
-        return states, (steps.last(states),)
+        return elman_walk(weights, self.b, self.activation, x, steps, state)
 
-    def recurrence(self, weights: Tensor | Operator) -> Recurrence | None:
-        return Recurrence(self.U, weights, self.b, self.activation) if isinstance(weights, Tensor) else None
+    def recurrence(self, weights: ElmanWeights) -> Recurrence | None:
+        U, W = weights
+        return Recurrence(U, W, self.b, self.activation) if isinstance(W, Tensor) else None
 
     def matrices(self) -> dict[str, Tensor]:
         return {"recurrent": self.W()}

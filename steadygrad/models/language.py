@@ -89,24 +89,26 @@ class LanguageModel(nn.Module):
 
         A memory of past states is not carried on: the next window starts with an empty one.
         """
-        x = self.drop(self.embed(tokens.t()), self.input_dropout)
+        dropped = self.training and self.input_dropout > 0
+        x = self.drop(F.embedding(tokens.t(), self.table()), self.input_dropout) if dropped else tokens.t()
         given = iter(as_tuple(state))
         ends: list[Tensor] = []
         for level, layer in enumerate(self.stack()):
             if level:
                 x = self.drop(x, self.layer_dropout)
             own = tuple(islice(given, len(layer.state_sizes)))
-            x, end = layer(x, (own if len(own) > 1 else own[0]) if own else None)
+            table = None if level or dropped else self.table()
+            x, end = layer(x, (own if len(own) > 1 else own[0]) if own else None, table=table)
             ends += as_tuple(layer.without_memory(end))
         logits = self.readout(self.drop(x, self.output_dropout)).transpose(0, 1)
         return logits, ends[0] if len(ends) == 1 else tuple(ends)
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """E x, without the words that this update does not see."""
+    def table(self) -> Tensor:
+        """E, without the words that this update does not see."""
         table = self.embedding.weight
         if self.training and self.word_dropout:
             table = F.dropout(table.new_ones(len(table), 1), self.word_dropout) * table
-        return F.embedding(tokens, table)
+        return table
 
     def drop(self, x: Tensor, share: float) -> Tensor:
         """x (time, batch, features) without some features, the same ones at all times."""
