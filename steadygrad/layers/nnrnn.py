@@ -14,9 +14,9 @@ class NNRNN(RNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = P (Λ + T) Pᵀ,  Λ = ⊕ γₖ rot(θₖ).
 
     The eigenvalues of W are γₖ e^{±iθₖ} whatever P and T are; ``penalty()`` is δ Σ (γₖ − 1)², δ = ``spectrum_pull``,
-    and keeps them near the unit circle. ``in_block=True`` is the form the paper prints (its Eq. 5), whose T also acts
-    inside the 2 × 2 blocks, where it moves the eigenvalues. ``complex=True`` has complex units and W = P (Λ + T) Pᴴ,
-    Λ diagonal.
+    and keeps them near the unit circle; ``modulus`` holds every γₖ at one number instead. ``in_block=True`` is the form
+    the paper prints (its Eq. 5), whose T also acts inside the 2 × 2 blocks, where it moves the eigenvalues.
+    ``complex=True`` has complex units and W = P (Λ + T) Pᴴ, Λ diagonal.
     """
 
     def __init__(
@@ -27,6 +27,7 @@ class NNRNN(RNN):
         *,
         spectrum_pull: float = 1e-4,  # δ of the copy task, table 2
         in_block: bool = False,
+        modulus: float | None = None,
         complex: bool = False,
         activation: str = "modrelu",
         init: str = "henaff",
@@ -40,7 +41,7 @@ class NNRNN(RNN):
             hidden_size,
             num_layers,
             activation=activation,
-            recurrent={**schur, "init": init},
+            recurrent={**schur, "init": init, "modulus": modulus},
             complex=complex,
             input_init=partial(nn.init.kaiming_normal_, nonlinearity="relu"),  # the authors' code, after expRNN's
             bias_init=uniform(0.01),
@@ -51,4 +52,4 @@ class NNRNN(RNN):
     def penalty(self) -> Tensor | float:
         matrices = [m for m in self.modules() if isinstance(m, Matrix)]
         gammas = [f for m in matrices for f, kind in zip(m.free, m.kinds, strict=True) if kind == "modulus"]
-        return self.spectrum_pull * sum((gamma - 1).square().sum() for gamma in gammas)
+        return self.spectrum_pull * sum((gamma - 1).square().sum() for gamma in gammas if gamma.requires_grad)

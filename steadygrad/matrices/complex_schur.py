@@ -9,6 +9,7 @@ from steadygrad.matrices import init as initialisers
 from steadygrad.matrices.complex import below, complexify, phases, skew_hermitian, skew_hermitian_free
 from steadygrad.matrices.exponential import SkewExp
 from steadygrad.matrices.matrix import Matrix, check_size, skew, skew_free
+from steadygrad.matrices.schur import start_of_moduli
 
 
 class ComplexSchur(nn.Module):
@@ -51,11 +52,15 @@ class ComplexSchur(nn.Module):
         return f"size={self.size}"
 
 
-def complex_schur(size: int, *, init: str = "henaff") -> Matrix:
-    """A `ComplexSchur` that starts unitary: γ = 1, T = 0, θ ~ U(0, 2π); its basis starts real, as ``init`` says."""
+def complex_schur(size: int, *, init: str = "henaff", modulus: float | None = None) -> Matrix:
+    """A `ComplexSchur` that starts unitary: γ = 1, T = 0, θ ~ U(0, 2π); its basis starts real, as ``init`` says.
+
+    With ``modulus`` every γ is that number and stays.
+    """
     if init not in initialisers.SKEW:
         raise ValueError(f"ComplexSchur expects init out of {', '.join(initialisers.SKEW)}; got {init!r}")
     A = skew(initialisers.SKEW[init](size), size)
     theta = torch.empty(size).uniform_(0, 2 * math.pi)
+    gamma = start_of_moduli("ComplexSchur", size, modulus)
     basis = skew_hermitian_free(A.to(A.dtype.to_complex()))
-    return Matrix(ComplexSchur(size), basis, theta, torch.ones(size), torch.zeros(size * (size - 1)))
+    return Matrix(ComplexSchur(size), basis, theta, gamma, torch.zeros(size * (size - 1)))

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from steadygrad.kernels import matmul
 from steadygrad.matrices.exponential import Exponential
 from steadygrad.matrices.init import free_tensor
-from steadygrad.matrices.matrix import Matrix, check_size, index_of, lower_triangle
+from steadygrad.matrices.matrix import Matrix, check_size, index_of, is_between, lower_triangle
 
 
 class SchurProduct(torch.autograd.Function):
@@ -105,9 +105,20 @@ class RealSchur(nn.Module):
         return f"size={self.size}, in_block={self.in_block}"
 
 
-def real_schur(size: int, *, in_block: bool = False, init: str = "henaff") -> Matrix:
-    """A `RealSchur` that starts orthogonal: γ = 1, T = 0, θ ~ U(0, 2π); ``init`` starts its basis."""
+def real_schur(size: int, *, in_block: bool = False, init: str = "henaff", modulus: float | None = None) -> Matrix:
+    """A `RealSchur` that starts orthogonal: γ = 1, T = 0, θ ~ U(0, 2π); ``init`` starts its basis.
+
+    With ``modulus`` every γ is that number and stays.
+    """
     map = RealSchur(size, in_block)
     _, angles, moduli, transients = map.free_sizes(size, in_block)
     theta = torch.empty(angles).uniform_(0, 2 * math.pi)
-    return Matrix(map, free_tensor(init, map.basis), theta, torch.ones(moduli), torch.zeros(transients))
+    gamma = start_of_moduli("RealSchur", moduli, modulus)
+    return Matrix(map, free_tensor(init, map.basis), theta, gamma, torch.zeros(transients))
+
+
+def start_of_moduli(who: str, count: int, modulus: float | None) -> nn.Parameter:
+    """Ones that are trained, or ``modulus``, which is not."""
+    if modulus is not None and not (is_between(modulus, 0, math.inf) and 0 < modulus < math.inf):
+        raise ValueError(f"{who} expects a modulus above 0, or None for one that is trained; got {modulus!r}")
+    return nn.Parameter(torch.full((count,), 1.0 if modulus is None else float(modulus)), requires_grad=modulus is None)

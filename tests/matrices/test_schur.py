@@ -114,3 +114,22 @@ def test_wrong_lengths_are_explained():
         RealSchur(6)(basis, theta[:2], gamma, T)
     with pytest.raises(ValueError, match=r"expects 15 numbers in T; got shape \(12,\)"):
         RealSchur(6, in_block=True)(basis, theta, gamma, T)
+
+
+@pytest.mark.parametrize("name", ["schur", "complex-schur"])
+def test_a_modulus_that_is_given_stays(name):
+    matrix = build({"name": name, "modulus": 0.9}, 6, complex=name != "schur")
+    optimizer = torch.optim.Adam(matrix.parameters(), lr=0.01)
+    before = matrix().detach()
+    for _ in range(3):
+        optimizer.zero_grad()
+        matrix().abs().square().mul(torch.arange(6)).sum().backward()
+        optimizer.step()
+    assert not torch.allclose(matrix(), before, atol=1e-3)
+    torch.testing.assert_close(torch.linalg.eigvals(matrix()).abs(), torch.full((6,), 0.9), rtol=0, atol=1e-3)
+
+
+def test_bad_modulus_is_explained():
+    for modulus in (0.0, -1.0, float("nan"), float("inf"), "1"):
+        with pytest.raises(ValueError, match=f"RealSchur expects a modulus above 0, or None .* got {modulus!r}"):
+            build({"name": "schur", "modulus": modulus}, 6)
