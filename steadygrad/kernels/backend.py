@@ -10,6 +10,7 @@ from steadygrad.kernels import native
 
 VARIABLE = "STEADYGRAD_KERNELS"
 CHOICES = ("auto", "c", "python", "reference")
+FEW_ROWS, LARGE = 4, 60_000  # up to so many rows and from so many entries on torch's products are faster
 
 
 def choose(x: Tensor) -> str:
@@ -27,6 +28,13 @@ def choose(x: Tensor) -> str:
     if isinstance(native.library(), str) and x.device.type == "cpu":
         say_once(obstacle)
     return "python"
+
+
+def choose_for(x: Tensor, matrix: Tensor) -> str:
+    """The same for a walk of the rows x: for a few of them C would lay a large ``matrix`` out anew in every call."""
+    backend = choose(x)
+    few = len(x) <= FEW_ROWS and matrix.numel() >= LARGE
+    return "python" if backend == "c" and few and os.environ.get(VARIABLE, "auto") == "auto" else backend
 
 
 def runs_in_c(x: Tensor) -> bool:

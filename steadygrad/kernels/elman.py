@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import C_ENUM, COMPLEX_MODRELU, activate, bias_gradient, deactivate
-from steadygrad.kernels.backend import choose
+from steadygrad.kernels.backend import choose_for
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -25,7 +25,7 @@ def elman_unroll(
     ``bias`` is added before the activation; modReLU takes it as its own, inside the modulus. For complex modReLU a row
     is (Re h, Im h) and the bias half as long.
     """
-    backend = choose(x)
+    backend = choose_for(x, W)
     if backend == "reference":
         return elman_unroll_reference(x, U, W, bias, initial, activation, steps)
     return Elman.apply(x, U, W, bias, initial, activation, steps, backend)

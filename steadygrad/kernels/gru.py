@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import ACTIVATIONS, activate, bias_gradient, deactivate
-from steadygrad.kernels.backend import choose
+from steadygrad.kernels.backend import choose_for
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -33,7 +33,7 @@ def gru_unroll(
     W (3·hidden, inputs), U (3·hidden, hidden) and bias (3·hidden) stand in the order reset, update, candidate;
     ``modulus`` is the bias inside a modReLU candidate. ``reset`` acts "before" the product with U_c or "after" it.
     """
-    backend = choose(x)
+    backend = choose_for(x, U)
     if backend == "reference":
         return gru_unroll_reference(x, W, U, bias, modulus, initial, activation, steps, reset)
     return GRU.apply(x, W, U, bias, modulus, initial, activation, steps, reset, backend)

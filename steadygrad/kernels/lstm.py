@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from steadygrad.kernels import native
-from steadygrad.kernels.backend import choose
+from steadygrad.kernels.backend import choose_for
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -34,7 +34,7 @@ def lstm_unroll(
         if detached.shape != (time := len(steps.sizes),):
             raise ValueError(f"lstm_unroll expects detached of shape ({time},); got {tuple(detached.shape)}")
         detached = detached.to("cpu", torch.bool).contiguous()
-    backend = choose(x)
+    backend = choose_for(x, U)
     if backend == "reference":
         return lstm_unroll_reference(x, W, U, bias, initial, initial_cells, steps, detached)
     return LSTM.apply(x, W, U, bias, initial, initial_cells, steps, detached, backend)

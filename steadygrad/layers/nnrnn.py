@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from steadygrad.layers.recurrent import Common
 from steadygrad.layers.rnn import RNN, uniform
-from steadygrad.matrices import Matrix
 
 
 class NNRNN(RNN):
@@ -50,6 +49,5 @@ class NNRNN(RNN):
         self.spectrum_pull = spectrum_pull
 
     def penalty(self) -> Tensor | float:
-        matrices = [m for m in self.modules() if isinstance(m, Matrix)]
-        gammas = [f for m in matrices for f, kind in zip(m.free, m.kinds, strict=True) if kind == "modulus"]
+        gammas = [f for m in self._maps() for f, kind in zip(m.free, m.kinds, strict=True) if kind == "modulus"]
         return self.spectrum_pull * sum((gamma - 1).square().sum() for gamma in gammas if gamma.requires_grad)

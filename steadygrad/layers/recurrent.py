@@ -123,9 +123,16 @@ class RecurrentLayer(nn.Module):
 
     def drop_weights(self, share: float) -> None:
         """In training this share of the recurrent matrices' entries is zero, others in each walk."""
-        for module in self.modules():
-            if isinstance(module, Matrix):
-                module.dropout = share
+        for matrix in self._maps():
+            matrix.dropout = share
+
+    def trust_matrices(self, trusting: bool) -> None:
+        """For steps one by one: a remembered matrix is taken as it is unless a parameter was written to."""
+        for matrix in self._maps():
+            matrix.trusting = trusting
+
+    def _maps(self) -> Iterator[Matrix]:
+        return (module for module in self.modules() if isinstance(module, Matrix))
 
     def flatten_parameters(self) -> None:
         """Does nothing: for code that calls it on torch.nn.GRU."""

@@ -144,12 +144,17 @@ class Tokens:
 
     @torch.no_grad()
     def __next__(self) -> int:
-        was_training = self.model.training
-        self.model.eval()
+        if was_training := self.model.training:
+            self.model.eval()
+        for layer in self.model.stack():
+            layer.trust_matrices(self.state is not None)
         try:
             logits, self.state = self.model.walk(self.next, self.state)
         finally:
-            self.model.train(was_training)
+            for layer in self.model.stack():
+                layer.trust_matrices(False)
+            if was_training:
+                self.model.train()
         last = logits[0, -1]
         if self.temperature == 0:
             chosen = last.argmax()

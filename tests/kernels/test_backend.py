@@ -18,6 +18,17 @@ def test_auto_takes_c_where_it_is_built(monkeypatch):
     assert "C kernels" in describe()
 
 
+def test_few_rows_through_a_large_matrix_are_left_to_torch(monkeypatch):
+    monkeypatch.delenv(backend.VARIABLE, raising=False)
+    usual, large = backend.choose(X), torch.zeros(250, 250)
+    assert backend.choose_for(X, X) == usual
+    assert backend.choose_for(X, large) == "python"
+    assert backend.choose_for(torch.zeros(5, 3), large) == usual
+    if usual == "c":
+        monkeypatch.setenv(backend.VARIABLE, "c")
+        assert backend.choose_for(X, large) == "c"
+
+
 @pytest.mark.parametrize("name", ["python", "reference"])
 def test_forced(name, monkeypatch):
     monkeypatch.setenv(backend.VARIABLE, name)

@@ -90,6 +90,21 @@ def test_remembered_value_of_a_free_matrix_is_current():
         assert torch.equal(matrix(), 3 * torch.eye(2))
 
 
+def test_trust_asks_no_values_and_still_sees_updates():
+    matrix = Matrix(ScaledCayley(3), torch.randn(3)).eval()
+    with torch.no_grad():
+        first = matrix()
+        matrix.trusting = True
+        matrix.free[0].data += 1  # leaves no trace in the version counter
+        assert matrix() is first
+        for change in (lambda: matrix.free[0].mul_(2), lambda: matrix.map.D[2].neg_(), lambda: matrix().zero_()):
+            change()
+            trusted, matrix.trusting = matrix(), False
+            torch.testing.assert_close(trusted, matrix.map(*matrix.free))
+            matrix.trusting = True
+    assert matrix().requires_grad  # nothing is remembered where gradients are
+
+
 @given(size=st.integers(1, 8), determinant=st.sampled_from([None, 1, -1]))
 def test_nearest_orthogonal(size, determinant):
     W = torch.randn(size, size, dtype=torch.float64)

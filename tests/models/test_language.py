@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from steadygrad.layers import GRU, LAYERS, LSTM, NNRNN, ORNN, RNN, RelRNN
+from steadygrad.layers import GRU, LAYERS, LSTM, NNRNN, ORNN, RNN, ExpRNN, RelRNN
 from steadygrad.layers.recurrent import as_tuple
+from steadygrad.matrices import Exponential
 from steadygrad.models import LanguageModel
 
 TOKENS = torch.tensor([[0, 3, 1, 1, 4, 2], [2, 2, 0, 4, 1, 3]])
@@ -135,6 +136,20 @@ def test_the_likeliest_tokens_follow():
         assert token == ours(text)[0, -1].argmax()
         text = torch.cat([text, torch.tensor([[token]])], dim=1)
     assert ours.training
+
+
+def test_matrices_are_not_made_anew_for_every_token(monkeypatch):
+    ours, made = LanguageModel(ExpRNN, 5, embedding_size=6, sizes=[4]), []
+    evaluate = Exponential.forward
+    monkeypatch.setattr(Exponential, "forward", lambda self, free: made.append(free) or evaluate(self, free))
+    tokens = ours.generate(TOKENS[0], temperature=0)
+    list(islice(tokens, 10))
+    assert len(made) == 1
+    with torch.no_grad():
+        ours.layers[0].cells[0].W.free[0].mul_(2)
+    list(islice(tokens, 10))
+    assert len(made) == 2
+    assert not ours.layers[0].cells[0].W.trusting
 
 
 def test_tokens_come_as_often_as_the_model_thinks():
