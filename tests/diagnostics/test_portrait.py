@@ -446,8 +446,9 @@ def test_only_so_many_steps_are_looked_at():
     assert len(found["input_maps"]["state"]) <= module.CELLS
 
 
-def test_large_states_are_followed_for_fewer_steps(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("steadygrad.diagnostics.portrait"), "ENTRIES", 8 * 8 * 5)
+@pytest.mark.parametrize(("limit", "value"), [("ENTRIES", 8 * 8 * 5), ("WORK", 8 * 8 * 8 * 5)])
+def test_large_states_are_followed_for_fewer_steps(monkeypatch, limit, value):
+    monkeypatch.setattr(importlib.import_module("steadygrad.diagnostics.portrait"), limit, value)
     x = sequence(20)
     assert portrait(LSTM(3, 4), x)["steps"] == 5  # h and c: eight numbers
     assert portrait(LSTM(3, 4, batch_first=True), x)["steps"] == 5
