@@ -5,10 +5,10 @@ from typing import Any
 
 from steadygrad.experiments.recipe import Recipe, every, train_with
 from steadygrad.models import MODELS
-from steadygrad.tasks import TASKS, DataTask, ObjectTask, Task, TextTask
+from steadygrad.tasks import TASKS, DataTask, EnvironmentTask, ObjectTask, Task, TextTask
 from steadygrad.training.settings import named, named_network
 
-UNITS: dict[type[Task], int] = {TextTask: 256}
+UNITS: dict[type[Task], int] = {TextTask: 256, EnvironmentTask: 64}
 """of a layer that nobody has sized, if not 128"""
 OF_THE_LAYER = ("optimizer", "lr", "lr_constrained", "smoothing", "decay_transients", "clip")
 """training settings that go with a layer; the others go with the task"""
@@ -59,9 +59,9 @@ def nearest(layer: str, task: str) -> Nearest:
 
 
 def kind_of(task: str) -> type[Task]:
-    """Among objects and in texts other things stand around a layer; other data sets have rates of their own."""
+    """Among objects, in texts and agents other things stand around a layer; other data sets have rates of their own."""
     found = TASKS[task]
-    for kind in (ObjectTask, TextTask):
+    for kind in (ObjectTask, TextTask, EnvironmentTask):
         if issubclass(found, kind):
             return kind
     return found if issubclass(found, DataTask) else Task
@@ -71,7 +71,7 @@ def work(recipe: Recipe) -> tuple[bool, int]:
     """Time steps in all of training, on data sets times the square of the units; papers come before the demo."""
     settings = recipe.settings("desk")
     task, train, layer = settings.build_task(), settings.train, settings.layer
-    steps = task.steps * train.steps * train.batch
+    steps = train.frames or task.steps * train.steps * train.batch
     if isinstance(task, DataTask):
         steps = steps if train.epochs is None else task.training_steps * train.epochs
         steps *= sum(units**2 for units in layer.get("sizes") or [layer["hidden_size"]])

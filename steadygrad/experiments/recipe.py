@@ -257,8 +257,8 @@ def merge(shared: Table, own: Table) -> dict[str, Any]:
 
 
 def train_with(train: Table, changes: Table) -> dict[str, Any]:
-    """``train`` with ``changes``; a length in updates takes the place of one in epochs."""
-    kept = {key: value for key, value in train.items() if key != "epochs" or "steps" not in changes}
+    """``train`` with ``changes``; a length in updates takes the place of one in epochs or frames."""
+    kept = {key: value for key, value in train.items() if key not in ("epochs", "frames") or "steps" not in changes}
     return kept | dict(changes)
 
 

@@ -1,7 +1,8 @@
-"""What a task trains: a layer and its readout, a language model, or a network that relates objects."""
+"""What a task trains: a layer and its readout, a language model, an agent, or a network that relates objects."""
 
 from steadygrad.models.language import LanguageModel
+from steadygrad.models.policy import PolicyModel
 from steadygrad.models.relational import MODELS, RelationalModel
 from steadygrad.models.sequence import SequenceModel
 
-__all__ = ["MODELS", "LanguageModel", "RelationalModel", "SequenceModel"]
+__all__ = ["MODELS", "LanguageModel", "PolicyModel", "RelationalModel", "SequenceModel"]

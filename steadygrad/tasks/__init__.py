@@ -4,6 +4,8 @@ from steadygrad.tasks.adding import Adding
 from steadygrad.tasks.copy import Copy
 from steadygrad.tasks.dataset import SPLITS, BatchList, DataTask, ExampleTask, TextTask
 from steadygrad.tasks.denoise import Denoise
+from steadygrad.tasks.environment import EnvironmentTask, Episodes
+from steadygrad.tasks.minigrid import MiniGrid
 from steadygrad.tasks.parenthesis import Parenthesis
 from steadygrad.tasks.pixels import PixelMNIST
 from steadygrad.tasks.ptb import CharPTB, WordPTB
@@ -42,6 +44,7 @@ TASKS: dict[str, type[Task]] = {
     "comparison": Comparison,
     "transitive-comparison": TransitiveComparison,
     "relational-game": RelationalGame,
+    "minigrid": MiniGrid,
 }
 
 __all__ = [
@@ -59,9 +62,12 @@ __all__ = [
     "DataTask",
     "Denoise",
     "DistributionOfN",
+    "EnvironmentTask",
+    "Episodes",
     "ExampleTask",
     "IdentityRules",
     "IdentityRules4",
+    "MiniGrid",
     "ObjectTask",
     "Parenthesis",
     "PixelMNIST",

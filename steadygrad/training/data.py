@@ -35,6 +35,24 @@ class Batches:
         self.epoch = lru_cache(maxsize=1)(self._epoch)
         self.in_epoch = len(self.epoch(0)) if isinstance(task, DataTask) else 0
 
+    def ready(self) -> None:
+        """Data that are not there are missed now."""
+        self(0)
+
+    def is_over(self, step: int) -> bool:
+        """Whether there is nothing left to train on after so many updates."""
+        return False
+
+    def counts(self) -> dict[str, int]:
+        """What else has been used up besides updates, by name."""
+        return {}
+
+    def state(self) -> dict[str, Tensor]:
+        """What a run that goes on has to know of its data."""
+        return {}
+
+    def restore(self, state: dict[str, Tensor]) -> None: ...
+
     def __call__(self, step: int) -> Batch:
         if self.in_epoch:
             epoch, place = divmod(step, self.in_epoch)

@@ -194,9 +194,9 @@ def finite(value: Any) -> Any:
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """In words; more updates or epochs than before are no difference."""
+    """In words; more updates, epochs or frames than before are no difference."""
     flat_found, flat_wanted = flat(found), flat(wanted)
-    for length in ("train.steps", "train.epochs"):
+    for length in ("train.steps", "train.epochs", "train.frames"):
         if length in flat_found and flat_found[length] <= flat_wanted.get(length, 0):
             flat_found[length] = flat_wanted[length]
     return [

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.layers.recurrent import State
-from steadygrad.models import LanguageModel, RelationalModel, SequenceModel
-from steadygrad.tasks import Batch, BatchList, DataTask, ObjectTask, Task
+from steadygrad.models import LanguageModel, PolicyModel, RelationalModel, SequenceModel
+from steadygrad.tasks import Batch, BatchList, DataTask, EnvironmentTask, ObjectTask, Task
 from steadygrad.training.data import stream
 from steadygrad.training.directory import BEST, LAST, RunDirectory, RunError
 from steadygrad.training.settings import Settings
@@ -29,11 +29,13 @@ def evaluate(
     window: int | None = None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> dict[str, float]:
-    """Loss and metrics, means over ``examples`` sequences, or over all of a data set's ``split``.
+    """Loss and metrics, means over ``examples`` sequences or episodes, or over all of a data set's ``split``.
 
     The same seed, split and batch are the same sequences. ``window`` is for a text, which is read so many tokens at a
     time. ``progress`` hears after every batch which share is done.
     """
+    if isinstance(task, EnvironmentTask):
+        return acted(model, task, examples, seed, split, batch, progress)
     was_training = model.training
     model.eval()
     try:
@@ -54,6 +56,32 @@ def evaluate(
         model.train(was_training)
 
 
+def acted(
+    model: nn.Module,
+    task: EnvironmentTask,
+    examples: int,
+    seed: int,
+    split: str,
+    batch: int,
+    progress: Callable[[float], object],
+) -> dict[str, float]:
+    """The reward of episodes that no training begins with."""
+    assert isinstance(model, PolicyModel)
+    device = next(model.parameters()).device
+    total = 0.0
+    for begin in range(0, examples, batch):
+        numbers = range(begin, min(begin + batch, examples))
+        seeds = [stream(seed, split, number).initial_seed() for number in numbers]
+
+        def tell(share: float, done: int = begin, here: int = len(numbers)) -> None:
+            progress((done + here * share) / examples)
+
+        episodes = task.play(model, seeds, greedy=task.greedy, device=device, progress=tell)
+        total += task.reward(episodes.rewards) * len(numbers)
+        tell(1.0)
+    return task.conclude({"reward": total / examples})
+
+
 def held_back(task: Task, examples: int, seed: int, split: str, batch: int, window: int | None) -> Sequence[Batch]:
     """What training does not get to see."""
     if isinstance(task, DataTask):
@@ -64,7 +92,8 @@ def held_back(task: Task, examples: int, seed: int, split: str, batch: int, wind
 
 def walk(model: nn.Module, inputs: Tensor, state: State | None) -> tuple[Tensor, State | None]:
     """Outputs, and the state a recurrent model ends in."""
-    return model.walk(inputs, state) if isinstance(model, SequenceModel | LanguageModel) else (model(inputs), None)
+    carried = SequenceModel | LanguageModel | PolicyModel
+    return model.walk(inputs, state) if isinstance(model, carried) else (model(inputs), None)
 
 
 def parameter_count(module: nn.Module) -> int:
@@ -73,7 +102,7 @@ def parameter_count(module: nn.Module) -> int:
 
 def load_model(
     directory: RunDirectory, settings: Settings | None = None, weights: str = "best"
-) -> tuple[SequenceModel | LanguageModel | RelationalModel, Task, Settings]:
+) -> tuple[SequenceModel | LanguageModel | PolicyModel | RelationalModel, Task, Settings]:
     """A run's model with its ``best`` or ``last`` weights, for its own task or for that of other ``settings``."""
     files = {"best": BEST, "last": LAST}
     if weights not in files:

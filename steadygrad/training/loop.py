@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from torch import Tensor, nn
 import steadygrad
 from steadygrad.layers.recurrent import State, as_tuple
 from steadygrad.matrices import Matrix, NonFiniteError
-from steadygrad.tasks import DataTask, TextTask
+from steadygrad.models import PolicyModel
+from steadygrad.tasks import DataTask, EnvironmentTask, TextTask
 from steadygrad.training.data import Batches, stream
 from steadygrad.training.directory import BEST, CHECKPOINT, LAST, METRICS, RESULT, Checkpoint, RunDirectory, RunError
 from steadygrad.training.evaluate import evaluate, parameter_count, walk
+from steadygrad.training.experience import Experience
 from steadygrad.training.optimizers import Schedule, make_optimizer
 from steadygrad.training.settings import Settings
 
@@ -40,7 +43,7 @@ class Watch:
     def row(self, trainer: "Trainer", row: dict[str, Any]) -> None: ...
 
     def evaluating(self, trainer: "Trainer", split: str, share: float) -> None:
-        """Comes with every batch of an evaluation: which share of it is done."""
+        """Comes with every batch of an evaluation, or step of episodes that are played: which share of it is done."""
 
     def end(self, trainer: "Trainer", result: dict[str, Any]) -> None: ...
 
@@ -85,8 +88,9 @@ def is_over(result: dict[str, Any], settings: Settings) -> bool:
 
 
 def length(train: Mapping[str, Any]) -> tuple[int, int]:
-    """In epochs if it is in epochs, else in updates."""
-    return (train.get("epochs") or 0, 0 if train.get("epochs") else train["steps"])
+    """In epochs or frames if it is in these, else in updates."""
+    other = train.get("epochs") or train.get("frames") or 0
+    return (other, 0 if other else train["steps"])
 
 
 class Trainer:
@@ -103,8 +107,8 @@ class Trainer:
         self.model = settings.build_model(self.task).to(self.device)
         self.optimizer = make_optimizer(self.model, self.options)
         self.schedule = Schedule(self.optimizer, self.options)
-        self.batches = Batches(self.task, self.options, settings.seed)
-        self.batches(0)  # data that are not there are missed now
+        self.batches = self.source()
+        self.batches.ready()
         self.parameters = parameter_count(self.model)
         self.commit = commit()  # now: the tree may change while this runs
         self.step = 0
@@ -117,6 +121,23 @@ class Trainer:
         self.started = self.saved = time.perf_counter()
         self.last_loss: float | None = None
         self.max_loss = self.options.max_loss or 1e6 * self.task.guessing_loss or math.inf
+
+    def source(self) -> Batches:
+        if not isinstance(self.task, EnvironmentTask):
+            return Batches(self.task, self.options, self.settings.seed)
+        assert isinstance(self.model, PolicyModel)
+        return Experience(self.task, self.options, self.settings.seed, self.model, partial(self.tell, "train"))
+
+    @property
+    def is_over(self) -> bool:
+        return self.step >= self.options.steps or self.batches.is_over(self.step)
+
+    @property
+    def progress(self) -> tuple[int, int, str]:
+        """How much is done of how much, and of what."""
+        if self.options.frames is not None:
+            return self.batches.counts()["frames"], self.options.frames, "frames"
+        return self.step, self.options.steps, "updates"
 
     @property
     def seconds(self) -> float:
@@ -144,7 +165,7 @@ class Trainer:
         status, why = "done", None
         with graceful_stop() as stop:
             try:
-                while self.step < self.options.steps and not self.solved():
+                while not self.is_over and not self.solved():
                     if stop.is_set():
                         status = "interrupted"
                         break
@@ -179,15 +200,15 @@ class Trainer:
             watch.update(self, loss)
         if logs:
             found = self.task.conclude({"loss": loss, **metrics})
-            self.log({"step": self.step, "split": "train", **found, "gradient_norm": norm})
-        if self.step % self.options.evaluate_every == 0 or self.step == self.options.steps:
+            self.log({"step": self.step, "split": "train", **found, "gradient_norm": norm, **self.batches.counts()})
+        if self.step % self.options.evaluate_every == 0 or self.is_over:
             self.evaluate()
 
     def forward_and_backward(self, logs: bool) -> tuple[float, dict[str, float]]:
-        inputs, targets, goes_on = self.batches(self.step)
-        inputs, targets = inputs.to(self.device), targets.to(self.device)
         self.optimizer.zero_grad(set_to_none=True)
         try:
+            inputs, targets, goes_on = self.batches(self.step)
+            inputs, targets = inputs.to(self.device), targets.to(self.device)
             outputs = self.outputs(inputs, goes_on)
         except NonFiniteError as error:
             raise DivergedError(self.story(f"a parameter is no longer finite ({error})", self.step + 1)) from error
@@ -228,7 +249,7 @@ class Trainer:
             found = self.evaluated("valid")
         except NonFiniteError as error:
             raise DivergedError(self.story(f"a parameter is no longer finite ({error})")) from error
-        row = {"step": self.step, "split": "valid", **found, **readings(self.model)}
+        row = {"step": self.step, "split": "valid", **found, **readings(self.model), **self.batches.counts()}
         improved = found["loss"] < (math.inf if self.best is None else self.best["loss"])
         if improved:
             self.best = {"step": self.step, **found}
@@ -244,11 +265,6 @@ class Trainer:
 
     def evaluated(self, split: str) -> dict[str, float]:
         options = self.options
-
-        def progress(share: float) -> None:
-            for watch in self.watches:
-                watch.evaluating(self, split, share)
-
         return evaluate(
             self.model,
             self.task,
@@ -257,8 +273,12 @@ class Trainer:
             split=split,
             batch=options.evaluate_batch,
             window=options.window,
-            progress=progress,
+            progress=partial(self.tell, split),
         )
+
+    def tell(self, split: str, share: float) -> None:
+        for watch in self.watches:
+            watch.evaluating(self, split, share)
 
     def test(self) -> dict[str, float] | None:
         """Of the best weights, on what a data set has for this; the run ends with it."""
@@ -301,6 +321,7 @@ class Trainer:
             tensors["random_cuda"] = torch.cuda.get_rng_state(self.device)
         for index, value in enumerate(as_tuple(self.state)):
             tensors[f"state.{index}"] = value
+        tensors |= {f"batches.{key}": value for key, value in self.batches.state().items()}
         state = {
             "step": self.step,
             "rows": self.rows,
@@ -332,6 +353,7 @@ class Trainer:
                 torch.cuda.set_rng_state(tensors["random_cuda"], self.device)
             carried = tuple(value.to(self.device) for value in part(tensors, "state.").values())
             self.state = (carried[0] if len(carried) == 1 else carried) if carried else None
+            self.batches.restore(part(tensors, "batches."))
             self.step, self.rows, self.seconds_before = state["step"], state["rows"], state["seconds"]
             self.best, self.final, self.last_loss = state["best"], state["final"], state["last_loss"]
         except (KeyError, ValueError, RuntimeError) as error:
@@ -345,6 +367,7 @@ class Trainer:
             "parameters": self.parameters,
             "seed": self.settings.seed,
             "steps": self.step,
+            **self.batches.counts(),
             "best": self.best,
             "final": self.final,
             "score": self.task.score,

@@ -13,7 +13,7 @@ QUIET_SECONDS = 10.0  # at most so long without a line where there is no live on
 
 
 class ShowProgress(Watch):
-    """Loss, score, updates a second and time left. ``label`` tells one run of several from the others.
+    """Loss, score, updates or frames a second, and time left. ``label`` tells one run of several from the others.
 
     ``note`` is said first, once the run has really begun.
     """
@@ -34,14 +34,14 @@ class ShowProgress(Watch):
             self.say(self.note)
         if trainer.step:
             self.say(f"{self.prefix}going on from update {trainer.step}")
-        self.start(trainer.step, trainer.options.steps)
+        self.start(*trainer.progress[:2])
 
     def update(self, trainer: Trainer, loss: float) -> None:
         self.loss = loss
-        self.show(trainer.step, trainer.options.steps, lambda: self.words(trainer))
+        self.show(*trainer.progress[:2], lambda: self.words(trainer))
 
     def evaluating(self, trainer: Trainer, split: str, share: float) -> None:
-        self.show(trainer.step, trainer.options.steps, lambda: f"{self.words(trainer)}  {split} {share:.0%}")
+        self.show(*trainer.progress[:2], lambda: f"{self.words(trainer)}  {split} {share:.0%}")
 
     def tested(self, what: str, done: int, total: int) -> None:
         if not done:
@@ -92,7 +92,8 @@ class ShowProgress(Watch):
         parts = [] if self.loss is None else [f"loss {self.loss:.3g}"]
         if score in self.found and score != "loss":
             parts.append(f"{score} {self.found[score]:.4g}")
-        return "  ".join([*parts, f"{rounded(self.rate(trainer.step))} updates/s"])
+        done, _, unit = trainer.progress
+        return "  ".join([*parts, f"{rounded(self.rate(done))} {unit}/s"])
 
 
 class TensorBoard(Watch):

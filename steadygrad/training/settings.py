@@ -12,9 +12,9 @@ from torch import nn
 
 from steadygrad.layers import LAYERS, RecurrentLayer
 from steadygrad.layers.recurrent import Common
-from steadygrad.models import MODELS, LanguageModel, RelationalModel, SequenceModel
+from steadygrad.models import MODELS, LanguageModel, PolicyModel, RelationalModel, SequenceModel
 from steadygrad.models.relational import FEATURES, Recurrent
-from steadygrad.tasks import TASKS, DataTask, ObjectTask, Task, TextTask
+from steadygrad.tasks import TASKS, DataTask, EnvironmentTask, ObjectTask, Task, TextTask
 
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop-tf", "sgd")
 LARGEST = 1e30  # float32 ends soon after
@@ -33,6 +33,8 @@ class Train:
     """updates"""
     epochs: int | None = None
     """passes through a data set, instead of ``steps``, with an evaluation after each instead of ``evaluate_every``"""
+    frames: int | None = None
+    """steps of episodes that an agent plays, instead of ``steps``; the last round of these is learned from as well"""
     batch: int = 50
     optimizer: str = "adam"
     """adam, rmsprop, rmsprop-tf (TensorFlow 1's: the mean square starts at one, ε stands under the root) or sgd"""
@@ -68,7 +70,7 @@ class Train:
         at_least(
             self, "Train", 1, "steps", "batch", "evaluate_every", "evaluate_examples", "evaluate_batch", "log_every"
         )
-        at_least(self, "Train", 1, "lr_every", "examples", "window", "epochs")
+        at_least(self, "Train", 1, "lr_every", "examples", "window", "epochs", "frames")
         positive(self, "Train", "lr", "lr_constrained", "clip", "max_loss", "lr_factor")
         for name in ("weight_decay", "decay_transients"):
             if not 0 <= getattr(self, name) < math.inf:
@@ -77,6 +79,8 @@ class Train:
             raise ValueError(f"Train expects smoothing above 0 and below 1; got {self.smoothing!r}")
         if self.examples is not None and self.examples < self.batch:
             raise ValueError(f"Train expects examples for one batch of {self.batch} at least; got {self.examples}")
+        if self.epochs is not None and self.frames is not None:
+            raise ValueError(f"Train expects either epochs or frames; got {self.epochs} and {self.frames}")
         one_of("Train", "optimizer", self.optimizer, OPTIMIZERS)
         one_of("Train", "schedule", self.schedule, SCHEDULES)
 
@@ -86,7 +90,7 @@ class Settings:
     """``layer`` and ``task`` are tables {"name": …, options}.
 
     For a task of objects ``layer`` names a relational network, or a layer that looks at the objects one after another.
-    Options of what stands around a layer there, or in a language model for a text, are options of ``layer`` too.
+    Options of what stands around a layer there, in a language model or in an agent are options of ``layer`` too.
     """
 
     layer: dict[str, Any]
@@ -98,7 +102,7 @@ class Settings:
         name = named("task", self.task, TASKS)
         return build(TASKS[name], {k: v for k, v in self.task.items() if k != "name"}, f"task {name}")
 
-    def build_model(self, task: Task) -> SequenceModel | LanguageModel | RelationalModel:
+    def build_model(self, task: Task) -> SequenceModel | LanguageModel | PolicyModel | RelationalModel:
         """Built from the global random numbers: seed them first."""
         name, given = self.network(), self.given_options()
         who = f"layer {name}"
@@ -110,6 +114,9 @@ class Settings:
             return self.build_around(Recurrent, (self.build_layer(FEATURES), *problem))
         if isinstance(task, TextTask):
             return self.build_around(LanguageModel, (self.build_layer, task.output_size))
+        if isinstance(task, EnvironmentTask):
+            sight = (task.view, task.kinds, task.others, task.actions)
+            return self.build_around(PolicyModel, (self.build_layer, *sight))
         return SequenceModel(self.build_layer(task.input_size), task.output_size, last_only=task.last_only)
 
     def build_around(self, model: type[Model], positional: Sequence[Any]) -> Model:
@@ -130,7 +137,12 @@ class Settings:
         return construct(f"layer {name}", LAYERS[name], (input_size,), given, layer_options(LAYERS[name]))
 
     def in_updates(self, task: Task) -> Train:
-        """How it is trained, with epochs counted in updates."""
+        """How it is trained, with epochs counted in updates; of frames, the most updates that they can be."""
+        if self.train.frames is not None:
+            if not isinstance(task, EnvironmentTask):
+                raise ValueError(f"frames are for a task that is played; {self.task['name']} is none")
+            rounds = -(-self.train.frames // task.episodes)  # an episode has a frame at least
+            return replace(self.train, steps=rounds * updates_a_round(task, self.train))
         if self.train.epochs is None:
             return self.train
         if not isinstance(task, DataTask):
@@ -198,7 +210,14 @@ def surroundings(task: str) -> type[nn.Module] | None:
     """What stands around a layer, if it has options of its own."""
     if is_of_objects(task):
         return Recurrent
+    if issubclass(TASKS[task], EnvironmentTask):
+        return PolicyModel
     return LanguageModel if issubclass(TASKS[task], TextTask) else None
+
+
+def updates_a_round(task: EnvironmentTask, train: Train) -> int:
+    """Between two times that episodes are played."""
+    return task.passes * -(-task.episodes // train.batch)
 
 
 def networks(task: str) -> dict[str, type[nn.Module]]:

@@ -1,0 +1,104 @@
+"""An agent with a memory: what to do next, and what will come of it."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from steadygrad.layers import RecurrentLayer
+from steadygrad.layers.recurrent import State
+
+SQUARES = (16, 32, 64)
+"""channels of the three convolutions"""
+
+
+class PolicyModel(nn.Module):
+    """π(a | x_1 … x_t) = softmax(a(h_t)),  V_t = v(h_t),  h from the layer over [conv(E x_t), others of x_t].
+
+    x (batch, time, features) → (batch, time, actions + 1): logits, and the return that is expected. The first
+    ``view``² · len(``kinds``) features of x are whole numbers, below ``kinds``, of each square that is seen; ``others``
+    follow. x is NaN behind the end of a sequence, where outputs are 0.
+
+    ``make`` is called with the features that come in. ``embedding_size`` is that of a square, ``head_size`` counts the
+    units of a and v between h and what they say. Other sizes and the convolutions are those of rl-starter-files.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], RecurrentLayer],
+        view: int,
+        kinds: Sequence[int],
+        others: int,
+        actions: int,
+        *,
+        embedding_size: int = 16,
+        head_size: int = 64,
+    ) -> None:
+        super().__init__()
+        for name, count in (("embedding_size", embedding_size), ("head_size", head_size)):
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise ValueError(f"PolicyModel expects {name} to be a whole number of at least 1; got {count!r}")
+        if (side := (view - 1) // 2 - 2) < 1:
+            raise ValueError(f"PolicyModel expects a view of at least 7 squares; got {view!r}")
+        self.view, self.features = view, view**2 * len(kinds) + others
+        self.starts: Tensor
+        self.register_buffer("starts", torch.tensor([0, *kinds]).cumsum(0)[:-1], persistent=False)
+        self.embedding = nn.Embedding(sum(kinds), embedding_size)
+        first, second, third = SQUARES
+        self.see = nn.Sequential(
+            nn.Conv2d(embedding_size, first, 2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(first, second, 2),
+            nn.ReLU(),
+            nn.Conv2d(second, third, 2),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        self.layer = make(third * side**2 + others)
+        if self.layer.batch_first or self.layer.bidirectional:
+            raise ValueError("PolicyModel expects a layer that takes time first and one direction; got another")
+        self.actor, self.critic = (head(self.layer.output_size, head_size, count) for count in (actions, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.walk(x)[0]
+
+    def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """The same from a given state on, with the state that each sequence ends in."""
+        if x.shape[-1] != self.features:
+            raise ValueError(f"PolicyModel expects {self.features} features per step; got x of shape {tuple(x.shape)}")
+        real = ~x[..., 0].isnan()
+        if real.all():
+            hidden, state = self.layer(self.encode(x.flatten(0, 1)).unflatten(0, x.shape[:2]).transpose(0, 1), state)
+            return self.read(hidden).transpose(0, 1), state
+        packed = pack_padded_sequence(x, real.sum(1).cpu(), batch_first=True, enforce_sorted=False)
+        hidden, state = self.layer(packed._replace(data=self.encode(packed.data)), state)
+        outputs = hidden._replace(data=self.read(hidden.data))
+        return pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])[0], state
+
+    def encode(self, x: Tensor) -> Tensor:
+        """What the layer gets, from x (steps, features)."""
+        squares, kinds = self.view**2, len(self.starts)
+        seen = x[:, : squares * kinds].long().view(-1, kinds) + self.starts
+        embedded = F.embedding_bag(seen, self.embedding.weight, mode="sum")
+        image = embedded.view(len(x), self.view, self.view, -1).permute(0, 3, 1, 2)
+        return torch.cat([self.see(image), x[:, squares * kinds :]], dim=-1)
+
+    def read(self, hidden: Tensor) -> Tensor:
+        return torch.cat([self.actor(hidden), self.critic(hidden)], dim=-1)
+
+    def rows(self, state: State, which: Tensor) -> State:
+        """The state of some sequences of the batch."""
+        return tuple(part[:, which] for part in state) if isinstance(state, tuple) else state[:, which]
+
+    def penalty(self) -> Tensor | float:
+        return self.layer.penalty()
+
+
+def head(features: int, units: int, count: int) -> nn.Sequential:
+    last = nn.Linear(units, count)
+    nn.init.orthogonal_(last.weight, gain=0.01)  # at the start all actions are alike, and nothing is expected
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(nn.Linear(features, units), nn.Tanh(), last)

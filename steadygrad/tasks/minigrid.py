@@ -1,0 +1,128 @@
+"""MiniGrid: get somewhere, or find something, in rooms that are seen in part (Chevalier-Boisvert et al., 2018)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from steadygrad.tasks.environment import EnvironmentTask
+
+ENVIRONMENTS = {
+    "Empty-5x5": 100,
+    "Empty-6x6": 144,
+    "Empty-8x8": 256,
+    "Empty-16x16": 1024,
+    "RedBlueDoors-6x6": 720,
+    "RedBlueDoors-8x8": 1280,
+    "GoToObject-6x6-N2": 180,
+    "GoToObject-8x8-N2": 320,
+    "MemoryS7": 245,
+    "MemoryS9": 405,
+    "MemoryS11": 605,
+    "MemoryS13": 845,
+    "GoToDoor-5x5": 100,
+    "GoToDoor-6x6": 144,
+    "GoToDoor-8x8": 256,
+    "Fetch-5x5-N2": 125,
+    "Fetch-6x6-N2": 180,
+    "Fetch-8x8-N3": 320,
+    "DoorKey-5x5": 250,
+    "DoorKey-6x6": 360,
+    "DoorKey-8x8": 640,
+    "DoorKey-16x16": 2560,
+}
+"""and the steps after which an episode is over, known without the package"""
+LEXICON = """
+    a and at ball blue box door end fetch get go goal green grey hallway key matching must object of open purple red
+    square the then to use yellow you
+"""
+WORDS = LEXICON.split()
+"""of all that these ask for"""
+DIRECTIONS = 4
+
+
+@dataclass(frozen=True)
+class MiniGrid(EnvironmentTask):
+    """Do what is asked in a grid; what is seen are the 7 × 7 squares ahead. Reward 1 − 0.9 t/t_max at the end, or 0.
+
+    Each square is an object, its colour and its state; the direction and the words of what is asked come along.
+
+        input   get to the goal:  · · ┃ · ·   · K ┃ · ·   · · D · G    a key, a door, the goal, as they come into sight
+        target  the action of each step: left, right, forward, pick up, drop, toggle or done
+    """
+
+    environment: str = "DoorKey-5x5"
+    """MiniGrid's name, without MiniGrid- and -v0"""
+    limit: int | None = None
+    """t_max, the steps after which an episode is over; without it the environment's own"""
+
+    training: ClassVar[Mapping[str, Any]] = {
+        "frames": 500_000,
+        "batch": 8,
+        "clip": 0.5,
+        "evaluate_every": 320,
+        "evaluate_examples": 100,
+    }
+    view: ClassVar[int] = 7
+    kinds: ClassVar[tuple[int, ...]] = (11, 6, 3)
+    others: ClassVar[int] = DIRECTIONS + len(WORDS)
+    actions: ClassVar[int] = 7
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_choice("environment", ENVIRONMENTS)
+        if self.limit is not None:
+            self.check(limit=1)
+
+    @property
+    def steps(self) -> int:
+        """At the most."""
+        return self.limit or ENVIRONMENTS[self.environment]
+
+    def world(self) -> "Grid":
+        return Grid(self.environment, self.steps)
+
+
+class Grid:
+    """One of MiniGrid's environments, with what is seen as one row of numbers."""
+
+    def __init__(self, name: str, steps: int) -> None:
+        package("minigrid")  # registers its environments
+        made = package("gymnasium").make(f"MiniGrid-{name}-v0", max_steps=steps, disable_env_checker=True)
+        self.environment: Any = made.unwrapped
+        self.asked = np.zeros(len(WORDS), np.float32)
+
+    def begin(self, seed: int) -> Tensor:
+        sight, _ = self.environment.reset(seed=seed)
+        self.asked = bag(sight["mission"])
+        return self.row(sight)
+
+    def act(self, action: int) -> tuple[Tensor, float, bool]:
+        sight, reward, terminated, truncated, _ = self.environment.step(action)
+        return self.row(sight), float(reward), bool(terminated or truncated)
+
+    def row(self, sight: Mapping[str, Any]) -> Tensor:
+        direction = np.zeros(DIRECTIONS, np.float32)
+        direction[sight["direction"]] = 1
+        return torch.from_numpy(np.concatenate([sight["image"].ravel(), direction, self.asked], dtype=np.float32))
+
+
+def bag(mission: str) -> np.ndarray:
+    """Which of the words it has."""
+    words = mission.split()
+    if unknown := [word for word in words if word not in WORDS]:
+        raise ValueError(f"MiniGrid expects missions in the words {', '.join(WORDS)}; got {', '.join(unknown)}")
+    return np.array([word in words for word in WORDS], np.float32)
+
+
+def package(name: str) -> ModuleType:
+    """Imported when it is used."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ValueError(f"minigrid needs the package {name}: pip install steadygrad[minigrid]") from error

@@ -1,0 +1,70 @@
+"""The batch of an update where a model makes its own: rounds of episodes, and passes through each."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from steadygrad.models import PolicyModel
+from steadygrad.tasks import Batch, EnvironmentTask
+from steadygrad.training.data import Batches, stream
+from steadygrad.training.settings import Train, updates_a_round
+
+
+class Experience(Batches):
+    """What the model has played, with the weights that it had at the beginning of a round.
+
+    So a batch is no function of its number, and what has been played is part of a checkpoint. ``progress`` hears which
+    share of a round has been played.
+    """
+
+    task: EnvironmentTask
+
+    def __init__(
+        self, task: EnvironmentTask, train: Train, seed: int, model: PolicyModel, progress: Callable[[float], object]
+    ) -> None:
+        who = type(task).__name__
+        for name in ("window", "examples"):
+            if (value := getattr(train, name)) is not None:
+                raise ValueError(f"{who} is trained on whole episodes and expects no {name}; got {value}")
+        self.task, self.train, self.seed, self.model, self.progress = task, train, seed, model, progress
+        self.updates = updates_a_round(task, train)
+        self.round = -1
+        self.frames = 0
+        self.inputs = self.targets = torch.empty(0)
+
+    def ready(self) -> None:
+        self.task.world()
+
+    def __call__(self, step: int) -> Batch:
+        number, place = divmod(step, self.updates)
+        if number != self.round:
+            self.play(number)
+        through, part = divmod(place, self.updates // self.task.passes)
+        order = torch.randperm(self.task.episodes, generator=stream(self.seed, "order", number, through))
+        which = order.split(self.train.batch)[part]
+        longest = int((~self.targets[which, :, 0].isnan()).sum(1).max())
+        return Batch(self.inputs[which, :longest], self.targets[which, :longest])
+
+    def play(self, number: int) -> None:
+        seeds = [stream(self.seed, "train", number, i).initial_seed() for i in range(self.task.episodes)]
+        device = next(self.model.parameters()).device
+        episodes = self.task.play(self.model, seeds, device=device, progress=self.progress)
+        self.round, self.frames = number, self.frames + episodes.frames
+        self.inputs, self.targets = episodes.inputs, self.task.targets(episodes)
+
+    def is_over(self, step: int) -> bool:
+        """Whether all frames have been played, and learned from."""
+        limit = self.train.frames
+        return limit is not None and self.frames >= limit and step % self.updates == 0
+
+    def counts(self) -> dict[str, int]:
+        return {"frames": self.frames}
+
+    def state(self) -> dict[str, Tensor]:
+        played = torch.tensor([self.round, self.frames])
+        return {"played": played, "inputs": self.inputs, "targets": self.targets}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        self.round, self.frames = state["played"].tolist()
+        self.inputs, self.targets = state["inputs"], state["targets"]
