@@ -33,8 +33,6 @@ class Train:
     """updates"""
     epochs: int | None = None
     """passes through a data set, instead of ``steps``, with an evaluation after each instead of ``evaluate_every``"""
-    frames: int | None = None
-    """steps of episodes that an agent plays, instead of ``steps``; the last round of these is learned from as well"""
     batch: int = 50
     optimizer: str = "adam"
     """adam, rmsprop, rmsprop-tf (TensorFlow 1's: the mean square starts at one, ε stands under the root) or sgd"""
@@ -65,6 +63,8 @@ class Train:
     """a training loss above it counts as diverged; by default a million times guessing, as bad starts may recover"""
     stop_at: float | None = None
     """end as soon as the task's score has got there in an evaluation"""
+    frames: int | None = None
+    """steps of episodes that an agent plays, instead of ``steps``; the last round of these is learned from as well"""
 
     def __post_init__(self) -> None:
         at_least(

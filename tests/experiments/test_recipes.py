@@ -307,6 +307,32 @@ def test_relrnn_tradeoff_changes_one_memory_at_a_time():
     assert sizes == [(15, rho) for rho in (3, 8, 18, 25)] + [(nu, 15) for nu in (3, 8, 18, 25)]
 
 
+MINIGRID = {  # appendix B.2, table 1 of the thesis: MemLSTM and RelLSTM in training, both in the test
+    "redbluedoors": ("RedBlueDoors-6x6", "RedBlueDoors-8x8", 0.97, 0.97, 0.95, 0.95),
+    "gotoobject": ("GoToObject-6x6-N2", "GoToObject-8x8-N2", 0.85, 0.84, 0.66, 0.74),
+    "memory": ("MemoryS7", "MemoryS13", 0.4, 0.94, 0.24, 0.30),
+    "gotodoor": ("GoToDoor-5x5", "GoToDoor-8x8", 0.17, 0.25, 0.11, 0.15),
+    "fetch": ("Fetch-5x5-N2", "Fetch-8x8-N3", 0.42, 0.5, 0.44, 0.45),
+    "doorkey": ("DoorKey-5x5", "DoorKey-16x16", 0.94, 0.93, 0.31, 0.44),
+}
+
+
+def test_relrnn_minigrid():
+    found = {recipe.row: recipe for recipe in select("relrnn-2020/minigrid")}
+    assert set(found) == {f"{name}-{layer}" for name in MINIGRID for layer in ("memlstm", "rellstm")}
+    for name, (small, large, *rewards) in MINIGRID.items():
+        for number, layer in enumerate(("memlstm", "rellstm")):
+            recipe = found[f"{name}-{layer}"]
+            assert recipe.layer["name"] == layer
+            assert recipe.trained_on() == {"environment": small}
+            assert recipe.transfers() == [{"environment": large}]
+            assert recipe.published == {"reward": rewards[number], f"reward@{large}": rewards[2 + number]}
+            assert recipe.settings().train.frames == 5_000_000
+    assert all(
+        (recipe.layer["short"], recipe.layer["relevant"]) == (5, 5) for row, recipe in found.items() if "rel" in row
+    )
+
+
 # reading
 
 HEADER = '[paper]\ntitle = "a paper"\n'

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from steadygrad.tasks import TASKS, Copy, TextTask
+from steadygrad.tasks import TASKS, Copy, EnvironmentTask, TextTask
 from steadygrad.training import Batches, Train, stream
 
 COPY = Copy(delay=4, length=3)  # 10 steps
@@ -26,7 +26,7 @@ def test_any_whole_number_is_a_seed(seed):
     assert torch.rand(1, generator=stream(seed, "train")).isfinite()
 
 
-@pytest.mark.parametrize("task", [name for name in TASKS if not issubclass(TASKS[name], TextTask)])
+@pytest.mark.parametrize("task", [name for name in TASKS if not issubclass(TASKS[name], TextTask | EnvironmentTask)])
 def test_a_batch_depends_on_seed_and_step_alone(task):
     here, there, other = (Batches(TASKS[task](), Train(batch=3), seed) for seed in (1, 1, 2))
     backwards = {step: there(step) for step in (5, 3, 0)}

@@ -1,0 +1,233 @@
+"""Agents in training: rounds of episodes, how long a run is, and going on after a stop."""
+
+import math
+
+import pytest
+import torch
+
+from steadygrad.layers import LAYERS
+from steadygrad.tasks import MiniGrid
+from steadygrad.training import RunDirectory, Settings, Trainer, Watch, evaluate, evaluate_run, loop, train
+from steadygrad.training.experience import Experience
+from steadygrad.training.settings import Train, updates_a_round
+
+pytest.importorskip("minigrid", reason="needs the extra minigrid")
+
+ROOM = {"name": "minigrid", "environment": "Empty-5x5", "limit": 12, "episodes": 6, "passes": 2}
+ROUND = 2 * 2
+"""updates: two passes through six episodes, four at once and two"""
+
+
+@pytest.fixture(autouse=True)
+def only_when_asked(monkeypatch):
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
+
+
+@pytest.fixture
+def agent(tiny):
+    def make(layer="gru", task=None, **train):
+        return tiny(layer, ROOM | (task or {}), **{"steps": 14, "evaluate_every": 5, "evaluate_examples": 3} | train)
+
+    return make
+
+
+def trainer(settings, folder):
+    return Trainer(settings, RunDirectory(folder), (), "cpu")
+
+
+def rows(folder, split):
+    return [row for row in RunDirectory(folder).rows() if row["split"] == split]
+
+
+def test_a_round_is_played_once_and_gone_through_in_new_orders(agent, tmp_path):
+    batches = trainer(agent(), tmp_path).batches
+    first = [batches(step) for step in range(ROUND)]
+    assert batches.counts() == {"frames": int((~batches.targets[..., 0].isnan()).sum())}
+    assert [len(batch.inputs) for batch in first] == [4, 2, 4, 2]
+    whole = batches.inputs.nan_to_num(-9)
+    for through in (first[:2], first[2:]):
+        found = [row for batch in through for row in padded(batch.inputs, whole.shape[1])]
+        assert sorted(which(row, whole) for row in found) == list(range(6))
+    assert not torch.equal(padded(first[0].inputs, 12)[0], padded(first[2].inputs, 12)[0])
+    for inputs, targets, goes_on in first:
+        assert inputs.shape[:2] == targets.shape[:2]
+        assert not targets[..., 0].isnan().all(0).any()  # no longer than its longest episode
+        assert not goes_on
+    frames = batches.frames
+    batches(ROUND)
+    assert batches.frames > frames
+
+
+def padded(inputs, time):
+    behind = torch.full((len(inputs), time - inputs.shape[1], inputs.shape[2]), math.nan)
+    return torch.cat([inputs, behind], dim=1).nan_to_num(-9)
+
+
+def which(row, whole):
+    return next(i for i, one in enumerate(whole) if torch.equal(one, row))
+
+
+def test_a_round_is_played_with_the_weights_of_its_beginning(agent, tmp_path):
+    running = trainer(agent(), tmp_path)
+    running.update()
+    old = running.batches.inputs
+    for _ in range(ROUND - 1):
+        running.update()
+        assert running.batches.inputs is old
+    task, seeds = running.task, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MiniGrid, "play", noting(seeds))
+        running.update()
+    assert running.batches.inputs is not old
+    assert len(set(seeds)) == len(seeds) == task.episodes
+
+
+def noting(seeds, play=MiniGrid.play):
+    """As ever, but with the seeds in a list."""
+    return lambda self, model, given, **rest: seeds.extend(given) or play(self, model, given, **rest)
+
+
+def test_rows_count_frames_and_have_rewards(agent, tmp_path):
+    result = train(agent(log_every=1), tmp_path)
+    assert (result["status"], result["steps"]) == ("done", 14)
+    learned, valid = rows(tmp_path, "train"), rows(tmp_path, "valid")
+    assert [row["step"] for row in valid] == [5, 10, 14]
+    for row in (*learned, *valid):
+        assert row["loss"] == pytest.approx(1 - row["reward"])
+    counts = [row["frames"] for row in learned]
+    assert counts == sorted(counts)
+    assert len(set(counts)) == 4  # rounds
+    assert result["frames"] == counts[-1] <= 4 * 6 * 12
+    assert {"policy_loss", "value_loss", "entropy", "divergence", "gradient_norm"} <= learned[0].keys()
+    assert result["best"]["reward"] == max(row["reward"] for row in valid)
+    assert (result["score"], result["higher_is_better"], result["guessing_loss"]) == ("reward", True, 1.0)
+
+
+def test_a_run_ends_when_its_frames_are_played_and_learned_from(agent, tmp_path):
+    settings = agent(frames=150)
+    result = train(settings, tmp_path)
+    assert result["frames"] >= 150 > result["frames"] - 6 * 12
+    assert result["steps"] % ROUND == 0
+    assert rows(tmp_path, "valid")[-1]["step"] == result["steps"]
+    assert train(settings, tmp_path, resume=True) == result  # nothing left to do
+    more = train(agent(frames=300), tmp_path, resume=True)
+    assert more["frames"] >= 300
+    whole = train(agent(frames=300), tmp_path.with_name("whole"))
+    assert (more["steps"], more["frames"], more["final"]) == (whole["steps"], whole["frames"], whole["final"])
+
+
+def test_frames_bound_the_updates(agent):
+    settings = agent(frames=100)
+    task = settings.build_task()
+    assert updates_a_round(task, settings.train) == ROUND
+    assert settings.in_updates(task).steps == 17 * ROUND  # episodes of one step, six a round
+
+
+def test_progress_is_in_frames_if_the_length_is(agent, tmp_path):
+    assert trainer(agent(), tmp_path).progress == (0, 14, "updates")
+    assert trainer(agent(frames=50), tmp_path).progress == (0, 50, "frames")
+
+
+class Heard(Watch):
+    def __init__(self):
+        self.shares = []
+
+    def evaluating(self, trainer, split, share):
+        self.shares.append((split, share))
+
+
+def test_playing_and_evaluations_tell_how_far_they_are(agent, tmp_path):
+    heard = Heard()
+    train(agent(steps=1, evaluate_examples=3, evaluate_batch=2), tmp_path, watches=[heard])
+    shares = {split: [share for kind, share in heard.shares if kind == split] for split in ("train", "valid")}
+    for found in shares.values():
+        assert found == sorted(found)
+        assert 0 < found[0] < 0.2
+    assert shares["valid"][-1] == 1
+
+
+@pytest.mark.parametrize("layer", ["gru", "ncgru", "nnrnn", "h-detach", "rellstm", "memlstm"])
+def test_a_run_that_died_in_the_midst_of_a_round_goes_on_as_if_it_had_not(
+    agent, tmp_path, layer, stop_at, stopped, outcome
+):
+    settings = agent(layer, log_every=1)
+    train(settings, tmp_path / "alone")
+    for save, die in ((2, 3), (4, 6), (9, 9), (11, 13)):
+        with pytest.raises(stopped):
+            train(settings, tmp_path / "cut", resume=True, watches=[stop_at(save, die)])
+    torch.manual_seed(99)
+    assert train(settings, tmp_path / "cut", resume=True)["status"] == "done"
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_any_layer_is_a_memory(agent, tmp_path, layer):
+    running = trainer(agent(layer), tmp_path)
+    running.update()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in running.model.parameters() if p.requires_grad)
+
+
+def test_evaluation_is_the_same_every_time_and_on_other_episodes_than_training(agent, tmp_path):
+    running = trainer(agent(), tmp_path)
+    found = [evaluate(running.model, running.task, 5, batch=batch) for batch in (5, 5, 2)]
+    assert found[0] == found[1] == pytest.approx(found[2])
+    assert set(found[0]) == {"reward", "loss"}
+    seeds = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MiniGrid, "play", noting(seeds))
+        evaluate(running.model, running.task, 3, split="valid")
+        evaluate(running.model, running.task, 3, split="test")
+        running.batches(0)
+    assert len(set(seeds)) == len(seeds) == 3 + 3 + 6
+
+
+def test_weights_are_tested_in_a_larger_room(agent, tmp_path):
+    settings = agent()
+    train(settings, tmp_path)
+    larger = Settings(settings.layer, settings.task | {"environment": "DoorKey-8x8"}, settings.train)
+    found = evaluate_run(RunDirectory(tmp_path), larger, examples=3)
+    assert 0 <= found["reward"] <= 1
+
+
+def test_what_diverges_says_so(agent, tmp_path):
+    result = train(agent("lstm", lr=1e30, optimizer="sgd"), tmp_path)
+    assert result["status"] == "diverged"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"window": 5}, "MiniGrid is trained on whole episodes and expects no window; got 5"),
+        ({"examples": 50}, "MiniGrid is trained on whole episodes and expects no examples; got 50"),
+        ({"epochs": 2}, "epochs are for a task with a data set; minigrid has none"),
+        ({"epochs": 2, "frames": 10}, "Train expects either epochs or frames; got 2 and 10"),
+        ({"frames": 0}, "Train expects frames of at least 1; got 0"),
+    ],
+)
+def test_settings_for_other_tasks_are_refused(agent, tmp_path, options, words):
+    with pytest.raises(ValueError, match=words):
+        train(agent(**options), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_frames_are_for_what_is_played(tiny, tmp_path):
+    with pytest.raises(ValueError, match="frames are for a task that is played; copy is none"):
+        train(tiny(frames=10), tmp_path / "run")
+
+
+def test_a_batch_of_more_than_a_round_is_the_round(agent, tmp_path):
+    running = trainer(agent(batch=50), tmp_path)
+    assert isinstance(running.batches, Experience)
+    assert running.batches.updates == 2
+    assert len(running.batches(1).inputs) == 6
+
+
+def test_an_agent_learns_to_get_to_the_goal(tmp_path):
+    """At random 2 of 10 get there at all; who knows the way has 0.95 in 6 steps."""
+    task = {"name": "minigrid", "environment": "Empty-5x5", "limit": 30, "episodes": 16}
+    how = Train(steps=320, batch=4, lr=3e-3, clip=0.5, evaluate_every=80, evaluate_examples=30, stop_at=0.75)
+    settings = Settings({"name": "gru", "hidden_size": 32}, task, how)
+    before = trainer(settings, tmp_path)
+    at_random = evaluate(before.model, before.task, 50)["reward"]
+    assert at_random < 0.4
+    assert train(settings, tmp_path / "run")["best"]["reward"] > 0.7
