@@ -66,6 +66,16 @@ def test_what_is_seen_is_what_the_package_shows(name):
                 break
 
 
+def test_who_is_not_told_sees_squares_alone():
+    told, silent = (MiniGrid(environment="Fetch-5x5-N2", told=told).world() for told in (True, False))
+    for seed in range(3):
+        known, row = told.begin(seed), silent.begin(seed)
+        assert torch.equal(known[:147], row[:147])
+        assert known[147:].any()
+        assert not row[147:].any()
+        assert not silent.act(0)[0][147:].any()
+
+
 def test_kinds_are_those_of_the_package():
     from minigrid.core import constants
 
@@ -93,6 +103,7 @@ def test_a_missing_package_is_explained():
         ({"clip_ratio": -0.1}, "MiniGrid expects clip_ratio to be a number from 0 to 1; got -0.1"),
         ({"entropy": math.nan}, "MiniGrid expects entropy to be a number from 0 to 1e+06; got nan"),
         ({"value_weight": True}, "MiniGrid expects value_weight to be a number from 0 to 1e+06; got True"),
+        ({"told": None}, "MiniGrid expects told to be true or false; got None"),
         ({"greedy": 1}, "MiniGrid expects greedy to be true or false; got 1"),
     ],
 )
