@@ -52,6 +52,15 @@ class Episodes(NamedTuple):
     def frames(self) -> int:
         return int((~self.rewards.isnan()).sum())
 
+    def with_more(self, others: "Episodes") -> "Episodes":
+        """Both, one behind the other."""
+        time = max(self.rewards.shape[1], others.rewards.shape[1])
+
+        def longer(part: Tensor) -> Tensor:
+            return F.pad(part.movedim(1, -1), (0, time - part.shape[1]), value=torch.nan).movedim(-1, 1)
+
+        return Episodes(*(torch.cat([longer(a), longer(b)]) for a, b in zip(self, others, strict=True)))
+
 
 @dataclass(frozen=True)
 class EnvironmentTask(Task):
@@ -62,9 +71,11 @@ class EnvironmentTask(Task):
     """
 
     episodes: int = 32
-    """played between two rounds of updates"""
+    """played side by side"""
+    round_frames: int = 2048
+    """an agent plays again and again until there are so many steps; then it learns from these episodes"""
     passes: int = 4
-    """through these, each in a new order, ``train.batch`` episodes an update"""
+    """through all of a round, each in a new order; an update has ``train.batch`` of every ``episodes``"""
     discount: float = 0.99
     """γ of a return Σ γᵏ r_{t+k}"""
     trace: float = 0.95
@@ -90,7 +101,7 @@ class EnvironmentTask(Task):
     actions: ClassVar[int]
 
     def __post_init__(self) -> None:
-        self.check(episodes=1, passes=1)
+        self.check(episodes=1, round_frames=1, passes=1)
         self.check_flags("greedy")
         for name, most in BOUNDS.items():
             value = getattr(self, name)

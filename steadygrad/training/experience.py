@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from steadygrad.models import PolicyModel
-from steadygrad.tasks import Batch, EnvironmentTask
+from steadygrad.tasks import Batch, EnvironmentTask, Episodes
 from steadygrad.training.data import Batches, stream
 from steadygrad.training.settings import Train, updates_a_round
 
@@ -14,8 +14,8 @@ from steadygrad.training.settings import Train, updates_a_round
 class Experience(Batches):
     """What the model has played, with the weights that it had at the beginning of a round.
 
-    So a batch is no function of its number, and what has been played is part of a checkpoint. ``progress`` hears which
-    share of a round has been played.
+    So a batch is no function of its number, and what has been played is part of a checkpoint. ``progress`` hears how
+    far the episodes are that are being played.
     """
 
     task: EnvironmentTask
@@ -41,17 +41,24 @@ class Experience(Batches):
         if number != self.round:
             self.play(number)
         through, part = divmod(place, self.updates // self.task.passes)
-        order = torch.randperm(self.task.episodes, generator=stream(self.seed, "order", number, through))
-        which = order.split(self.train.batch)[part]
+        order = torch.randperm(len(self.inputs), generator=stream(self.seed, "order", number, through))
+        which = order.tensor_split(self.updates // self.task.passes)[part]
         longest = int((~self.targets[which, :, 0].isnan()).sum(1).max())
         return Batch(self.inputs[which, :longest], self.targets[which, :longest])
 
     def play(self, number: int) -> None:
-        seeds = [stream(self.seed, "train", number, i).initial_seed() for i in range(self.task.episodes)]
-        device = next(self.model.parameters()).device
-        episodes = self.task.play(self.model, seeds, device=device, progress=self.progress)
+        episodes = self.some(number, 0)
+        while episodes.frames < self.task.round_frames:
+            episodes = episodes.with_more(self.some(number, len(episodes.rewards)))
         self.round, self.frames = number, self.frames + episodes.frames
         self.inputs, self.targets = episodes.inputs, self.task.targets(episodes)
+
+    def some(self, number: int, first: int) -> Episodes:
+        """Those of a round from the ``first`` on that are played side by side."""
+        which = range(first, first + self.task.episodes)
+        seeds = [stream(self.seed, "train", number, i).initial_seed() for i in which]
+        device = next(self.model.parameters()).device
+        return self.task.play(self.model, seeds, device=device, progress=self.progress)
 
     def is_over(self, step: int) -> bool:
         """Whether all frames have been played, and learned from."""

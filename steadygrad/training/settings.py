@@ -141,7 +141,7 @@ class Settings:
         if self.train.frames is not None:
             if not isinstance(task, EnvironmentTask):
                 raise ValueError(f"frames are for a task that is played; {self.task['name']} is none")
-            rounds = -(-self.train.frames // task.episodes)  # an episode has a frame at least
+            rounds = -(-self.train.frames // max(task.round_frames, task.episodes))
             return replace(self.train, steps=rounds * updates_a_round(task, self.train))
         if self.train.epochs is None:
             return self.train

@@ -295,3 +295,16 @@ def test_after_playing_nothing_has_changed_yet():
 def test_episodes_count_their_frames():
     rewards = torch.tensor([[0.0, NAN, NAN], [0.0, 0.0, 1.0]])
     assert Episodes(*[rewards] * 5).frames == 4
+
+
+def test_episodes_of_other_lengths_are_put_together():
+    short, long = (SHORT.play(agent(), seeds) for seeds in ([1, 2], [3]))
+    short = Episodes(*(part[:, :5] for part in short))
+    for first, second in ((short, long), (long, short)):
+        both = first.with_more(second)
+        assert both.frames == first.frames + second.frames
+        for part, one, other in zip(both, first, second, strict=True):
+            assert part.shape[:2] == (3, 12)
+            assert torch.equal(part[: len(one), : one.shape[1]], one)
+            assert torch.equal(part[len(one) :, : other.shape[1]], other)
+        assert both.inputs[both.rewards.isnan()].isnan().all()

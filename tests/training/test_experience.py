@@ -13,9 +13,9 @@ from steadygrad.training.settings import Train, updates_a_round
 
 pytest.importorskip("minigrid", reason="needs the extra minigrid")
 
-ROOM = {"name": "minigrid", "environment": "Empty-5x5", "limit": 12, "episodes": 6, "passes": 2}
+ROOM = {"name": "minigrid", "environment": "Empty-5x5", "limit": 12, "episodes": 6, "round_frames": 1, "passes": 2}
 ROUND = 2 * 2
-"""updates: two passes through six episodes, four at once and two"""
+"""updates: two passes through six episodes, of which four at the most make an update"""
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_a_round_is_played_once_and_gone_through_in_new_orders(agent, tmp_path):
     batches = trainer(agent(), tmp_path).batches
     first = [batches(step) for step in range(ROUND)]
     assert batches.counts() == {"frames": int((~batches.targets[..., 0].isnan()).sum())}
-    assert [len(batch.inputs) for batch in first] == [4, 2, 4, 2]
+    assert [len(batch.inputs) for batch in first] == [3, 3, 3, 3]
     whole = batches.inputs.nan_to_num(-9)
     for through in (first[:2], first[2:]):
         found = [row for batch in through for row in padded(batch.inputs, whole.shape[1])]
@@ -56,6 +56,20 @@ def test_a_round_is_played_once_and_gone_through_in_new_orders(agent, tmp_path):
     frames = batches.frames
     batches(ROUND)
     assert batches.frames > frames
+
+
+def test_short_episodes_are_played_until_there_are_enough(agent, tmp_path):
+    """So many updates learn from more episodes each."""
+    batches = trainer(agent(task={"round_frames": 160}), tmp_path).batches
+    first = [batches(step) for step in range(ROUND)]
+    count = len(batches.inputs)
+    assert (count % 6, count > 6) == (0, True)
+    assert batches.frames >= 160 > batches.frames - 6 * 12
+    assert [len(batch.inputs) for batch in first] == [count // 2] * 4
+    fewer = trainer(agent(), tmp_path).batches
+    fewer(0)
+    assert torch.equal(fewer.inputs.nan_to_num(-9), batches.inputs[:6, : fewer.inputs.shape[1]].nan_to_num(-9))
+    assert len({tuple(row.flatten().tolist()) for row in batches.targets.nan_to_num(-9)}) > 6
 
 
 def padded(inputs, time):
@@ -77,7 +91,7 @@ def test_a_round_is_played_with_the_weights_of_its_beginning(agent, tmp_path):
     task, seeds = running.task, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MiniGrid, "play", noting(seeds))
-        running.update()
+        running.batches(ROUND)
     assert running.batches.inputs is not old
     assert len(set(seeds)) == len(seeds) == task.episodes
 
@@ -121,6 +135,8 @@ def test_frames_bound_the_updates(agent):
     task = settings.build_task()
     assert updates_a_round(task, settings.train) == ROUND
     assert settings.in_updates(task).steps == 17 * ROUND  # episodes of one step, six a round
+    longer = agent(task={"round_frames": 30}, frames=100)
+    assert longer.in_updates(longer.build_task()).steps == 4 * ROUND
 
 
 def test_progress_is_in_frames_if_the_length_is(agent, tmp_path):
@@ -224,7 +240,7 @@ def test_a_batch_of_more_than_a_round_is_the_round(agent, tmp_path):
 
 def test_an_agent_learns_to_get_to_the_goal(tmp_path):
     """At random 2 of 10 get there at all; who knows the way has 0.95 in 6 steps."""
-    task = {"name": "minigrid", "environment": "Empty-5x5", "limit": 30, "episodes": 16}
+    task = {"name": "minigrid", "environment": "Empty-5x5", "limit": 30, "episodes": 16, "round_frames": 1}
     how = Train(steps=320, batch=4, lr=3e-3, clip=0.5, evaluate_every=80, evaluate_examples=30, stop_at=0.75)
     settings = Settings({"name": "gru", "hidden_size": 32}, task, how)
     before = trainer(settings, tmp_path)
