@@ -88,15 +88,19 @@ def paper_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], R
 def transfer_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], Rows]:
     """The same weights on settings they were not trained on: a column a setting, in it the paper's number / ours.
 
-    What they were trained on comes first. Empty if no row has such tests.
+    What they were trained on comes first. Where every row has one test and rows differ in what they were trained on,
+    settings stand in the cells. Empty if no row has such tests.
     """
     rows = [row for row in table if row.get("transfer")]
     if not rows:
         return [], []
     printed = any(test["published"] is not None for row in rows for test in row["transfer"])
     cells = [transfer_cells(row, printed) for row in rows]
-    columns = sorted(dict.fromkeys(name for found in cells for name in found), key=lambda name: TRAINED not in name)
     corner = f"{rows[0]['metric']}: paper / ours" if printed else rows[0]["metric"]
+    if len({row["trained_on"] for row in rows}) > 1 and all(len(row["transfer"]) == 1 for row in rows):
+        pairs = [[f"{name.removeprefix(TRAINED)}: {value}" for name, value in found.items()] for found in cells]
+        return [corner, "trained", "tested"], [[row["row"], *pair] for row, pair in zip(rows, pairs, strict=True)]
+    columns = sorted(dict.fromkeys(name for found in cells for name in found), key=lambda name: TRAINED not in name)
     body = [[row["row"], *(found.get(name, "") for name in columns)] for row, found in zip(rows, cells, strict=True)]
     return [corner, *columns], body
 

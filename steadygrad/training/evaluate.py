@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +67,7 @@ def acted(
     progress: Callable[[float], object],
 ) -> dict[str, float]:
     """The reward of episodes that no training begins with."""
-    assert isinstance(model, PolicyModel)
+    agent = cast(PolicyModel, model)  # or another that is called like it
     device = next(model.parameters()).device
     total = 0.0
     for begin in range(0, examples, batch):
@@ -76,7 +77,7 @@ def acted(
         def tell(share: float, done: int = begin, here: int = len(numbers)) -> None:
             progress((done + here * share) / examples)
 
-        episodes = task.play(model, seeds, greedy=task.greedy, device=device, progress=tell)
+        episodes = task.play(agent, seeds, greedy=task.greedy, device=device, progress=tell)
         total += task.reward(episodes.rewards) * len(numbers)
         tell(1.0)
     return task.conclude({"reward": total / examples})

@@ -242,6 +242,15 @@ def test_settings_without_a_number_of_ours():
     ]
 
 
+def test_rows_with_a_test_of_their_own_each_name_their_settings():
+    """A column a setting would leave most of the table empty."""
+    test = [{"name": "delay 200", "published": 0.5}]
+    rows = [transfer_row(f"net-{T}", trained_on=f"delay {T}", transfer=test) for T in (100, 50)]
+    header, body = tables.transfer_header_and_rows(rows)
+    assert header == ["accuracy: paper / ours", "trained", "tested"]
+    assert body == [[f"net-{T}", f"delay {T}: 0.99 / 1", "delay 200: 0.5 / 0.5"] for T in (100, 50)]
+
+
 def test_without_printed_numbers_ours_stand_alone():
     header, body = tables.transfer_header_and_rows([transfer_row(theirs=(None, None), published=None)])
     assert header[0] == "accuracy"
