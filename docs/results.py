@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Iterable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 from torch import Generator
@@ -25,6 +26,7 @@ from steadygrad.training import RunDirectory
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "results.md"
+OF_ALL_ROWS = {"gradients": "gradients along time", "held-out": "accuracy by the number of shapes held out"}
 LARGEST = 64_000  # bytes; of longer metrics only the evaluations are kept
 
 HEAD = """# Results
@@ -46,11 +48,8 @@ def main() -> None:
         for recipe in rows_of(paper, table):
             for run in [run for run in found if run.path.parent.name == recipe.row and recipe.figures][:1]:
                 portraits.draw(run, recipe.row, stem(recipe), "png", recipe.figures)
-        norms = portraits.loss_gradients(found)
-        if len(norms) > 1 and compare.compares_gradients(rows_of(paper, table)[0].figures):
-            compare.gradients(norms, picture(paper, table, "-compared"), f"{paper}/{table}: gradients along time")
-        if "held-out" in rows_of(paper, table)[0].figures and (outcomes := portraits.unseen(found)):
-            compare.held_out(outcomes, picture(paper, table, "-held-out"), f"{paper}/{table}")
+        kinds, place = rows_of(paper, table)[0].figures, partial(picture, paper, table)
+        portraits.draw_table(found, kinds, place, f"{paper}/{table}")
     draw_tasks(PAGE.parent / "images" / "relational-tasks.png")
     PAGE.write_text(render(), "utf-8")
     print(f"written to {PAGE.relative_to(ROOT)}")
@@ -81,8 +80,8 @@ def lines(rows: Iterable[dict]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def picture(paper: str, table: str, what: str = "") -> Path:
-    return PAGE.parent / "images" / f"{paper}-{table}{what}.png"
+def picture(paper: str, table: str, kind: str = "") -> Path:
+    return PAGE.parent / "images" / f"{paper}-{table}{kind and f'-{kind}'}.png"
 
 
 def stem(recipe: Recipe) -> Path:
@@ -107,10 +106,11 @@ def render() -> str:
         if remarks.exists():
             parts.append(remarks.read_text("utf-8"))
         parts.append(f"![Curves of {paper}/{table}](images/{picture(paper, table).name})\n")
-        if (compared := picture(paper, table, "-compared")).exists():
-            parts.append(f"![{paper}/{table}: gradients along time](images/{compared.name})\n")
-        if (compared := picture(paper, table, "-held-out")).exists():
-            parts.append(f"![{paper}/{table}: accuracy by the number of shapes held out](images/{compared.name})\n")
+        parts += [
+            f"![{paper}/{table}: {words}](images/{picture(paper, table, kind).name})\n"
+            for kind, words in OF_ALL_ROWS.items()
+            if picture(paper, table, kind).exists()
+        ]
         parts += [
             f"![{recipe.name}: {kind}](images/{stem(recipe).name}-{kind}.png)\n"
             for recipe in recipes

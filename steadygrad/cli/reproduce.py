@@ -55,7 +55,7 @@ def follow(recipe: "Recipe", seed: int) -> list:
 def show(rows: list[dict], out: Path) -> None:
     """The table on the screen, and with its curves and a page in the folder of the table."""
     import steadygrad
-    from steadygrad.report import compare, figures, html, portraits, runs, tables
+    from steadygrad.report import figures, html, portraits, runs, tables
 
     first = rows[0]
     folder = out / first["paper"] / first["table"]
@@ -78,10 +78,8 @@ def show(rows: list[dict], out: Path) -> None:
         page = html.report_page(found, runs.find_papers([folder]), steadygrad.__version__, title)
         html.write(page, folder / "report.html")
         written += ["curves.png", "report.html"]
-        norms = portraits.loss_gradients(found)
-        if len(norms) > 1 and compare.compares_gradients(first["figures"]):
-            compare.gradients(norms, folder / "gradients.png", f"{title}: gradients along time")
-            written.append("gradients.png")
+        drawn = portraits.draw_table(found, first["figures"], lambda name: folder / f"{name}.png", title)
+        written += [path.name for path in drawn]
         first_seeds = {one.path.parent: one for one in reversed(found)} if first["figures"] else {}
         for stem, one in sorted(first_seeds.items()):
             written += [path.name for path in portraits.draw(one, stem.name, stem, "png", first["figures"])]

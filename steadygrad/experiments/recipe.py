@@ -90,7 +90,7 @@ class Recipe:
     caption: str = ""
     note: str = ""
     figures: tuple[str, ...] = ()
-    """what to draw of each row's portrait, where the paper has figures and no numbers"""
+    """what to draw of each row's portrait, or of all rows together, where the paper has figures and no numbers"""
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property

@@ -51,6 +51,16 @@ def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Pat
     return written
 
 
+def draw_table(runs: Sequence[Run], kinds: Sequence[str], path: Callable[[str], Path], title: str) -> list[Path]:
+    """Figures about all rows of a table that has figures of these kinds, each at ``path`` of its name."""
+    written: list[Path] = []
+    if compare.compares_gradients(kinds) and len(norms := loss_gradients(runs)) > 1:
+        written.append(compare.gradients(norms, path("gradients"), f"{title}: gradients along time"))
+    if "held-out" in kinds and (outcomes := unseen(runs)):
+        written.append(compare.held_out(outcomes, path("held-out"), title))
+    return written
+
+
 def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
     """‖∂L/∂s_t‖ along time, of the first run of every group that has it."""
     found: dict[str, list[float | None]] = {}

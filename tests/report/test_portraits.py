@@ -464,6 +464,21 @@ def test_runs_that_differ_in_what_is_held_out_are_compared(tmp_path, quick):
     assert "held-out.svg" in {path.name for path in portraits.draw_all(found, tmp_path)}
 
 
+def test_tables_have_the_figures_that_they_ask_for(tmp_path, quick):
+    found = [bare(f"runs/{row}/seed-0", 0, loss_gradients=[1.0, 0.5]) for row in ("a", "b")]
+    problems = [run_with(95, [0.5])]
+
+    def drawn(runs, *kinds):
+        paths = portraits.draw_table(runs, kinds, lambda name: tmp_path / f"t-{name}.png", "t")
+        assert all(path.exists() for path in paths)
+        return [path.name for path in paths]
+
+    assert drawn(found, "attention") == drawn(found, "gradients") == ["t-gradients.png"]
+    assert drawn(found[:1], "gradients") == drawn(found, "schur") == drawn(found) == []
+    assert drawn(problems, "held-out") == ["t-held-out.png"]
+    assert drawn(found, "held-out") == drawn(problems, "similarity") == []
+
+
 # a problem and how a network relates its objects
 
 
