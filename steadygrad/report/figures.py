@@ -121,5 +121,5 @@ def finish(axis: Axes, metric: str, runs: Sequence[Run]) -> None:
             axis.axhline(
                 guess, color="0.45", linestyle="--", linewidth=1, label="guessing" if len(guesses) == 1 else None
             )
-    else:
+    elif all(0 <= value <= 1 for run in runs for value in run.curve(metric)[1]):  # a share, not bits or perplexity
         axis.set_ylim(-0.03, 1.03)

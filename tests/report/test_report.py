@@ -377,6 +377,19 @@ def test_curves_of_an_error_need_one_panel(tmp_path, monkeypatch):
     assert lines[:2] == [([10, 20], [2.0, 1.0])] * 2
 
 
+@pytest.mark.parametrize(("values", "whole"), [((0.2, 0.9), True), ((0.2, 2.1), False)])
+def test_only_shares_go_from_0_to_1(tmp_path, values, whole):
+    rows = [{"step": step, "split": "valid", "loss": 1.0, "bpc": value} for step, value in enumerate(values)]
+    run = runs.Run(tmp_path, {"guessing_loss": 1.0}, rows)
+    _, axis = figures.plt.subplots()
+    axis.plot(*run.curve("bpc"))
+    figures.finish(axis, "bpc", [run])
+    low, high = axis.get_ylim()
+    assert (low < 0 < 1 < high < 1.1) == whole
+    assert low <= min(values) <= max(values) <= high
+    figures.plt.close()
+
+
 def test_seeds_share_a_colour_and_a_line_in_the_legend(tmp_path, monkeypatch):
     axes = []
     finish = figures.finish
