@@ -101,7 +101,11 @@ class Matrix(nn.Module):
         return [*self._free(), *self.map.buffers()]
 
     def _versions(self, W: Tensor) -> list[int]:
-        return [W._version, *(part for t in self._causes() for part in (t.data_ptr(), t._version))]
+        # a tensor born in inference mode counts no versions
+        return [
+            W._version,
+            *(n for t in self._causes() for n in (t.data_ptr(), -1 if t.is_inference() else t._version)),
+        ]
 
     def _still_holds(self, W: Tensor, versions: list[int], causes: list[Tensor]) -> bool:
         # Values are compared, not version counters, because an edit through `.data` leaves no other trace.

@@ -90,6 +90,12 @@ def test_remembered_value_of_a_free_matrix_is_current():
         assert torch.equal(matrix(), 3 * torch.eye(2))
 
 
+def test_a_matrix_of_inference_mode_is_remembered():
+    with torch.inference_mode():
+        matrix = Matrix(ScaledCayley(3), torch.randn(3)).eval()
+        assert matrix() is matrix()
+
+
 def test_trust_asks_no_values_and_still_sees_updates():
     matrix = Matrix(ScaledCayley(3), torch.randn(3)).eval()
     with torch.no_grad():

@@ -96,6 +96,9 @@ def test_a_word_that_is_dropped_is_dropped_everywhere():
     gone = ~seen.any(dim=1)
     assert gone.float().mean() == pytest.approx(0.3, abs=0.05)
     torch.testing.assert_close(seen[~gone], ours.embedding.weight.detach()[~gone] / 0.7)
+    both = ours(torch.arange(1000).repeat(2, 1))
+    torch.testing.assert_close(both[0], both[1])  # one table for all sequences
+    assert not torch.allclose(both, ours(torch.arange(1000).repeat(2, 1)))  # another in the next update
 
 
 @pytest.mark.parametrize("make", [RNN, GRU, LSTM, ORNN])
