@@ -30,15 +30,20 @@ class Jacobians:
 
 @contextmanager
 def looking_at(module: nn.Module) -> Iterator[None]:
-    """Without dropout, or anything else that belongs to training; afterwards every part is as it was."""
+    """Without dropout, gradients of parameters or anything else of training; afterwards every part is as it was."""
     modes = {part: part.training for part in module.modules()}
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     module.eval()
+    for parameter in trained:
+        parameter.requires_grad = False  # so that a matrix is evaluated once, not at every step
     try:
         with torch.backends.cudnn.flags(enabled=False):  # which has no gradients outside training
             yield
     finally:
         for part, training in modes.items():
             part.training = training
+        for parameter in trained:
+            parameter.requires_grad = True
 
 
 def jacobians(module: nn.Module, x: Tensor, state: State | None = None) -> Jacobians:

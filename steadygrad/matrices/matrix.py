@@ -20,7 +20,8 @@ class Matrix(nn.Module):
     """W = map(*free): optimise the free tensors, call the module for the matrix.
 
     The free tensors are packed, so ``parameters()`` counts exactly the degrees of freedom that papers report. In
-    evaluation without gradients W is remembered until a free tensor or a buffer of the map changes.
+    evaluation without gradients, or with frozen parameters, W is remembered until a free tensor or a buffer of the map
+    changes.
     """
 
     def __init__(self, map: nn.Module, *free: Tensor) -> None:
@@ -68,12 +69,13 @@ class Matrix(nn.Module):
         free = self._free()
         if torch.compiler.is_compiling():
             return self._evaluate(free)
-        if self.trusting and self._remembered is not None and not (self.training or torch.is_grad_enabled()):
+        lasting = not self.training and (not torch.is_grad_enabled() or all(map(is_frozen, free)))
+        if self.trusting and self._remembered is not None and lasting:
             W, versions, _ = self._remembered
             if self._versions(W) == versions:
                 return W
         self._check_finite(free)
-        if self.training or torch.is_grad_enabled():
+        if not lasting:
             self._remembered = None
             W = self._evaluate(free)
             return dropout(W, self.dropout) if self.training and self.dropout else W
@@ -127,6 +129,11 @@ class Matrix(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_remembered": None}  # copies and pickles evaluate for themselves
+
+
+def is_frozen(free: Tensor) -> bool:
+    """Whether nothing is asked of it but its value. A tensor put in a parameter's place may carry a tangent."""
+    return isinstance(free, nn.Parameter) and not free.requires_grad
 
 
 def same(a: Tensor, b: Tensor) -> bool:

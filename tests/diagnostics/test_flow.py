@@ -9,7 +9,7 @@ from torch import nn
 from steadygrad.diagnostics import gradient_norms, half_life, input_map, jacobians, lyapunov_exponents
 from steadygrad.diagnostics.flow import attends, growth_back
 from steadygrad.layers import GRU, LAYERS, RNN
-from steadygrad.matrices import init
+from steadygrad.matrices import Matrix, init
 
 
 class Own(nn.Module):
@@ -54,6 +54,20 @@ def test_jacobians_multiply_to_the_gradient_of_the_whole(make, x):
     for t in reversed(range(len(x))):
         torch.testing.assert_close(g @ found.input[t], expected.grad[t])
         g = g @ found.state[t]
+
+
+def test_looking_evaluates_a_matrix_once_and_leaves_the_module_as_it_was(x):
+    layer = LAYERS["nnrnn"](3, 4).double()
+    next(layer.parameters()).requires_grad = False
+    evaluated = []
+    (matrix,) = (part for part in layer.modules() if isinstance(part, Matrix))
+    matrix.map.register_forward_hook(lambda *_: evaluated.append(1))
+    before = {name: parameter.requires_grad for name, parameter in layer.named_parameters()}
+    jacobians(layer, x)
+    gradient_norms(layer, x)
+    assert len(evaluated) == 1
+    assert {name: parameter.requires_grad for name, parameter in layer.named_parameters()} == before
+    assert layer.training
 
 
 @every_module

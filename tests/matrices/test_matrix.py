@@ -70,6 +70,24 @@ def test_remembering_needs_evaluation_without_gradients():
         assert matrix() is matrix()
 
 
+def test_frozen_matrix_is_remembered_where_gradients_are():
+    matrix = Matrix(ScaledCayley(3), torch.randn(3)).eval().requires_grad_(False)
+    assert matrix() is matrix()
+    matrix.train()
+    assert matrix() is not matrix()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # torch's own, when it loads forward derivatives
+def test_tangent_of_a_tensor_in_the_place_of_a_frozen_parameter():
+    matrix = Matrix(Free(2), torch.eye(2)).eval().requires_grad_(False)
+    matrix()
+    free, tangent = torch.eye(2), torch.randn(2, 2)
+    _, found = torch.func.jvp(
+        lambda free: torch.func.functional_call(matrix, {"free.0": free}, ()), (free,), (tangent,)
+    )
+    torch.testing.assert_close(found, tangent)
+
+
 def test_remembered_value_follows_buffers_and_survives_vandalism():
     matrix = Matrix(ScaledCayley(3), torch.randn(3)).eval()
     with torch.no_grad():
