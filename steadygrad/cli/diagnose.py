@@ -103,8 +103,8 @@ def trained(directory: "RunDirectory") -> "tuple[nn.Module, Tensor]":
 
     model, task, settings = load_model(directory)
     inputs, _ = task.sample(SEQUENCES, stream(settings.seed, "test", 0))
-    part, inputs = recurrent_part(model, inputs)
-    return part.layer, inputs.transpose(0, 1)
+    part = recurrent_part(model, inputs)
+    return part.layer, part.inputs.transpose(0, 1)
 
 
 def made(what: str) -> "nn.Module":

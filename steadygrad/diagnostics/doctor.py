@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.diagnostics.flow import (
+    STEPS,
+    Jacobians,
     as_tuple,
     attends,
     gradient_norms,
@@ -16,7 +18,7 @@ from steadygrad.diagnostics.flow import (
     half_life,
     jacobians,
     looking_at,
-    lyapunov_from,
+    shortened,
 )
 from steadygrad.diagnostics.memory import attention_map
 from steadygrad.matrices import Matrix
@@ -24,8 +26,6 @@ from steadygrad.matrices.measures import orthogonality_error, spectral_radius
 
 SEQUENCES = 4
 """sequences of the batch that are looked at"""
-STEPS = 400
-"""steps of each"""
 KEPT = 1e-3
 """a growth or decay a step below this does not show within the sequences that people train on"""
 SATURATED = 0.99
@@ -60,14 +60,15 @@ class Diagnosis:
         return "\n".join([*lines, *(f"{name:{width}}  {value:.4g}" for name, value in self.numbers.items())])
 
 
-def diagnose(module: nn.Module, x: Tensor) -> Diagnosis:
+def diagnose(module: nn.Module, x: Tensor, flow: Jacobians | None = None) -> Diagnosis:
     """Why ``module``, called as torch.nn.RNN, GRU or LSTM, remembers or forgets on inputs like ``x``.
 
     x as the module takes it: (time, batch, inputs), (batch, time, inputs) with ``batch_first``, or one sequence
-    (time, inputs). A few sequences are enough; they should be like those it was trained on, and as long.
+    (time, inputs). A few sequences are enough; they should be like those it was trained on, and as long. ``flow`` has
+    the Jacobians along one sequence x, if somebody computed them already.
     """
     sequences = pick(module, x)
-    measured = [measure(module, sequence) for sequence in sequences]
+    measured = [measure(module, sequence, flow) for sequence in sequences]
     numbers = {key: statistics.fmean(one[key] for one in measured) for key in measured[0]}
     numbers["half_life"] = half_life(numbers["exponent"])
     numbers["sequences"], numbers["steps"] = len(sequences), len(sequences[0])
@@ -79,34 +80,35 @@ def diagnose(module: nn.Module, x: Tensor) -> Diagnosis:
 
 
 def pick(module: nn.Module, x: Tensor) -> list[Tensor]:
-    if x.dim() == 2:
-        return [x[:STEPS]]
-    if x.dim() != 3:
+    """A few sequences, and of a large network fewer and shorter ones."""
+    if x.dim() not in (2, 3):
         raise ValueError(f"diagnose expects x of 2 or 3 dimensions; got shape {tuple(x.shape)}")
-    batch = x if getattr(module, "batch_first", False) else x.transpose(0, 1)
-    return [sequence[:STEPS] for sequence in batch[:SEQUENCES]]
+    batch = x[None] if x.dim() == 2 else x if getattr(module, "batch_first", False) else x.transpose(0, 1)
+    if not len(batch):
+        raise ValueError(f"diagnose expects at least one sequence; got x of shape {tuple(x.shape)}")
+    batch = batch[:SEQUENCES, :STEPS]
+    steps = len(shortened(module, batch[0]))
+    return list(batch[: max(1, SEQUENCES * steps // batch.shape[1]), :steps])
 
 
-def measure(module: nn.Module, x: Tensor) -> dict[str, float]:
+def measure(module: nn.Module, x: Tensor, flow: Jacobians | None) -> dict[str, float]:
     with looking_at(module), torch.no_grad():
         batch = x[None] if getattr(module, "batch_first", False) else x[:, None]
         output, state = module(batch)
     bounded = float(output.abs().max()) <= 1 + 1e-6
     return {
-        **(attention_numbers(module, x) if attends(module) else jacobian_numbers(module, x)),
+        **(attention_numbers(module, x) if attends(module) else jacobian_numbers(flow or jacobians(module, x))),
         "saturated": float((output.abs() > SATURATED).double().mean()) if bounded else 0.0,
         "silent": float((output.abs() < 1e-6).double().mean()),
         "state_size": float(sum(part.numel() for part in as_tuple(state))),
     }
 
 
-def jacobian_numbers(module: nn.Module, x: Tensor) -> dict[str, float]:
-    found = jacobians(module, x)
-    exponents = lyapunov_from(found.state)
+def jacobian_numbers(flow: Jacobians) -> dict[str, float]:
     return {
-        "exponent": float(exponents[0]),
-        "kept_directions": float((exponents > -KEPT).double().mean()),
-        "input_gain": float(torch.linalg.matrix_norm(found.input, 2).mean()),
+        "exponent": float(flow.exponents[0]),
+        "kept_directions": float((flow.exponents > -KEPT).double().mean()),
+        "input_gain": float(torch.linalg.matrix_norm(flow.input, 2).mean()),
     }
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeGuard, cast
 
 import torch
@@ -12,8 +13,16 @@ from torch import Tensor, nn
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.attentive import AttentiveCell
 from steadygrad.matrices import Matrix
+from steadygrad.matrices.measures import largest_singular_values
 
 State = Any  # a tensor (layers, batch, units) or a tuple of such
+
+STEPS = 400
+"""of a sequence that are looked at"""
+ENTRIES, WORK = 10**8, 5 * 10**10
+"""of all Jacobians together; multiplications in one product of each, so that 1024 units are followed for 46 steps"""
+REMEMBERED = 2 * 10**8
+"""numbers in the memories of all steps together, of a layer that attends to its past states"""
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,11 @@ class Jacobians:
     state: Tensor
     input: Tensor
     parts: tuple[int, ...]
+
+    @cached_property
+    def exponents(self) -> Tensor:
+        """As `lyapunov_exponents`."""
+        return lyapunov_from(self.state)
 
 
 @contextmanager
@@ -127,6 +141,17 @@ def attentive_cells(layer: RecurrentLayer) -> list[AttentiveCell]:
     return [cast(AttentiveCell, cell) for cell in layer.cells]
 
 
+def shortened(module: nn.Module, x: Tensor) -> Tensor:
+    """As many steps of x as the Jacobians leave room for, or the memory of a layer that attends to its past states."""
+    check(module, x)
+    with looking_at(module), torch.no_grad():
+        _, state = module(x) if attends(module) else step(module, x[:1], None)
+    size = sum(part.numel() for part in as_tuple(state))
+    if attends(module):  # every step remembers what it attended to, which grows with the square of the length
+        return x[: max(2, int(len(x) * min(1, math.sqrt(REMEMBERED / (len(x) * size)))))]
+    return x[: max(2, min(STEPS, ENTRIES // size**2, WORK // size**3))]
+
+
 def initial_states(layer: RecurrentLayer, x: Tensor, state: State | None = None) -> list[tuple[Tensor, ...]]:
     """What each level starts from, for a batch of one."""
     if state is None:
@@ -157,16 +182,10 @@ def input_maps(found: Jacobians, blocks: dict[str, slice], every: int = 1) -> di
     return norms
 
 
-def largest_singular_values(matrices: Tensor) -> Tensor:
-    """Of a batch of tall matrices, by the eigenvalues of MᵀM, which is small; infinite where an entry is."""
-    size = matrices.abs().amax(dim=(1, 2), keepdim=True)
-    scaled = (matrices / size.where(size > 0, 1)).nan_to_num(0.0, 0.0, 0.0).double()  # so that squares fit
-    largest = torch.linalg.eigvalsh(scaled.mT @ scaled)[:, -1].clamp_min(0).sqrt()
-    return (largest.to(matrices.dtype) * size[:, 0, 0]).where(size[:, 0, 0].isfinite(), math.inf)
-
-
 def state_blocks(module: nn.Module, parts: tuple[int, ...]) -> dict[str, slice]:
-    """Parts of the state with a name: h and c of an LSTM, long and short of a matrix that tells them apart."""
+    """Parts of the state with a name: those of a module that tells them apart, h and c of an LSTM, or a matrix's."""
+    if isinstance(own := getattr(module, "blocks", None), dict):
+        return own
     if len(parts) == 2:
         return {"h": slice(0, parts[0]), "c": slice(parts[0], sum(parts))}
     maps = [part.map for part in module.modules() if isinstance(part, Matrix)]

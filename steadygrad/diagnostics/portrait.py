@@ -10,15 +10,14 @@ from torch import Tensor, nn
 
 from steadygrad.diagnostics.doctor import diagnose
 from steadygrad.diagnostics.flow import (
-    as_tuple,
+    Jacobians,
     attends,
     gradient_norms,
     input_maps,
     jacobians,
     looking_at,
-    lyapunov_from,
+    shortened,
     state_blocks,
-    step,
 )
 from steadygrad.diagnostics.gates import gate_bound, has_gate_bound
 from steadygrad.diagnostics.memory import attention_map
@@ -28,12 +27,8 @@ from steadygrad.layers import RecurrentLayer
 from steadygrad.matrices.measures import departure_from_normality, doubled, orthogonality_error
 from steadygrad.models import RelationalModel
 
-STEPS = 400
-"""steps of a sequence that are looked at"""
-ENTRIES, WORK = 10**8, 10**10
-"""of all Jacobians together; multiplications in one product of each, so that 512 units are followed for 74 steps"""
-REMEMBERED = 2 * 10**8
-"""numbers in the memories of all steps together, of a layer that attends to its past states"""
+ROWS = 256
+"""of the picture of T; a larger one is drawn by the largest of each block"""
 CELLS = 120
 """rows and columns of a heat map; a longer sequence leaves steps out, or merges those of attention"""
 POWERS = 100
@@ -76,12 +71,13 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
     """
     short = shortened(module, x)
     followed = short if attends(module) else x
-    diagnosis = diagnose(module, short)
+    flow = None if attends(module) else jacobians(module, short)
+    diagnosis = diagnose(module, short, flow)
     result: dict[str, Any] = {
         "steps": len(short),
         "of_steps": len(x),
         "every": math.ceil(len(short) / CELLS),
-        **(attention_part(module, short) if attends(module) else jacobian_part(module, short)),
+        **(attention_part(module, short) if flow is None else jacobian_part(module, flow)),
         "output_gradients": numbers(gradient_norms(module, followed)),
         "numbers": diagnosis.numbers,
         "findings": [vars(finding) for finding in diagnosis.findings],
@@ -103,7 +99,7 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
                 "moduli": numbers(one.moduli),
                 "transient_share": one.transient_share,
                 "mean_by_subdiagonal": numbers(one.mean_by_subdiagonal),
-                "T": [numbers(row[: i + 1], 3) for i, row in enumerate(one.T.abs() if one.T.is_complex() else one.T)],
+                **triangle(one.T),
             }
             for name, one in schur.items()
         }
@@ -111,6 +107,14 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
         gates = gate_bound(module, short)
         result["gates"] = {key: numbers(getattr(gates, key)) for key in ("true", "bound", "alpha", "beta")}
     return result
+
+
+def triangle(T: Tensor) -> dict[str, Any]:
+    """T row by row up to the diagonal; |T| if it is complex, or if each number stands for ``T_every``² of them."""
+    every = math.ceil(len(T) / ROWS)
+    if every > 1 or T.is_complex():
+        T = nn.functional.max_pool2d(T.abs()[None], every, ceil_mode=True)[0]
+    return {"T": [numbers(row[: i + 1], 3) for i, row in enumerate(T)], "T_every": every}
 
 
 def relation_portrait(model: RelationalModel, images: Tensor, answer: int) -> dict[str, Any]:
@@ -140,12 +144,12 @@ def digits(image: Tensor) -> list[list[str]]:
     return [["".join(f"{shade:x}" for shade in line) for line in channel] for channel in shades]
 
 
-def jacobian_part(module: nn.Module, x: Tensor) -> dict[str, Any]:
-    flow = jacobians(module, x)
-    maps = input_maps(flow, state_blocks(module, flow.parts) or {"state": slice(None)}, math.ceil(len(x) / CELLS))
+def jacobian_part(module: nn.Module, flow: Jacobians) -> dict[str, Any]:
+    every = math.ceil(len(flow.state) / CELLS)
+    maps = input_maps(flow, state_blocks(module, flow.parts) or {"state": slice(None)}, every)
     return {
         "input_maps": {name: logarithms(norms) for name, norms in maps.items()},
-        "exponents": numbers(lyapunov_from(flow.state)),
+        "exponents": numbers(flow.exponents),
     }
 
 
@@ -176,16 +180,6 @@ def spells(kept: Tensor) -> list[list[int]]:
             if state >= 0:
                 found.append([state, stay[0], stay[-1]])
     return sorted(found)
-
-
-def shortened(module: nn.Module, x: Tensor) -> Tensor:
-    """As many steps of x as the Jacobians leave room for, or the memory of a layer that attends to its past states."""
-    with looking_at(module), torch.no_grad():
-        _, state = module(x) if attends(module) else step(module, x[:1], None)
-    size = sum(part.numel() for part in as_tuple(state))
-    if attends(module):  # every step remembers what it attended to, which grows with the square of the length
-        return x[: max(2, int(len(x) * min(1, math.sqrt(REMEMBERED / (len(x) * size)))))]
-    return x[: max(2, min(STEPS, ENTRIES // size**2, WORK // size**3))]
 
 
 @torch.no_grad()

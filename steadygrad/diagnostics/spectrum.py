@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steadygrad.matrices.measures import departure_from_normality, doubled, spectral_radius
+from steadygrad.matrices.measures import departure_from_normality, doubled, largest_singular_values, spectral_radius
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ def power_norms(W: Tensor, steps: int) -> Tensor:
     """‖Wᵏ‖₂ for k = 0 … steps."""
     W = doubled(W)
     power = torch.eye(len(W), dtype=W.dtype, device=W.device)
-    norms = [torch.ones((), dtype=W.dtype, device=W.device)]
+    norms = [torch.ones((), dtype=torch.float64, device=W.device)]
     for _ in range(steps):
         power = W @ power
-        norms.append(torch.linalg.matrix_norm(power, 2))
-    return torch.stack(norms).real
+        norms.append(largest_singular_values(power[None])[0])
+    return torch.stack(norms)
 
 
 def pseudospectral_radius(W: Tensor, epsilon: float) -> float:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from steadygrad.diagnostics import observe, portrait
 from steadygrad.diagnostics.portrait import relation_portrait
-from steadygrad.models import RelationalModel, SequenceModel
-from steadygrad.models.relational import Recurrent
+from steadygrad.models import Inside, RelationalModel
 from steadygrad.training import Trainer, Watch, finite, stream
 
 OBSERVATIONS, PORTRAIT = "observations.jsonl", "portrait.json"
@@ -46,8 +45,8 @@ class Observer(Watch):
             self.look(trainer)
 
     def look(self, trainer: Trainer) -> None:
-        part, x = recurrent_part(trainer.model, self.input)
-        found = attempt(lambda: observe(part.layer, x[0]))
+        part = recurrent_part(trainer.model, self.input)
+        found = attempt(lambda: observe(part.layer, part.inputs[0]))
         trainer.directory.log({"step": trainer.step, **found}, OBSERVATIONS)
         self.seen = trainer.step
 
@@ -64,23 +63,20 @@ class Observer(Watch):
             trainer.directory.write(PORTRAIT, json.dumps(row) + "\n")
 
     def sequence_portrait(self, model: nn.Module, trainer: Trainer) -> dict[str, Any]:
-        part, x = recurrent_part(model, self.input)
-        return trained_portrait(part, x, self.target, trainer.task.loss)
+        return trained_portrait(recurrent_part(model, self.input), self.target, trainer.task.loss)
 
 
 def is_recurrent(model: nn.Module) -> bool:
-    return isinstance(model, SequenceModel | Recurrent)
+    return hasattr(model, "inside")
 
 
 @torch.no_grad()
-def recurrent_part(model: nn.Module, x: Tensor) -> tuple[SequenceModel, Tensor]:
-    """The layer of a model with its readout, and the sequences (batch, time, features) that it gets when x comes in."""
-    x = x.to(next(model.parameters()).device)
-    if isinstance(model, Recurrent):
-        return model.sequence, model.encode(x)
-    if isinstance(model, SequenceModel):
-        return model, x
-    raise ValueError(f"looking inside expects a network with a recurrent layer; got {type(model).__name__}")
+def recurrent_part(model: nn.Module, x: Tensor) -> Inside:
+    """The layer of a model, and what it gets when x comes in."""
+    if not is_recurrent(model):
+        raise ValueError(f"looking inside expects a network with a recurrent layer; got {type(model).__name__}")
+    inside: Any = model.inside
+    return inside(x.to(next(model.parameters()).device))
 
 
 def unseen_problem(model: nn.Module, trainer: Trainer) -> dict[str, Any]:
@@ -91,15 +87,13 @@ def unseen_problem(model: nn.Module, trainer: Trainer) -> dict[str, Any]:
     return relation_portrait(model, images[0], int(answers))
 
 
-def trained_portrait(
-    model: SequenceModel, x: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
-) -> dict[str, Any]:
+def trained_portrait(part: Inside, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> dict[str, Any]:
     """Of a model's layer on one sequence, with the gradients of its task's loss."""
 
     def task_loss(hidden: Tensor) -> Tensor:
-        return loss(model.read(hidden[:, None]), target.to(x.device))
+        return loss(part.read(hidden[:, None]), target.to(hidden.device))
 
-    return portrait(model.layer, x[0], task_loss)
+    return portrait(part.layer, part.inputs[0], task_loss)
 
 
 def attempt(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """How far a matrix is from orthogonal, stable, normal. Computed in double precision."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -35,3 +37,11 @@ def checked(who: str, W: Tensor) -> Tensor:
 def doubled(W: Tensor) -> Tensor:
     """In double precision, real or complex as it is."""
     return W.detach().to(torch.complex128 if W.is_complex() else torch.float64)
+
+
+def largest_singular_values(matrices: Tensor) -> Tensor:
+    """Of a batch of tall matrices, by the eigenvalues of MᴴM, which is small; infinite where an entry is."""
+    size = matrices.abs().amax(dim=(1, 2), keepdim=True)
+    scaled = doubled((matrices / size.where(size > 0, 1)).nan_to_num(0.0, 0.0, 0.0))  # so that squares fit
+    largest = torch.linalg.eigvalsh(scaled.mH @ scaled)[:, -1].clamp_min(0).sqrt()
+    return (largest.to(size.dtype) * size[:, 0, 0]).where(size[:, 0, 0].isfinite(), math.inf)

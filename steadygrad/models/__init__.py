@@ -3,6 +3,6 @@
 from steadygrad.models.language import LanguageModel
 from steadygrad.models.policy import PolicyModel
 from steadygrad.models.relational import MODELS, RelationalModel
-from steadygrad.models.sequence import SequenceModel
+from steadygrad.models.sequence import Inside, SequenceModel
 
-__all__ = ["MODELS", "LanguageModel", "PolicyModel", "RelationalModel", "SequenceModel"]
+__all__ = ["MODELS", "Inside", "LanguageModel", "PolicyModel", "RelationalModel", "SequenceModel"]

@@ -1,15 +1,17 @@
 """A language model: what comes next, from an embedding, a stack of recurrent layers and a readout."""
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from steadygrad.layers import RecurrentLayer
-from steadygrad.layers.recurrent import State, as_tuple
+from steadygrad.layers.recurrent import State
+from steadygrad.layers.stack import Stack
+from steadygrad.models.sequence import Inside
 
 Make = Callable[[int, Any], RecurrentLayer]
 
@@ -69,7 +71,7 @@ class LanguageModel(nn.Module):
             if layer.batch_first or layer.bidirectional:
                 raise ValueError("LanguageModel expects layers that take time first and one direction; got another")
             layer.drop_weights(weight_dropout)
-        self.layers = nn.ModuleList(layers)
+        self.layers = Stack(layers)
         self.readout = nn.Linear(layers[-1].output_size, vocabulary)
         nn.init.xavier_normal_(self.readout.weight)
         nn.init.zeros_(self.readout.bias)
@@ -91,17 +93,17 @@ class LanguageModel(nn.Module):
         """
         dropped = self.training and self.input_dropout > 0
         x = self.drop(F.embedding(tokens.t(), self.table()), self.input_dropout) if dropped else tokens.t()
-        given = iter(as_tuple(state))
-        ends: list[Tensor] = []
-        for level, layer in enumerate(self.stack()):
-            if level:
-                x = self.drop(x, self.layer_dropout)
-            own = tuple(islice(given, len(layer.state_sizes)))
-            table = None if level or dropped else self.table()
-            x, end = layer(x, (own if len(own) > 1 else own[0]) if own else None, table=table)
-            ends += as_tuple(layer.without_memory(end))
-        logits = self.readout(self.drop(x, self.output_dropout)).transpose(0, 1)
-        return logits, ends[0] if len(ends) == 1 else tuple(ends)
+        between = partial(self.drop, share=self.layer_dropout)
+        hidden, state = self.layers(x, state, None if dropped else self.table(), between)
+        return self.read(self.drop(hidden, self.output_dropout)), state
+
+    def read(self, hidden: Tensor) -> Tensor:
+        """Logits from the last layer's output (time, batch, features)."""
+        return self.readout(hidden).transpose(0, 1)
+
+    def inside(self, tokens: Tensor) -> Inside:
+        layer = self.layers[0] if len(self.layers) == 1 else self.layers
+        return Inside(layer, self.embedding(tokens), self.read)
 
     def table(self) -> Tensor:
         """E, without the words that this update does not see."""
@@ -121,10 +123,7 @@ class LanguageModel(nn.Module):
         return Tokens(self, tokens, temperature, generator)
 
     def penalty(self) -> Tensor | float:
-        return sum(layer.penalty() for layer in self.stack())
-
-    def stack(self) -> Iterator[RecurrentLayer]:
-        return cast(Iterator[RecurrentLayer], iter(self.layers))
+        return sum(layer.penalty() for layer in self.layers.layers())
 
 
 class Tokens:
@@ -146,12 +145,12 @@ class Tokens:
     def __next__(self) -> int:
         if was_training := self.model.training:
             self.model.eval()
-        for layer in self.model.stack():
+        for layer in self.model.layers.layers():
             layer.trust_matrices(self.state is not None)
         try:
             logits, self.state = self.model.walk(self.next, self.state)
         finally:
-            for layer in self.model.stack():
+            for layer in self.model.layers.layers():
                 layer.trust_matrices(False)
             if was_training:
                 self.model.train()

@@ -1,10 +1,24 @@
 """A recurrent layer and a linear readout: what a task trains."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import State
+
+
+class Inside(NamedTuple):
+    """What there is to look at in a model with a recurrent layer."""
+
+    layer: nn.Module
+    """called as torch.nn.RNN, time first"""
+    inputs: Tensor
+    """(batch, time, features) that it gets"""
+    read: Callable[[Tensor], Tensor]
+    """the model's outputs from those of the layer (time, batch, features)"""
 
 
 class SequenceModel(nn.Module):
@@ -35,6 +49,9 @@ class SequenceModel(nn.Module):
         if self.last_only:
             return self.readout(self._ends(hidden))
         return self.readout(hidden).transpose(0, 1)
+
+    def inside(self, x: Tensor) -> Inside:
+        return Inside(self.layer, x, self.read)
 
     def _ends(self, hidden: Tensor) -> Tensor:
         """What each direction says when it has seen everything: the backward one at the first step."""

@@ -262,13 +262,14 @@ def schur(subjects: Sequence[Subject]) -> Section:
     for s in subjects:
         for name, found in s.portrait.get("schur", {}).items():
             label = s.name if len(s.portrait["schur"]) == 1 else f"{s.name}: {name}"
-            magnitudes = [[abs(v) for v in row] for row in found["T"]]
+            magnitudes, every = [[abs(v) for v in row] for row in found["T"]], found.get("T_every", 1)
+            merged = f" Each cell is the largest of {every} × {every}." if every > 1 else ""
             section.charts.append(
                 {
                     "kind": "maps",
                     "title": f"|T| of {label}: {100 * found['transient_share']:.2g} % of the Schur form's size",
-                    "explain": "Non-zero entries are transients, which a normal matrix cannot have.",
-                    "panels": [{"name": "|T|", "rows": magnitudes, "every": 1}],
+                    "explain": f"Non-zero entries are transients, which a normal matrix cannot have.{merged}",
+                    "panels": [{"name": "|T|", "rows": magnitudes, "every": every}],
                     "range": [0, max((v for row in magnitudes for v in row), default=0) or 1],
                     "exponent": False,
                     "row": "row",

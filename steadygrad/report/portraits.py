@@ -219,23 +219,10 @@ def eigenvalues(portrait: Portrait, name: str) -> Figure:
 def schur(found: Portrait, name: str) -> Figure:
     """|Λ + T|, mean |T| by sub-diagonal, and how the angles spread (nnRNN, figures 3 and 5)."""
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.3), layout="constrained")
-    size = len(found["T"])
-    square = [[abs(v) for v in row] + [0.0] * (size - len(row)) for row in found["T"]]
-    if len(found["moduli"]) == size > 1:  # complex units: Λ is diagonal
-        for k, modulus in enumerate(found["moduli"]):
-            square[k][k] = abs(modulus)
-    for k, (angle, modulus) in enumerate(zip(found["angles"], found["moduli"], strict=False)):
-        if 2 * k + 1 >= size or len(found["moduli"]) == size:
-            break
-        c, s = abs(modulus * math.cos(angle)), modulus * math.sin(angle)
-        square[2 * k][2 * k] = square[2 * k + 1][2 * k + 1] = c
-        square[2 * k][2 * k + 1] = abs(s)
-        square[2 * k + 1][2 * k] = abs(s + found["T"][2 * k + 1][2 * k])
-    if size % 2:
-        square[-1][-1] = abs(found["moduli"][-1])
-    picture = left.imshow(square, cmap="magma_r", norm=Normalize(0, 1), interpolation="nearest")
+    picture = left.imshow(schur_form(found), cmap="magma_r", norm=Normalize(0, 1), interpolation="nearest")
     left.grid(False)
-    left.set_title(f"|Λ + T|, {name}", fontsize=10)
+    every = found.get("T_every", 1)
+    left.set_title(f"|Λ + T|, {name}" + (f", largest of {every} × {every}" if every > 1 else ""), fontsize=10)
     figure.colorbar(picture, ax=left, shrink=0.9)
     means = found["mean_by_subdiagonal"]
     middle.plot(range(1, len(means) + 1), means, color=COLOURS[0], linewidth=1.2)
@@ -245,6 +232,30 @@ def schur(found: Portrait, name: str) -> Figure:
     right.set_xticks([0, math.pi, 2 * math.pi], ["0", "π", "2π"])
     right.set(xlabel="angle θ", ylabel="rotations")
     return figure
+
+
+def schur_form(found: Portrait) -> list[list[float]]:
+    """|Λ + T|; of a large one the largest of each block, and for those on the diagonal the moduli of Λ."""
+    size, moduli = len(found["T"]), found["moduli"]
+    square = [[abs(v) for v in row] + [0.0] * (size - len(row)) for row in found["T"]]
+    if found.get("T_every", 1) > 1:
+        for k, modulus in enumerate(moduli):
+            place = k * size // len(moduli)
+            square[place][place] = max(square[place][place], abs(modulus))
+        return square
+    if len(moduli) == size > 1:  # complex units: Λ is diagonal
+        for k, modulus in enumerate(moduli):
+            square[k][k] = abs(modulus)
+    for k, (angle, modulus) in enumerate(zip(found["angles"], moduli, strict=False)):
+        if 2 * k + 1 >= size or len(moduli) == size:
+            break
+        c, s = abs(modulus * math.cos(angle)), modulus * math.sin(angle)
+        square[2 * k][2 * k] = square[2 * k + 1][2 * k + 1] = c
+        square[2 * k][2 * k + 1] = abs(s)
+        square[2 * k + 1][2 * k] = abs(s + found["T"][2 * k + 1][2 * k])
+    if size % 2:
+        square[-1][-1] = abs(moduli[-1])
+    return square
 
 
 def gates(found: Portrait, name: str) -> Figure:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import steadygrad
-from steadygrad.diagnostics import diagnose
+from steadygrad.diagnostics import diagnose, flow
 from steadygrad.layers import LAYERS, RNN, ExpRNN
 
 
@@ -29,6 +29,15 @@ def words(diagnosis):
 @pytest.fixture
 def x():
     return torch.randn(60, 3, 2, generator=torch.Generator().manual_seed(0)).double()
+
+
+def test_of_a_large_network_fewer_and_shorter_sequences_are_looked_at(monkeypatch, x):
+    module = linear(orthogonal(8))
+    assert diagnose(module, x).numbers["sequences"] == 3
+    monkeypatch.setattr(flow, "WORK", 8**3 * 30)
+    assert [diagnose(module, x).numbers[key] for key in ("sequences", "steps")] == [2, 30]
+    monkeypatch.setattr(flow, "WORK", 8**3 * 10)
+    assert [diagnose(module, x).numbers[key] for key in ("sequences", "steps")] == [1, 10]
 
 
 def test_a_linear_network_that_forgets(x):
@@ -114,5 +123,7 @@ class Scaled(nn.Module):
 
 
 def test_wrong_shapes_are_explained():
+    with pytest.raises(ValueError, match="at least one sequence; got x of shape"):
+        diagnose(RNN(2, 3), torch.zeros(5, 0, 2))
     with pytest.raises(ValueError, match="2 or 3 dimensions"):
         diagnose(nn.GRU(2, 3), torch.zeros(2))

@@ -1,13 +1,12 @@
 """Attention along a sequence and the gradients through it, against lists in plain Python and cut sequences."""
 
-import importlib
 import math
 
 import numpy as np
 import pytest
 import torch
 
-from steadygrad.diagnostics import attention_map, diagnose, gradient_norms, observe, portrait
+from steadygrad.diagnostics import attention_map, diagnose, flow, gradient_norms, observe, portrait
 from steadygrad.diagnostics.flow import attends, growth_back
 from steadygrad.layers import GRU, LAYERS, LSTM, SAB, URNN, MemLSTM, MemRNN, RelLSTM, RelRNN
 from steadygrad.layers.memory import Everything
@@ -317,13 +316,12 @@ def test_a_long_map_loses_no_attention():
 def test_memories_that_grow_are_followed_as_far_as_there_is_room(monkeypatch):
     layer, x = MemRNN(3, 4), sequence(40).float()
     numbers = sum(part.numel() for part in layer(x)[1])
-    module = importlib.import_module("steadygrad.diagnostics.portrait")
-    monkeypatch.setattr(module, "REMEMBERED", 40 * numbers // 4)
+    monkeypatch.setattr(flow, "REMEMBERED", 40 * numbers // 4)
     drawn = portrait(layer, x, torch.sum)
     assert (drawn["steps"], drawn["of_steps"]) == (20, 40)
     assert len(drawn["output_gradients"]) == len(drawn["attention"][0]["map"]) == 20
     assert "loss_gradients" not in drawn  # a loss is of the whole sequence
-    monkeypatch.setattr(module, "REMEMBERED", 40 * numbers)
+    monkeypatch.setattr(flow, "REMEMBERED", 40 * numbers)
     assert len(portrait(layer, x, torch.sum)["loss_gradients"]) == 40
 
 

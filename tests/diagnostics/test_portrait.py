@@ -1,6 +1,5 @@
 """A network in numbers: each against numpy, autograd or a closed form, and all of them fit into JSON."""
 
-import importlib
 import json
 import math
 
@@ -10,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from steadygrad.diagnostics import gradient_norms, input_map, observe, portrait, recurrent_matrices, state_blocks
-from steadygrad.diagnostics.flow import largest_singular_values
-from steadygrad.diagnostics.portrait import digits, relation_portrait
+from steadygrad.diagnostics import flow, gradient_norms, input_map, observe, portrait, recurrent_matrices, state_blocks
+from steadygrad.diagnostics.flow import STEPS
+from steadygrad.diagnostics.portrait import CELLS, digits, relation_portrait, triangle
 from steadygrad.layers import ENRNN, GRU, LAYERS, LSTM, NNRNN, RNN
 from steadygrad.matrices import LongShort, init
 from steadygrad.models import MODELS
@@ -435,20 +434,19 @@ def test_without_a_loss_it_is_the_sum_of_the_last_output(batch_first):
 
 
 def test_only_so_many_steps_are_looked_at():
-    module = importlib.import_module("steadygrad.diagnostics.portrait")
-    x = sequence(module.STEPS + 7, 2)
+    x = sequence(STEPS + 7, 2)
     found = portrait(RNN(2, 2), x, torch.sum)
-    assert (found["steps"], found["of_steps"]) == (module.STEPS, module.STEPS + 7) == (400, 407)
+    assert (found["steps"], found["of_steps"]) == (STEPS, STEPS + 7) == (400, 407)
     assert found["numbers"]["steps"] == 400
     for key in ("output_gradients", "loss_gradients"):
         assert len(found[key]) == 407  # of the whole sequence: what counts is at its end
     assert found["every"] * len(found["input_maps"]["state"]) == 400
-    assert len(found["input_maps"]["state"]) <= module.CELLS
+    assert len(found["input_maps"]["state"]) <= CELLS
 
 
 @pytest.mark.parametrize(("limit", "value"), [("ENTRIES", 8 * 8 * 5), ("WORK", 8 * 8 * 8 * 5)])
 def test_large_states_are_followed_for_fewer_steps(monkeypatch, limit, value):
-    monkeypatch.setattr(importlib.import_module("steadygrad.diagnostics.portrait"), limit, value)
+    monkeypatch.setattr(flow, limit, value)
     x = sequence(20)
     assert portrait(LSTM(3, 4), x)["steps"] == 5  # h and c: eight numbers
     assert portrait(LSTM(3, 4, batch_first=True), x)["steps"] == 5
@@ -501,27 +499,6 @@ def test_one_direction_only():
         portrait(layer, sequence())
 
 
-# singular values
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("scale", [1.0, 1e-12, 1e-30, 1e-37, 1e30])
-@pytest.mark.parametrize("shape", [(7, 6, 2), (5, 1, 1), (4, 2, 6), (3, 4, 4)])
-def test_largest_singular_values(dtype, scale, shape):
-    """Squares of 1e-30 are nothing in single precision."""
-    M = torch.randn(shape).double().mul(scale).to(dtype)
-    found = largest_singular_values(M)
-    assert (found.dtype, found.shape) == (dtype, shape[:1])
-    expected = torch.linalg.matrix_norm(M.double(), 2)
-    torch.testing.assert_close(found.double() / expected, torch.ones_like(expected), rtol=2e-6, atol=0)
-
-
-def test_largest_singular_values_of_nothing_and_of_rank_one():
-    assert largest_singular_values(torch.zeros(2, 4, 3)).tolist() == [0.0, 0.0]
-    u, v = torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0, 2.0])
-    assert largest_singular_values(torch.outer(u, v)[None]).item() == pytest.approx(15.0)
-
-
 # a problem as a relational network sees it
 
 
@@ -562,3 +539,17 @@ def test_a_problem_is_a_small_file_even_in_colour(name):
     found = relation_portrait(*network_and_problem("corelnet", TASKS[name](glyphs="own", colour=True)))
     assert {len(channels) for channels in found["similarity"]["images"]} == {3}
     assert len(json.dumps(found)) < 64_000
+
+
+# T
+
+
+def test_a_large_triangle_is_drawn_by_the_largest_of_each_block():
+    T = torch.randn(600, 600).tril(-1)
+    found = triangle(T)
+    assert found["T_every"] == 3
+    assert [len(row) for row in found["T"]] == list(range(1, 201))
+    for i, j in ((0, 0), (3, 3), (7, 2), (199, 198)):
+        expected = float(T[3 * i : 3 * i + 3, 3 * j : 3 * j + 3].abs().max())
+        assert found["T"][i][j] == pytest.approx(expected, rel=5e-3)
+    assert triangle(T[:5, :5])["T"][4][:4] == pytest.approx(T[4, :4].tolist(), rel=5e-3)

@@ -258,6 +258,38 @@ def test_every_sequence_is_looked_at():
     }
 
 
+# texts
+
+
+def reading(layer, **options):
+    table = {"layer": {"embedding_size": 4, **layer}, "task": {"name": "char-ptb"}, "seed": 3}
+    return Settings.from_tables(table | {"train": {"steps": 4, "batch": 2, "window": 7, "evaluate_every": 2} | options})
+
+
+def test_a_language_model_is_looked_at(tmp_path):
+    settings = reading({"name": "nnrnn", "hidden_size": 6})
+    train(settings, tmp_path / "alone")
+    train(settings, tmp_path / "watched", watches=[Observer()])
+    assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
+    assert steps(tmp_path / "watched") == [0, 2, 4]
+    found = drawn(tmp_path / "watched")
+    model, task, settings = load_model(RunDirectory(tmp_path / "watched"))
+    tokens, targets = task.sample(1, stream(settings.seed, "observe"))
+    h_0 = torch.zeros(1, 1, 6, requires_grad=True)
+    task.loss(model.walk(tokens, h_0)[0], targets).backward()
+    assert found["loss_gradients"][0] == pytest.approx(float(h_0.grad.norm()), rel=1e-4)
+    assert found["of_steps"] == tokens.shape[1]
+    assert list(found["schur"]) == ["cells.0.W"]
+
+
+def test_layers_of_a_language_model_are_looked_at_as_one(tmp_path):
+    train(reading({"name": "gru", "sizes": [5, 3]}), tmp_path, watches=[Observer()])
+    found = drawn(tmp_path)
+    assert list(found["input_maps"]) == ["layer 0", "layer 1"]
+    assert len(found["exponents"]) == 8
+    assert {name.split(".")[0] for name in found["matrices"]} == {"0", "1"}
+
+
 # objects
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from steadygrad.matrices import departure_from_normality, init, orthogonality_error, spectral_radius
+from steadygrad.matrices.measures import largest_singular_values
 
 MEASURES = [orthogonality_error, spectral_radius, departure_from_normality]
 
@@ -41,3 +42,22 @@ def test_bad_input_is_explained(measure):
         measure(torch.zeros(2, 2, 2))
     with pytest.raises(ValueError, match=f"{measure.__name__} expects finite entries; got 2 NaN or infinite values"):
         measure(torch.tensor([[torch.nan, 1.0], [0.0, torch.inf]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+@pytest.mark.parametrize("scale", [1.0, 1e-12, 1e-30, 1e-37, 1e30])
+@pytest.mark.parametrize("shape", [(7, 6, 2), (5, 1, 1), (4, 2, 6), (3, 4, 4)])
+def test_largest_singular_values(dtype, scale, shape):
+    """Squares of 1e-30 are nothing in single precision."""
+    exact = torch.promote_types(dtype, torch.float64)
+    M = torch.randn(shape, dtype=exact).mul(scale).to(dtype)
+    found = largest_singular_values(M)
+    assert (found.dtype, found.shape) == (M.real.dtype, shape[:1])
+    expected = torch.linalg.matrix_norm(M.to(exact), 2)
+    torch.testing.assert_close(found.double() / expected, torch.ones_like(expected), rtol=2e-6, atol=0)
+
+
+def test_largest_singular_values_of_nothing_and_of_rank_one():
+    assert largest_singular_values(torch.zeros(2, 4, 3)).tolist() == [0.0, 0.0]
+    u, v = torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0, 2.0])
+    assert largest_singular_values(torch.outer(u, v)[None]).item() == pytest.approx(15.0)

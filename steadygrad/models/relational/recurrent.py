@@ -6,7 +6,7 @@ from steadygrad.layers import RecurrentLayer
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel
 from steadygrad.models.relational.normalisation import Segments
-from steadygrad.models.sequence import SequenceModel
+from steadygrad.models.sequence import Inside, SequenceModel
 
 
 class Recurrent(RelationalModel):
@@ -35,6 +35,9 @@ class Recurrent(RelationalModel):
 
     def answer(self, z: Tensor) -> Tensor:
         return self.sequence(z)
+
+    def inside(self, x: Tensor) -> Inside:
+        return self.sequence.inside(self.encode(x))
 
     def penalty(self) -> Tensor | float:
         return super().penalty() + self.sequence.penalty()

@@ -1,0 +1,48 @@
+"""Layers of their own sizes on top of each other."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import cast
+
+from torch import Tensor, nn
+
+from steadygrad.layers.recurrent import RecurrentLayer, State, as_tuple
+
+
+class Stack(nn.ModuleList):
+    """h = L_k(… L_1(x)): called as one layer, with the states of all in a row.
+
+    A memory of past states is not handed out: whoever goes on from the state starts with an empty one.
+    """
+
+    def forward(
+        self,
+        x: Tensor,
+        state: State | None = None,
+        table: Tensor | None = None,
+        between: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, State]:
+        """x (time, batch, features), or tokens with the ``table`` of their features; ``between`` is done to what one
+        layer hands to the next."""
+        given = iter(as_tuple(state))
+        ends: list[Tensor] = []
+        for level, layer in enumerate(self.layers()):
+            if level and between is not None:
+                x = between(x)
+            own = tuple(islice(given, len(layer.state_sizes)))
+            x, end = layer(x, (own if len(own) > 1 else own[0]) if own else None, table=None if level else table)
+            ends += as_tuple(layer.without_memory(end))
+        return x, ends[0] if len(ends) == 1 else tuple(ends)
+
+    def layers(self) -> Iterator[RecurrentLayer]:
+        return cast(Iterator[RecurrentLayer], iter(self))
+
+    @property
+    def blocks(self) -> dict[str, slice]:
+        """Where each layer's part lies, when all states stand in a row."""
+        found, end = {}, 0
+        for level, layer in enumerate(self.layers()):
+            size = layer.num_layers * sum(layer.state_sizes)
+            found[f"layer {level}"] = slice(end, end + size)
+            end += size
+        return found
