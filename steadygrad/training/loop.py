@@ -347,7 +347,7 @@ class Trainer:
                 index, name = key.split(".", 1)
                 saved.setdefault(int(index), {})[name] = value
             self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": saved})
-            self.schedule.cut(state["cuts"])
+            self.schedule.take_up(state["step"], state["cuts"])
             torch.set_rng_state(tensors["random"])
             if self.device.type == "cuda":
                 torch.cuda.set_rng_state(tensors["random_cuda"], self.device)

@@ -1,5 +1,6 @@
 """Optimizers and their parameter groups, chosen by what each parameter is, not by its name."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -90,17 +91,24 @@ def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
 
 
 class Schedule:
-    """Multiplies every learning rate by ``lr_factor`` when its time has come."""
+    """What becomes of every learning rate: less by ``lr_factor`` when its time has come, or along a cosine."""
 
     def __init__(self, optimizer: Optimizer, train: Train) -> None:
         self.optimizer, self.train = optimizer, train
         self.start = [group["lr"] for group in optimizer.param_groups]
         self.cuts = 0
-        """how often it has done so"""
+        """how often it was less by ``lr_factor``"""
 
     def after_update(self, step: int) -> None:
         if self.train.schedule == "step" and step % self.train.lr_every == 0:
             self.cut(step // self.train.lr_every)
+        if self.train.schedule == "cosine":
+            self.scale((1 + math.cos(math.pi * step / self.train.steps)) / 2)
+
+    def take_up(self, step: int, cuts: int) -> None:
+        """As it was after this update."""
+        self.cut(cuts)
+        self.after_update(step)
 
     def after_evaluation(self, improved: bool) -> None:
         if self.train.schedule == "plateau" and not improved:
@@ -108,5 +116,8 @@ class Schedule:
 
     def cut(self, cuts: int) -> None:
         self.cuts = cuts
+        self.scale(self.train.lr_factor**cuts)
+
+    def scale(self, factor: float) -> None:
         for group, lr in zip(self.optimizer.param_groups, self.start, strict=True):
-            group["lr"] = lr * self.train.lr_factor**cuts
+            group["lr"] = lr * factor

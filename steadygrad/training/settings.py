@@ -18,7 +18,7 @@ from steadygrad.tasks import TASKS, DataTask, EnvironmentTask, ObjectTask, Task,
 
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop-tf", "sgd")
 LARGEST = 1e30  # float32 ends soon after
-SCHEDULES = ("constant", "step", "plateau")
+SCHEDULES = ("constant", "step", "plateau", "cosine")
 NOT_FOR_LAYERS = {"self", "input_size", "batch_first", "device", "dtype", "common", "input_init", "bias_init"}
 
 Record = TypeVar("Record")
@@ -48,7 +48,8 @@ class Train:
     clip: float | None = None
     """largest norm of the gradient"""
     schedule: str = "constant"
-    """step: ``lr_factor`` every ``lr_every`` updates; plateau: whenever the validation loss has not improved"""
+    """step: ``lr_factor`` every ``lr_every`` updates; plateau: whenever the validation loss has not improved;
+    cosine: down to nothing at the end, slowly at first and at last"""
     lr_factor: float = 0.5
     lr_every: int = 1000
     examples: int | None = None
@@ -83,6 +84,8 @@ class Train:
             raise ValueError(f"Train expects either epochs or frames; got {self.epochs} and {self.frames}")
         one_of("Train", "optimizer", self.optimizer, OPTIMIZERS)
         one_of("Train", "schedule", self.schedule, SCHEDULES)
+        if self.schedule == "cosine" and self.frames is not None:
+            raise ValueError(f"Train expects steps or epochs for schedule cosine; got {self.frames} frames")
 
 
 @dataclass(frozen=True)

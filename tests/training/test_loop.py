@@ -227,6 +227,7 @@ def test_a_run_that_died_goes_on_as_if_it_had_not(tmp_path, tiny, layer, stop_at
         {"examples": 20},
         {"schedule": "step", "lr_every": 4},
         {"schedule": "plateau", "lr": 3.0, "evaluate_every": 2},
+        {"schedule": "cosine"},
         {"layer": {"name": "lstm", "num_layers": 2, "dropout": 0.3}},  # global random numbers
         {"layer": {"name": "ncgru", "bidirectional": True, "reset_every": 7}},
         {"layer": {"name": "exprnn", "hidden_size": 1}},  # empty tensors

@@ -194,6 +194,18 @@ def test_plateau_schedule_cuts_when_nothing_improved(tiny):
     assert seen == [[0.1, 0.8], [0.025, 0.2], [0.025, 0.2], [0.00625, 0.05]]
 
 
+def test_cosine_schedule_ends_at_nothing(tiny):
+    plan, rates = schedule(tiny("exprnn", lr=0.8, lr_constrained=0.1, schedule="cosine", steps=4))
+    seen = []
+    for step in range(1, 5):
+        plan.after_update(step)
+        plan.after_evaluation(improved=False)
+        seen.append(rates())
+    factors = [0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0.0]
+    for found, factor in zip(seen, factors, strict=True):
+        assert found == pytest.approx([0.1 * factor, 0.8 * factor])
+
+
 def test_a_constant_schedule_cuts_nothing(tiny):
     plan, rates = schedule(tiny(lr=0.8, lr_every=1))
     for step in range(1, 4):
@@ -204,7 +216,10 @@ def test_a_constant_schedule_cuts_nothing(tiny):
 
 def test_a_schedule_takes_up_where_it_was(tiny):
     plan, rates = schedule(tiny(lr=0.8, schedule="plateau"))
-    plan.cut(3)
+    plan.take_up(7, 3)
     assert rates() == [0.1]
     plan.after_evaluation(improved=False)
     assert rates() == [0.05]
+    plan, rates = schedule(tiny(lr=0.8, schedule="cosine", steps=4))
+    plan.take_up(2, 0)
+    assert rates() == pytest.approx([0.4])

@@ -132,7 +132,11 @@ def test_values_out_of_range_are_refused(key, value, wanted):
     ("tables", "words"),
     [
         ({"train": {"optimizer": "adamw"}}, f"Train expects optimizer to be one of {', '.join(OPTIMIZERS)}; got 'ad"),
-        ({"train": {"schedule": "cosine"}}, f"Train expects schedule to be one of {', '.join(SCHEDULES)}; got 'cosin"),
+        (
+            {"train": {"schedule": "cosine", "frames": 9}},
+            "Train expects steps or epochs for schedule cosine; got 9 frames",
+        ),
+        ({"train": {"schedule": "linear"}}, f"Train expects schedule to be one of {', '.join(SCHEDULES)}; got 'linea"),
         ({"layer": {"name": "lstmm"}}, f"no layer 'lstmm'; known: {', '.join(LAYERS)}"),
         ({"task": {"name": "copying"}}, f"no task 'copying'; known: {', '.join(TASKS)}"),
         ({"task": {"delay": 0}}, "Copy expects delay to be a whole number of at least 1; got 0"),
