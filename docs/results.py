@@ -58,7 +58,8 @@ def main() -> None:
 def collect(folder: Path) -> None:
     for recipe in every():
         for run in sorted((folder / recipe.paper / recipe.table / recipe.row).glob("seed-*")):
-            if not (run / "result.json").exists():
+            result = RunDirectory(run).result()
+            if result is None or result["status"] == "interrupted":
                 continue
             target = RESULTS / run.relative_to(folder)
             target.mkdir(parents=True, exist_ok=True)
