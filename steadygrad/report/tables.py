@@ -150,7 +150,7 @@ def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
 def paper_table(table: Sequence[dict[str, Any]]) -> str:
     """With its caption, the loss of guessing, and what was made smaller."""
     guesses = sorted({row["guessing_loss"] for row in table if row["guessing_loss"] is not None})
-    guessing = f" Guessing: {', '.join(number(value) for value in guesses)}." if guesses else ""
+    guessing = f" Loss of guessing: {', '.join(number(value) for value in guesses)}." if guesses else ""
     caption = f"{table[0]['caption']}.{guessing}"
     found = [paper_header_and_rows(table), transfer_header_and_rows(table)]
     parts = [part for header, rows in found if rows for part in (markdown(header, rows), "")]

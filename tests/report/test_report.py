@@ -173,7 +173,7 @@ def test_rows_without_a_number_say_why():
 
 def test_a_papers_table_says_what_it_is():
     text = tables.paper_table([paper_row(ours=0.5, reduced="steps 100", note="their only seed")])
-    assert text.startswith("Copy, T = 200. Guessing: 0.173.\n\n| row | parameters |")
+    assert text.startswith("Copy, T = 200. Loss of guessing: 0.173.\n\n| row | parameters |")
     assert "| nnrnn | " in text
     assert "desk: steps 100" in text
     assert "- nnrnn: their only seed" in text
