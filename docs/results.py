@@ -98,7 +98,7 @@ def tables_with_runs() -> list[tuple[str, str]]:
 
 
 def render() -> str:
-    parts = [HEAD]
+    parts = [HEAD, contents()]
     for paper, table in tables_with_runs():
         recipes = rows_of(paper, table)
         rows = [summary(recipe, scale(recipe), seeds(recipe), RESULTS) for recipe in recipes]
@@ -119,6 +119,17 @@ def render() -> str:
             if stem(recipe).with_name(f"{stem(recipe).name}-{kind}.png").exists()  # not every network has every kind
         ]
     return "\n".join(parts)
+
+
+def contents() -> str:
+    """Every table there is, and how many of its rows were run."""
+    lines = ["| table | rows run | what it shows |", "| --- | ---: | --- |"]
+    for paper, table in dict.fromkeys((recipe.paper, recipe.table) for recipe in every()):
+        recipes = rows_of(paper, table)
+        run = sum(bool(seeds(recipe)) for recipe in recipes)
+        name = f"[{paper}/{table}](#{paper}{table})" if run else f"{paper}/{table}"
+        lines.append(f"| {name} | {run} of {len(recipes)} | {recipes[0].caption} |")
+    return "\n".join([*lines, ""])
 
 
 def draw_tasks(path: Path) -> None:
