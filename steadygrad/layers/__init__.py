@@ -18,6 +18,7 @@ from steadygrad.layers.relrnn import RelLSTM, RelRNN
 from steadygrad.layers.rnn import RNN
 from steadygrad.layers.sab import SAB
 from steadygrad.layers.scornn import ScoRNN
+from steadygrad.layers.stack import Stack
 from steadygrad.layers.svdrnn import SpectralRNN
 from steadygrad.layers.unitary import EURNN, URNN, FullCapacityURNN, ScuRNN
 
@@ -76,4 +77,5 @@ __all__ = [
     "Score",
     "ScuRNN",
     "SpectralRNN",
+    "Stack",
 ]

@@ -1,7 +1,7 @@
 """Layers of their own sizes on top of each other."""
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise
 from typing import cast
 
 from torch import Tensor, nn
@@ -12,8 +12,23 @@ from steadygrad.layers.recurrent import RecurrentLayer, State, as_tuple
 class Stack(nn.ModuleList):
     """h = L_k(… L_1(x)): called as one layer, with the states of all in a row.
 
-    A memory of past states is not handed out: whoever goes on from the state starts with an empty one.
+    `Stack([NCGRU(43, 100), LSTM(100, 43)])`. A memory of past states is not handed out: whoever goes on from the
+    state starts with an empty one.
     """
+
+    def __init__(self, layers: Sequence[RecurrentLayer]) -> None:
+        super().__init__(layers)
+        if not len(self):
+            raise ValueError("Stack expects at least one layer; got none")
+        for layer in self.layers():
+            if layer.batch_first or layer.bidirectional:
+                raise ValueError("Stack expects layers that take time first and one direction; got another")
+        for below, above in pairwise(self.layers()):
+            if above.input_size != below.output_size:
+                raise ValueError(
+                    f"Stack expects a layer that takes the {below.output_size} features of the one before it; "
+                    f"got one of {above.input_size}"
+                )
 
     def forward(
         self,

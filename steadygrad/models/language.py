@@ -67,11 +67,9 @@ class LanguageModel(nn.Module):
         layers: list[RecurrentLayer] = []
         for units in sizes or [None]:
             layers.append(make(layers[-1].output_size if layers else embedding_size, units))
-        for layer in layers:
-            if layer.batch_first or layer.bidirectional:
-                raise ValueError("LanguageModel expects layers that take time first and one direction; got another")
-            layer.drop_weights(weight_dropout)
         self.layers = Stack(layers)
+        for layer in layers:
+            layer.drop_weights(weight_dropout)
         self.readout = nn.Linear(layers[-1].output_size, vocabulary)
         nn.init.xavier_normal_(self.readout.weight)
         nn.init.zeros_(self.readout.bias)

@@ -127,7 +127,7 @@ def test_bad_options_are_explained(options, words):
 
 
 def test_layers_that_see_the_future_are_refused():
-    with pytest.raises(ValueError, match="LanguageModel expects layers that take time first and one direction"):
+    with pytest.raises(ValueError, match="Stack expects layers that take time first and one direction"):
         model(lambda inputs, units: GRU(inputs, units, bidirectional=True))
 
 

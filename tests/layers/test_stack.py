@@ -1,0 +1,61 @@
+"""Layers on top of each other: against the same one after another."""
+
+import pytest
+import torch
+
+from steadygrad.layers import GRU, LSTM, NCGRU, NNRNN, RelRNN, Stack
+
+X = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(0))
+
+
+def test_it_is_one_layer_after_another():
+    layers = [NCGRU(3, 5), LSTM(5, 4, num_layers=2), NNRNN(4, 6)]
+    stack = Stack(layers)
+    output, state = stack(X)
+    expected, ends = X, []
+    for layer in layers:
+        expected, end = layer(expected)
+        ends += end if isinstance(end, tuple) else [end]
+    assert torch.equal(output, expected)
+    assert all(map(torch.equal, state, ends))
+    assert stack.blocks == {"layer 0": slice(0, 5), "layer 1": slice(5, 21), "layer 2": slice(21, 27)}
+    assert sum(part.shape[0] * part.shape[2] for part in state) == 27
+
+
+def test_halves_equal_the_whole():
+    stack = Stack([LSTM(3, 5), GRU(5, 4)])
+    whole, end = stack(X)
+    first, state = stack(X[:2])
+    second, last = stack(X[2:], state)
+    torch.testing.assert_close(torch.cat([first, second]), whole)
+    for a, b in zip(last, end, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_stack_of_one_has_its_state_alone():
+    _, state = Stack([GRU(3, 4)])(X)
+    assert state.shape == (1, 2, 4)
+
+
+def test_something_between():
+    layers = [GRU(3, 4), GRU(4, 5), GRU(5, 2)]
+    output, _ = Stack(layers)(X, between=lambda x: 2 * x)
+    expected = layers[2](2 * layers[1](2 * layers[0](X)[0])[0])[0]
+    assert torch.equal(output, expected)
+
+
+def test_a_memory_is_not_handed_out():
+    stack = Stack([RelRNN(3, 4), GRU(4, 5)])
+    *state, memory, _ = stack(X)[1]
+    assert all(part.any() for part in state)
+    assert not memory.any()
+
+
+def test_bad_layers_are_explained():
+    with pytest.raises(ValueError, match="Stack expects at least one layer; got none"):
+        Stack([])
+    for option in ("batch_first", "bidirectional"):
+        with pytest.raises(ValueError, match="time first and one direction"):
+            Stack([GRU(3, 4, **{option: True})])
+    with pytest.raises(ValueError, match="takes the 4 features of the one before it; got one of 5"):
+        Stack([GRU(3, 4), GRU(5, 4)])
