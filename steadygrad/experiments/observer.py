@@ -56,6 +56,7 @@ class Observer(Watch):
             self.look(trainer)
         model = copy.deepcopy(trainer.model)
         model.load_state_dict(trainer.best_weights)
+        trainer.tell("portrait", 0.0)  # of a large network it takes a minute
         found = attempt(lambda: self.sequence_portrait(model, trainer) if recurrent else unseen_problem(model, trainer))
         best = result["best"]
         if found:
