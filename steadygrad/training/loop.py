@@ -54,6 +54,10 @@ class Watch:
         """Comes last, however the run ended."""
 
 
+class StopError(Exception):
+    """Somebody asked the run to stop, at a moment when nothing is lost by it."""
+
+
 class DivergedError(Exception):
     """Training has left the numbers in which learning is possible."""
 
@@ -120,13 +124,15 @@ class Trainer:
         self.seconds_before = 0.0
         self.started = self.saved = time.perf_counter()
         self.last_loss: float | None = None
+        self.asked = threading.Event()
+        """set when the run is asked to stop"""
         self.max_loss = self.options.max_loss or 1e6 * self.task.guessing_loss or math.inf
 
     def source(self) -> Batches:
         if not isinstance(self.task, EnvironmentTask):
             return Batches(self.task, self.options, self.settings.seed)
         assert isinstance(self.model, PolicyModel)
-        return Experience(self.task, self.options, self.settings.seed, self.model, partial(self.tell, "train"))
+        return Experience(self.task, self.options, self.settings.seed, self.model, self.playing)
 
     @property
     def is_over(self) -> bool:
@@ -163,15 +169,15 @@ class Trainer:
         for watch in self.watches:
             watch.begin(self)
         status, why = "done", None
-        with graceful_stop() as stop:
+        with graceful_stop() as self.asked:
             try:
                 while not self.is_over and not self.solved():
-                    if stop.is_set():
-                        status = "interrupted"
-                        break
+                    self.stop_if_asked()
                     self.update()
                     if time.perf_counter() - self.saved > CHECKPOINT_SECONDS:
                         self.save()
+            except StopError:
+                status = "interrupted"
             except DivergedError as error:
                 status, why = "diverged", str(error)
             if status != "diverged":  # what diverged would only diverge again: its last good checkpoint stays
@@ -186,6 +192,15 @@ class Trainer:
         for watch in self.watches:
             watch.end(self, result)
         return result
+
+    def stop_if_asked(self) -> None:
+        if self.asked.is_set():
+            raise StopError
+
+    def playing(self, share: float) -> None:
+        """How far a round of episodes is. One that is broken off is played again from its beginning."""
+        self.tell("train", share)
+        self.stop_if_asked()
 
     def update(self) -> None:
         """One batch, or one window of it: loss, gradients, step."""

@@ -1,6 +1,7 @@
 """Agents in training: rounds of episodes, how long a run is, and going on after a stop."""
 
 import math
+import signal
 
 import pytest
 import torch
@@ -160,6 +161,30 @@ def test_playing_and_evaluations_tell_how_far_they_are(agent, tmp_path):
         assert found == sorted(found)
         assert 0 < found[0] < 0.2
     assert shares["valid"][-1] == 1
+
+
+class Interrupt(Watch):
+    """Ctrl-C while a round after the first is being played."""
+
+    def __init__(self):
+        self.heard = 0
+
+    def evaluating(self, trainer, split, share):
+        if split == "train" and trainer.step:
+            self.heard += 1
+            if self.heard == 2:
+                signal.raise_signal(signal.SIGINT)
+
+
+def test_a_round_that_is_broken_off_is_played_again(agent, tmp_path, outcome):
+    settings = agent("gru", log_every=1)
+    train(settings, tmp_path / "alone")
+    watch = Interrupt()
+    assert train(settings, tmp_path / "cut", watches=[watch])["status"] == "interrupted"
+    assert watch.heard == 2  # at once, not when the round is over
+    torch.manual_seed(99)
+    assert train(settings, tmp_path / "cut", resume=True)["status"] == "done"
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
 
 
 @pytest.mark.parametrize("layer", ["gru", "ncgru", "nnrnn", "h-detach", "rellstm", "memlstm"])
