@@ -102,7 +102,7 @@ def trained(directory: "RunDirectory") -> "tuple[nn.Module, Tensor]":
     from steadygrad.training import load_model, stream
 
     model, task, settings = load_model(directory)
-    inputs, _ = task.sample(SEQUENCES, stream(settings.seed, "test", 0))
+    inputs, _ = task.shown(model, SEQUENCES, stream(settings.seed, "test", 0))
     part = recurrent_part(model, inputs)
     return part.layer, part.inputs.transpose(0, 1)
 

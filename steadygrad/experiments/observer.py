@@ -29,7 +29,7 @@ class Observer(Watch):
     def begin(self, trainer: Trainer) -> None:
         if not is_recurrent(trainer.model):
             return
-        self.input, self.target = trainer.task.sample(1, stream(trainer.settings.seed, "observe"))
+        self.input, _ = self.shown(trainer.model, trainer)
         kept = [row for row in trainer.directory.rows(OBSERVATIONS) if row["step"] <= trainer.step]
         trainer.directory.write(OBSERVATIONS, "".join(json.dumps(row) + "\n" for row in kept))
         self.seen = kept[-1]["step"] if kept else -1
@@ -64,7 +64,11 @@ class Observer(Watch):
             trainer.directory.write(PORTRAIT, json.dumps(row) + "\n")
 
     def sequence_portrait(self, model: nn.Module, trainer: Trainer) -> dict[str, Any]:
-        return trained_portrait(recurrent_part(model, self.input), self.target, trainer.task.loss)
+        x, target = self.shown(model, trainer)
+        return trained_portrait(recurrent_part(model, x), target, trainer.task.loss)
+
+    def shown(self, model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor]:
+        return trainer.task.shown(model, 1, stream(trainer.settings.seed, "observe"))
 
 
 def is_recurrent(model: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import State
+from steadygrad.models.sequence import Inside
 
 SQUARES = (16, 32, 64)
 """channels of the three convolutions"""
@@ -88,6 +89,10 @@ class PolicyModel(nn.Module):
 
     def read(self, hidden: Tensor) -> Tensor:
         return torch.cat([self.actor(hidden), self.critic(hidden)], dim=-1)
+
+    def inside(self, x: Tensor) -> Inside:
+        inputs = self.encode(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return Inside(self.layer, inputs, lambda hidden: self.read(hidden).transpose(0, 1))
 
     def rows(self, state: State, which: Tensor) -> State:
         """The state of some sequences of the batch."""

@@ -1,6 +1,6 @@
 """Tasks that are a world to act in: what comes next depends on what an agent does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -30,6 +30,8 @@ class Agent(Protocol):
     training: bool
 
     def train(self, mode: bool = True) -> Any: ...
+
+    def parameters(self) -> Iterator[Any]: ...
 
     def walk(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]: ...
 
@@ -170,6 +172,13 @@ class EnvironmentTask(Task):
             return Episodes(*side_by_side(moments, len(seeds)))
         finally:
             agent.train(was_training)
+
+    def shown(self, model: Agent, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Episodes that it plays, all as long as the shortest."""
+        seeds = torch.randint(2**62, (batch,), generator=generator).tolist()
+        episodes = self.play(model, seeds, device=next(model.parameters()).device)
+        shortest = int((~episodes.rewards.isnan()).sum(1).min())
+        return episodes.inputs[:, :shortest], self.targets(episodes)[:, :shortest]
 
     def targets(self, episodes: Episodes) -> Tensor:
         """What is to be learned from these: advantages have mean 0 and deviation 1 over all of them."""

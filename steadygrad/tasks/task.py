@@ -56,6 +56,10 @@ class Task:
         """Fresh inputs and targets, to be tested on: also of kinds that training never shows, if the task has such."""
         return self.sample(batch, generator)
 
+    def shown(self, model: Any, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of sequences to look at a model with."""
+        return self.sample(batch, generator)
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         raise NotImplementedError
 

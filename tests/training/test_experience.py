@@ -1,14 +1,28 @@
 """Agents in training: rounds of episodes, how long a run is, and going on after a stop."""
 
+import json
 import math
 import signal
 
 import pytest
 import torch
 
+from steadygrad.experiments import Observer
+from steadygrad.experiments.observer import PORTRAIT
 from steadygrad.layers import LAYERS
 from steadygrad.tasks import MiniGrid
-from steadygrad.training import RunDirectory, Settings, Trainer, Watch, evaluate, evaluate_run, loop, train
+from steadygrad.training import (
+    RunDirectory,
+    Settings,
+    Trainer,
+    Watch,
+    evaluate,
+    evaluate_run,
+    load_model,
+    loop,
+    stream,
+    train,
+)
 from steadygrad.training.experience import Experience
 from steadygrad.training.settings import Train, updates_a_round
 
@@ -161,6 +175,24 @@ def test_playing_and_evaluations_tell_how_far_they_are(agent, tmp_path):
         assert found == sorted(found)
         assert 0 < found[0] < 0.2
     assert shares["valid"][-1] == 1
+
+
+@pytest.mark.parametrize("layer", ["gru", "rellstm"])
+def test_an_agent_is_looked_at_and_plays_the_same(agent, tmp_path, layer, outcome):
+    settings = agent(layer, log_every=1)
+    train(settings, tmp_path / "alone")
+    train(settings, tmp_path / "watched", watches=[Observer()])
+    assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
+    found = json.loads((tmp_path / "watched" / PORTRAIT).read_text("utf-8"))
+    model, task, settings = load_model(RunDirectory(tmp_path / "watched"))
+    inputs, targets = task.shown(model, 1, stream(settings.seed, "observe"))
+    assert found["of_steps"] == inputs.shape[1] == targets.shape[1]
+    assert not inputs.isnan().any()
+    assert found["matrices"]
+    assert ("attention" in found) == (layer == "rellstm")
+    several, _ = task.shown(model, 4, stream(settings.seed, "observe"))
+    assert len(several) == 4
+    assert not several.isnan().any()
 
 
 class Interrupt(Watch):
