@@ -66,7 +66,7 @@ class ShowProgress(Watch):
                 self.live.update(self.bar, completed=done, words=words())
         elif now - self.spoken > QUIET_SECONDS:
             self.spoken = now
-            left = (total - done) / max(self.rate(done), 1e-9)
+            left = max(0, total - done) / max(self.rate(done), 1e-9)  # a round may end behind the last frame
             self.say(f"{self.prefix}{done}/{total}  {words()}  {duration(left)} left")
 
     def say(self, text: str) -> None:

@@ -72,6 +72,15 @@ def test_tests_of_a_trained_run_are_shown_too(monkeypatch):
     assert line.endswith(" s left\n")
 
 
+def test_no_time_is_left_behind_the_end(monkeypatch):
+    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
+    console = plain()
+    watch = ShowProgress("", console)
+    watch.start(0, 8)
+    watch.show(12, 8, lambda: "frames")
+    assert console.file.getvalue() == "12/8  frames  0.0 s left\n"
+
+
 def test_tests_on_a_terminal_have_a_live_line_that_goes_away():
     console = terminal()
     watch = ShowProgress("gru copy", console)
