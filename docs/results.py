@@ -23,6 +23,7 @@ from steadygrad.tasks import TASKS, ObjectTask
 from steadygrad.tasks.relational.games import GAMES
 from steadygrad.tasks.relational.shapes import ShapeTask
 from steadygrad.training import RunDirectory
+from steadygrad.training.loop import length
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "results.md"
@@ -62,6 +63,9 @@ def collect(folder: Path) -> None:
             if result is None or result["status"] == "interrupted":
                 continue
             target = RESULTS / run.relative_to(folder)
+            if (known := RunDirectory(target).result()) and length(known["train"]) > length(result["train"]):
+                print(f"{target.relative_to(RESULTS.parent)} stays as it is: that run was longer")
+                continue
             target.mkdir(parents=True, exist_ok=True)
             for name in ("settings.toml", "result.json"):
                 shutil.copy(run / name, target / name)

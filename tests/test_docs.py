@@ -46,6 +46,24 @@ def test_tests_on_other_settings_are_collected_and_shown(results, tmp_path, monk
     assert cells[place] == f"– / {tables.number(rows[0]['runs'][0]['transfer'][0]['value'])}"
 
 
+def test_neither_a_shorter_run_nor_one_that_was_stopped_replaces_another(results, tmp_path, monkeypatch, capsys):
+    place = Path("nnrnn-2019/copy/rnn/seed-0")
+    assert experiments.select("nnrnn-2019/copy/rnn")
+
+    def run(folder, steps, status):
+        (folder / place).mkdir(parents=True)
+        result = {"status": status, "steps": steps, "train": {"steps": steps}, "score": "accuracy"}
+        (folder / place / "result.json").write_text(json.dumps(result), "utf-8")
+        (folder / place / "settings.toml").write_text("", "utf-8")
+
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
+    for folder, steps, status in (("long", 30, "done"), ("short", 20, "done"), ("stopped", 40, "interrupted")):
+        run(tmp_path / folder, steps, status)
+        results.collect(tmp_path / folder)
+    assert json.loads((tmp_path / "results" / place / "result.json").read_text("utf-8"))["steps"] == 30
+    assert "seed-0 stays as it is: that run was longer" in capsys.readouterr().out
+
+
 def drawn_from(results, patterns, folder, monkeypatch):
     """The page of results of these rows, run as a smoke test with two seeds."""
     monkeypatch.setattr(results, "ROOT", folder)
