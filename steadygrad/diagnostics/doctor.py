@@ -60,15 +60,18 @@ class Diagnosis:
         return "\n".join([*lines, *(f"{name:{width}}  {value:.4g}" for name, value in self.numbers.items())])
 
 
-def diagnose(module: nn.Module, x: Tensor, flow: Jacobians | None = None) -> Diagnosis:
+def diagnose(module: nn.Module, x: Tensor) -> Diagnosis:
     """Why ``module``, called as torch.nn.RNN, GRU or LSTM, remembers or forgets on inputs like ``x``.
 
     x as the module takes it: (time, batch, inputs), (batch, time, inputs) with ``batch_first``, or one sequence
-    (time, inputs). A few sequences are enough; they should be like those it was trained on, and as long. ``flow`` has
-    the Jacobians along one sequence x, if somebody computed them already.
+    (time, inputs). A few sequences are enough; they should be like those it was trained on, and as long.
     """
     sequences = pick(module, x)
-    measured = [measure(module, sequence, flow) for sequence in sequences]
+    return conclude(module, sequences, [measure(module, sequence) for sequence in sequences])
+
+
+def conclude(module: nn.Module, sequences: list[Tensor], measured: list[dict[str, float]]) -> Diagnosis:
+    """What it means, from what was measured on each of the sequences."""
     numbers = {key: statistics.fmean(one[key] for one in measured) for key in measured[0]}
     numbers["half_life"] = half_life(numbers["exponent"])
     numbers["sequences"], numbers["steps"] = len(sequences), len(sequences[0])
@@ -91,7 +94,8 @@ def pick(module: nn.Module, x: Tensor) -> list[Tensor]:
     return list(batch[: max(1, SEQUENCES * steps // batch.shape[1]), :steps])
 
 
-def measure(module: nn.Module, x: Tensor, flow: Jacobians | None) -> dict[str, float]:
+def measure(module: nn.Module, x: Tensor, flow: Jacobians | None = None) -> dict[str, float]:
+    """Along one sequence; ``flow`` has its Jacobians, if somebody computed them already."""
     with looking_at(module), torch.no_grad():
         batch = x[None] if getattr(module, "batch_first", False) else x[:, None]
         output, state = module(batch)

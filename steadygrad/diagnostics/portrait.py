@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadygrad.diagnostics.doctor import diagnose
+from steadygrad.diagnostics.doctor import conclude, measure
 from steadygrad.diagnostics.flow import (
     Jacobians,
     attends,
@@ -72,7 +72,7 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
     short = shortened(module, x)
     followed = short if attends(module) else x
     flow = None if attends(module) else jacobians(module, short)
-    diagnosis = diagnose(module, short, flow)
+    diagnosis = conclude(module, [short], [measure(module, short, flow)])
     result: dict[str, Any] = {
         "steps": len(short),
         "of_steps": len(x),
