@@ -112,10 +112,11 @@ def sparse_attention_bound(eigenvalue: float, kappa: int, depth: int) -> float:
 
 def checked_steps(weights: Tensor, start: int) -> int:
     """How many states there are from ``start`` on."""
-    if weights.dim() != 2 or weights.shape[0] != weights.shape[1] or weights.triu(1).any():
+    square = weights.dim() == 2 and weights.shape[0] == weights.shape[1]
+    if not square or weights.triu(1).any():
         raise ValueError(
             "attention expects a square table of weights, zero above its diagonal; "
-            f"got shape {tuple(weights.shape)}{' with weights on the future' if weights.dim() == 2 else ''}"
+            f"got shape {tuple(weights.shape)}{' with weights on the future' if square else ''}"
         )
     if not 0 <= start < len(weights):
         raise ValueError(f"attention expects a start among states 0 … {len(weights) - 1}; got {start}")

@@ -10,6 +10,7 @@ from typing import Any, TypeGuard, cast
 import torch
 from torch import Tensor, nn
 
+from steadygrad.kernels import at_least_single
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.attentive import AttentiveCell
 from steadygrad.matrices import Matrix
@@ -78,6 +79,7 @@ def jacobians(module: nn.Module, x: Tensor, state: State | None = None) -> Jacob
         picked = flatten(after).view(time, size, size).diagonal(dim1=1, dim2=2)  # copy i answers for unit i
         d_state, d_input = torch.autograd.grad(picked.sum(), (rows, inputs), materialize_grads=True)
     parts = tuple(math.prod(shape) for shape in shapes)
+    d_state, d_input = at_least_single(d_state), at_least_single(d_input)
     return Jacobians(d_state.view(time, size, size), d_input.view(time, size, -1), parts)
 
 
@@ -247,6 +249,10 @@ def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tupl
     own = len(cell.cell.state_sizes)
     state[:own] = [part.clone().requires_grad_() for part in state[:own]]
     weights, contents = cell.weights(), cell.memory.unpack(packed, cell.alignment.keys)
+    if cell.memory.ends_with_latest(contents).all():  # the state that a walk before this one ended in
+        h = state[0][:, None]
+        contents["states"] = torch.cat([contents["states"][:, :-1], h], dim=1)
+        contents["keys"] = torch.cat([contents["keys"][:, :-1], cell.alignment.keys(h)], dim=1)
     outputs, states = [], []
     for x_t in x.split(1):
         states += state[:own]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.diagnostics.flow import attends, check, jacobians, looking_at
-from steadygrad.kernels import activate
+from steadygrad.kernels import activate, at_least_single
 from steadygrad.layers import GRU
 
 
@@ -47,7 +47,10 @@ def gate_bound(layer: GRU, x: Tensor) -> GateBound:
         outputs = layer(x)[0]
     h = torch.cat([torch.zeros_like(outputs[:1]), outputs[:-1]])
     r, u, c = gate_values(layer, x, h)
-    norms = {name.removesuffix("_l0"): float(torch.linalg.matrix_norm(U, 2)) for name, U in layer.matrices().items()}
+    norms = {
+        name.removesuffix("_l0"): float(torch.linalg.matrix_norm(at_least_single(U), 2))
+        for name, U in layer.matrices().items()
+    }
 
     def largest(values: Tensor) -> Tensor:
         return values.abs().max(dim=1).values

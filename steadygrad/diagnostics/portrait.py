@@ -23,6 +23,7 @@ from steadygrad.diagnostics.gates import gate_bound, has_gate_bound
 from steadygrad.diagnostics.memory import attention_map
 from steadygrad.diagnostics.spectrum import power_norms
 from steadygrad.diagnostics.transients import schur_forms
+from steadygrad.kernels import at_least_single
 from steadygrad.layers import RecurrentLayer
 from steadygrad.matrices.measures import departure_from_normality, doubled, orthogonality_error
 from steadygrad.models import RelationalModel
@@ -84,7 +85,7 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
         "matrices": {
             name: {
                 **seen(W),
-                "singular_values": numbers(torch.linalg.svdvals(W)),
+                "singular_values": numbers(torch.linalg.svdvals(at_least_single(W))),
                 "powers": numbers(power_norms(W, POWERS)),
             }
             for name, W in recurrent_matrices(module).items()

@@ -7,6 +7,7 @@ from steadygrad.kernels.elman import Operator, elman_unroll, elman_unroll_refere
 from steadygrad.kernels.exponential import exponential_backward, exponential_forward
 from steadygrad.kernels.gru import gru_unroll, gru_unroll_reference
 from steadygrad.kernels.lstm import lstm_unroll, lstm_unroll_reference
+from steadygrad.kernels.plain import at_least_single, autocasts, needs_plain, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -19,7 +20,9 @@ __all__ = [
     "Recurrence",
     "Steps",
     "activate",
+    "at_least_single",
     "attentive_unroll",
+    "autocasts",
     "complex_modrelu",
     "describe",
     "elman_unroll",
@@ -32,6 +35,9 @@ __all__ = [
     "lstm_unroll_reference",
     "matmul",
     "modrelu",
+    "needs_plain",
     "operator_unroll",
     "runs_in_c",
+    "wants_graph",
+    "with_graph",
 ]

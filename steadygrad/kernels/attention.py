@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import C_ENUM, bias_gradient
+from steadygrad.kernels.plain import only_once
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -90,7 +90,7 @@ def attentive_unroll(
 
 def recent_rows(steps: Steps, short: int, carried: int, relevant: int) -> tuple[Tensor, Tensor]:
     """Where the last ``short`` states of each sequence lie, the latest last, and which of these places there are."""
-    lengths = torch.tensor(steps.lengths)[:, None]
+    lengths = torch.tensor(steps.lengths, dtype=torch.int64)[:, None]
     back = torch.arange(short, 0, -1)
     when = back.expand(len(lengths), -1) - 1 if steps.reverse else lengths - back
     batch = torch.arange(steps.batch)[:, None]
@@ -164,7 +164,7 @@ class Attentive(torch.autograd.Function):
         return states, cells, macro
 
     @staticmethod
-    @once_differentiable
+    @only_once("attention in C has no second derivatives: set STEADYGRAD_KERNELS=reference, slower, which has")
     def backward(
         ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None, macro_gradient: Tensor | None
     ) -> tuple[Tensor | None, ...]:

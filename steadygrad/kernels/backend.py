@@ -7,6 +7,7 @@ from functools import cache
 from torch import Tensor
 
 from steadygrad.kernels import native
+from steadygrad.kernels.plain import needs_plain
 
 VARIABLE = "STEADYGRAD_KERNELS"
 CHOICES = ("auto", "c", "python", "reference")
@@ -14,10 +15,15 @@ FEW_ROWS, LARGE = 4, 60_000  # up to so many rows and from so many entries on to
 
 
 def choose(x: Tensor) -> str:
-    """``c``, ``python`` or ``reference`` for a sequence like ``x``, as STEADYGRAD_KERNELS says (default auto)."""
+    """``c``, ``python`` or ``reference`` for a sequence like ``x``, as STEADYGRAD_KERNELS says (default auto).
+
+    Where only plain operations will do (torch.func, export) it is ``reference``, whatever the variable says.
+    """
     wanted = os.environ.get(VARIABLE, "auto")
     if wanted not in CHOICES:
         raise ValueError(f"{VARIABLE} expects one of {', '.join(CHOICES)}; got {wanted!r}")
+    if needs_plain(x):
+        return "reference"
     if wanted in ("python", "reference"):
         return wanted
     obstacle = obstacle_to_c(x)

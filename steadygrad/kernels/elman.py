@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import C_ENUM, COMPLEX_MODRELU, activate, bias_gradient, deactivate
 from steadygrad.kernels.backend import choose_for
+from steadygrad.kernels.plain import at_least_single, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -28,7 +28,10 @@ def elman_unroll(
     backend = choose_for(x, W)
     if backend == "reference":
         return elman_unroll_reference(x, U, W, bias, initial, activation, steps)
-    return Elman.apply(x, U, W, bias, initial, activation, steps, backend)
+    bias = None if bias is None else bias.contiguous()
+    return Elman.apply(
+        x.contiguous(), U.contiguous(), W.contiguous(), bias, initial.contiguous(), activation, steps, backend
+    )
 
 
 def elman_unroll_reference(
@@ -66,8 +69,7 @@ def operator_unroll(
     for t in steps.order():
         size = steps.sizes[t]
         h = torch.cat([h, initial[len(h) : size]])[:size]
-        wide = h if h.dtype.itemsize > 2 else h.float()  # a matrix is never evaluated in half precision
-        h = activate(activation, inputs[t] + multiply(wide).to(h.dtype), bias)
+        h = activate(activation, inputs[t] + multiply(at_least_single(h)).to(h.dtype), bias)
         states[t] = h
     return torch.cat([states[t] for t in range(len(steps.sizes))])
 
@@ -97,8 +99,6 @@ class Elman(torch.autograd.Function):
         steps: Steps,
         backend: str,
     ) -> Tensor:
-        x, U, W, initial = x.contiguous(), U.contiguous(), W.contiguous(), initial.contiguous()
-        bias = None if bias is None else bias.contiguous()
         walk = {"c": forward_c, "python": forward_python}[backend]
         states = walk(x, U, W, bias, initial, activation, steps)
         ctx.save_for_backward(x, U, W, bias, initial, states)
@@ -106,9 +106,11 @@ class Elman(torch.autograd.Function):
         return states
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, U, W, bias, initial, states = ctx.saved_tensors
+        if wants_graph():
+            inputs = (x, U, W, bias, initial, ctx.activation, ctx.steps)
+            return (*with_graph(elman_unroll_reference, inputs, [gradient]), None)
         need_x, _, _, need_bias, *_ = ctx.needs_input_grad
         walk = {"c": backward_c, "python": backward_python}[ctx.backend]
         d_x, d_U, d_W, d_bias, d_initial = walk(

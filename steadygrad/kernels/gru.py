@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import ACTIVATIONS, activate, bias_gradient, deactivate
 from steadygrad.kernels.backend import choose_for
+from steadygrad.kernels.plain import wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -36,6 +36,8 @@ def gru_unroll(
     backend = choose_for(x, U)
     if backend == "reference":
         return gru_unroll_reference(x, W, U, bias, modulus, initial, activation, steps, reset)
+    x, W, U, initial = x.contiguous(), W.contiguous(), U.contiguous(), initial.contiguous()
+    bias, modulus = (None if part is None else part.contiguous() for part in (bias, modulus))
     return GRU.apply(x, W, U, bias, modulus, initial, activation, steps, reset, backend)
 
 
@@ -85,19 +87,18 @@ class GRU(torch.autograd.Function):
         reset: str,
         backend: str,
     ) -> Tensor:
-        x, W, U, initial = x.contiguous(), W.contiguous(), U.contiguous(), initial.contiguous()
-        bias = None if bias is None else bias.contiguous()
-        modulus = None if modulus is None else modulus.contiguous()
         walk = {"c": forward_c, "python": forward_python}[backend]
         states, gates, products = walk(x, W, U, bias, modulus, initial, activation, steps, reset)
-        ctx.save_for_backward(x, W, U, initial, states, gates, products)
-        ctx.activation, ctx.steps, ctx.backend = activation, steps, backend
+        ctx.save_for_backward(x, W, U, bias, modulus, initial, states, gates, products)
+        ctx.activation, ctx.steps, ctx.reset, ctx.backend = activation, steps, reset, backend
         return states
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, W, U, initial, states, gates, products = ctx.saved_tensors
+        x, W, U, bias, modulus, initial, states, gates, products = ctx.saved_tensors
+        if wants_graph():
+            inputs = (x, W, U, bias, modulus, initial, ctx.activation, ctx.steps, ctx.reset)
+            return (*with_graph(gru_unroll_reference, inputs, [gradient]), None)
         need_x, _, _, need_bias, need_modulus, *_ = ctx.needs_input_grad
         walk = {"c": backward_c, "python": backward_python}[ctx.backend]
         d_x, d_W, d_U, d_bias, d_modulus, d_initial = walk(

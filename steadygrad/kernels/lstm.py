@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from steadygrad.kernels import native
 from steadygrad.kernels.backend import choose_for
+from steadygrad.kernels.plain import wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -37,6 +37,9 @@ def lstm_unroll(
     backend = choose_for(x, U)
     if backend == "reference":
         return lstm_unroll_reference(x, W, U, bias, initial, initial_cells, steps, detached)
+    x, W, U = x.contiguous(), W.contiguous(), U.contiguous()
+    initial, initial_cells = initial.contiguous(), initial_cells.contiguous()
+    bias = None if bias is None else bias.contiguous()
     return LSTM.apply(x, W, U, bias, initial, initial_cells, steps, detached, backend)
 
 
@@ -86,20 +89,19 @@ class LSTM(torch.autograd.Function):
         detached: Tensor | None,
         backend: str,
     ) -> tuple[Tensor, Tensor]:
-        x, W, U = x.contiguous(), W.contiguous(), U.contiguous()
-        initial, initial_cells = initial.contiguous(), initial_cells.contiguous()
-        bias = None if bias is None else bias.contiguous()
         walk = {"c": forward_c, "python": forward_python}[backend]
         states, cells, gates = walk(x, W, U, bias, initial, initial_cells, steps)
-        ctx.save_for_backward(x, W, U, initial, initial_cells, states, cells, gates)
+        ctx.save_for_backward(x, W, U, bias, initial, initial_cells, states, cells, gates)
         ctx.steps, ctx.detached, ctx.backend = steps, detached, backend
         ctx.set_materialize_grads(False)
         return states, cells
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, W, U, initial, initial_cells, states, cells, gates = ctx.saved_tensors
+        x, W, U, bias, initial, initial_cells, states, cells, gates = ctx.saved_tensors
+        if wants_graph():
+            inputs = (x, W, U, bias, initial, initial_cells, ctx.steps, ctx.detached)
+            return (*with_graph(lstm_unroll_reference, inputs, [gradient, cell_gradient]), None)
         need_x, _, _, need_bias, *_ = ctx.needs_input_grad
         gradient = torch.zeros_like(states) if gradient is None else gradient.contiguous()
         cell_gradient = None if cell_gradient is None else cell_gradient.contiguous()

@@ -214,8 +214,10 @@ def attentive(cell: Cell, attention: AttentionSpec) -> Cell:
     the attended: ``"average"``; ``"add"``, with which states can grow and what was learned may not hold for longer
     sequences; or ``"concatenate"``, a learned C [h, attended].
     """
-    if not isinstance(attention, Mapping):
+    if callable(attention):
         return attention(cell)
+    if not isinstance(attention, Mapping):
+        raise ValueError(f"attention expects a table of options or a function cell → cell; got {attention!r}")
     known: dict[str, Any] = {
         "short": 10,
         "relevant": 10,
@@ -226,6 +228,8 @@ def attentive(cell: Cell, attention: AttentionSpec) -> Cell:
     if unknown := attention.keys() - known.keys():
         raise ValueError(f"attention has the options {', '.join(known)}; got {', '.join(sorted(unknown))}")
     short, relevant, score, alignment, combine = (known | dict(attention)).values()
+    if short is None and (surplus := [name for name in ("relevant", "score") if name in attention]):
+        raise ValueError(f"attention to all past states (short=None) keeps no others; got {' and '.join(surplus)}")
 
     def memory(units: int) -> Memory:
         return Everything(units) if short is None else Screening(units, short, relevant, score)

@@ -25,6 +25,20 @@ class Items(NamedTuple):
     gate: Tensor | None
 
 
+DIGIT = 256
+"""whole numbers up to this one are exact in every type of floating point"""
+
+
+def written(counts: Tensor, kind: torch.dtype) -> Tensor:
+    """Whole numbers (batch, n) as (batch, 2 n) digits, so that 16 bits a number are enough for 65,000 steps."""
+    return torch.cat([counts // DIGIT, counts % DIGIT], dim=1).to(kind)
+
+
+def read(digits: Tensor) -> Tensor:
+    high, low = digits.detach().long().chunk(2, dim=1)
+    return high * DIGIT + low
+
+
 class Memory(nn.Module):
     """What is kept of the past of each sequence.
 
@@ -61,6 +75,10 @@ class Memory(nn.Module):
     def items(self, contents: Contents) -> Items:
         raise NotImplementedError
 
+    def ends_with_latest(self, contents: Contents) -> Tensor:
+        """Whether the last place of "states" has the latest state, (batch)."""
+        raise NotImplementedError
+
     def times(self, contents: Contents) -> Tensor:
         """At which step each of the items was a state, (batch, places); anything where a place is empty."""
         raise NotImplementedError
@@ -78,26 +96,28 @@ class Everything(Memory):
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise ValueError(f"a memory expects to keep each 1st, 2nd, … state; got every={every!r}")
         self.units, self.every = units, every
-        self.growth, self.size = units + 2, 2
+        self.growth, self.size = units + 3, 4
 
     def unpack(self, rows: Tensor, keys: Keys) -> Contents:
         places = self.places(rows.shape[1])
-        states, taken, times, age, since = rows.split([places * self.units, places, places, 1, 1], dim=1)
+        states, taken, times, age, since = rows.split([places * self.units, places, 2 * places, 2, 2], dim=1)
         states = states.unflatten(1, (places, self.units))
         return {
             "states": states,
             "keys": keys(states),
             "taken": taken > 0,
-            "times": times.detach(),
-            "age": age[:, 0].detach(),
-            "since": since[:, 0].detach(),
+            "times": read(times),
+            "age": read(age)[:, 0],
+            "since": read(since)[:, 0],
         }
 
     def pack(self, contents: Contents) -> Tensor:
-        empty = contents["taken"].shape[1] - int(contents["taken"].sum(dim=1).max())  # in front, of all sequences
+        taken = contents["taken"]
+        empty = taken.shape[1] - int(taken.sum(dim=1).max()) if len(taken) else 0  # in front, of all sequences
         states, taken, times = (contents[name][:, empty:] for name in ("states", "taken", "times"))
-        ends = (contents["age"][:, None], contents["since"][:, None])
-        return torch.cat([states.flatten(1), taken.to(states.dtype), times, *ends], dim=1)
+        counts = (times, contents["age"][:, None], contents["since"][:, None])
+        digits = (written(count, states.dtype) for count in counts)
+        return torch.cat([states.flatten(1), taken.to(states.dtype), *digits], dim=1)
 
     def places(self, row: int) -> int:
         return (row - self.size) // self.growth
@@ -114,13 +134,14 @@ class Everything(Memory):
         places, ages = carried.states.shape[1], carried.ages[:, None]
         before = torch.arange(places, 0, -1, device=ages.device)
         taken = before <= ages
-        kind = carried.states.dtype
-        times = (ages - before).where(taken, 0).to(kind)
-        age = carried.ages.to(kind)
+        times, age = (ages - before).where(taken, 0), carried.ages
         return {"states": carried.states, "taken": taken, "times": times, "age": age, "since": torch.zeros_like(age)}
 
     def items(self, contents: Contents) -> Items:
         return Items(contents["states"], contents["keys"], contents["taken"], None)
+
+    def ends_with_latest(self, contents: Contents) -> Tensor:
+        return contents["taken"][:, -1:].any(dim=1) & (contents["since"] == 0)
 
     def times(self, contents: Contents) -> Tensor:
         return contents["times"]
@@ -200,11 +221,11 @@ class Screening(Memory):
             raise ValueError(f"a memory expects a score out of {', '.join(SCORES)}, or a function; got {score!r}")
         self.units, self.short, self.relevant = units, short, relevant
         self.score = (SCORES[score] if isinstance(score, str) else score)(units)
-        self.size = short * (units + 1) + relevant * (units + 2) + 1
+        self.size = short * (units + 1) + relevant * (units + 3) + 2
 
     def unpack(self, rows: Tensor, keys: Keys) -> Contents:
         short, relevant = self.short, self.relevant
-        parts = rows.split([(short + relevant) * self.units, short, relevant, relevant, 1], dim=1)
+        parts = rows.split([(short + relevant) * self.units, short, relevant, 2 * relevant, 2], dim=1)
         both, received, scores, times, age = parts
         states, kept_states = both.unflatten(1, (short + relevant, self.units)).split([short, relevant], dim=1)
         return {
@@ -214,13 +235,14 @@ class Screening(Memory):
             "kept states": kept_states,
             "kept keys": keys(kept_states),
             "scores": scores.detach(),
-            "times": times.detach(),
-            "age": age[:, 0].detach(),
+            "times": read(times),
+            "age": read(age)[:, 0],
         }
 
     def pack(self, contents: Contents) -> Tensor:
-        names = ("states", "kept states", "received", "scores", "times")
-        return torch.cat([*(contents[name].flatten(1) for name in names), contents["age"][:, None]], dim=1)
+        values = [contents[name].flatten(1) for name in ("states", "kept states", "received", "scores")]
+        digits = [written(count, values[0].dtype) for count in (contents["times"], contents["age"][:, None])]
+        return torch.cat(values + digits, dim=1)
 
     def places(self, row: int) -> int:
         return self.short + self.relevant
@@ -240,8 +262,8 @@ class Screening(Memory):
             "received": carried.received,
             "kept states": kept_states,
             "scores": carried.scores,
-            "times": carried.times.to(states.dtype),
-            "age": carried.ages.to(states.dtype),
+            "times": carried.times,
+            "age": carried.ages,
         }
 
     def items(self, contents: Contents) -> Items:
@@ -254,13 +276,18 @@ class Screening(Memory):
         states = torch.cat([contents["states"], contents["kept states"]], dim=1)
         return Items(states, torch.cat([contents["keys"], contents["kept keys"]], dim=1), taken, gate)
 
+    def ends_with_latest(self, contents: Contents) -> Tensor:
+        return contents["age"] > 0
+
     def times(self, contents: Contents) -> Tensor:
         age = contents["age"][:, None]
         recent = age - torch.arange(self.short, 0, -1, device=age.device, dtype=age.dtype)
         return torch.cat([recent, contents["times"]], dim=1)
 
     def add(self, contents: Contents, weights: Tensor, state: Tensor, key: Tensor) -> Contents:
-        received = contents["received"] + weights[:, : self.short].detach()
+        received = contents["received"]
+        if self.relevant:  # nothing else asks for it
+            received = received + weights[:, : self.short].detach()
         after = {
             "states": torch.cat([contents["states"][:, 1:], state[:, None]], dim=1),
             "keys": torch.cat([contents["keys"][:, 1:], key[:, None]], dim=1),
@@ -277,7 +304,7 @@ class Screening(Memory):
         lowest, place = scores.min(dim=1)
         left = age - self.short  # how many have left S before
         has_room = left < self.relevant
-        place = place.where(~has_room, left.long())
+        place = place.where(~has_room, left)
         enters = (left >= 0) & (has_room | (score > lowest))
         here = enters[:, None] & (torch.arange(self.relevant, device=place.device) == place[:, None])
         return {

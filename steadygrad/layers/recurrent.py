@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from steadygrad.kernels import Steps
+from steadygrad.kernels import Steps, autocasts
 from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.cell import Cell
 from steadygrad.matrices import Matrix
@@ -71,7 +71,7 @@ class RecurrentLayer(nn.Module):
         for name, value in counts.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{self._name} expects {name} to be a whole number of at least 1; got {value!r}")
-        if not 0 <= dropout <= 1:
+        if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
             raise ValueError(f"{self._name} expects dropout between 0 and 1; got {dropout!r}")
         if dtype is not None and not dtype.is_floating_point:
             raise ValueError(f"{self._name} expects a floating-point dtype; got {dtype}")
@@ -139,8 +139,21 @@ class RecurrentLayer(nn.Module):
 
     @torch.compiler.disable  # it would unroll time; what stands around the layer is compiled as ever
     def forward(
-        self, input: Tensor | PackedSequence, h_0: State | None = None, *, table: Tensor | None = None
+        self,
+        input: Tensor | PackedSequence,
+        h_0: State | None = None,
+        *,
+        hx: State | None = None,
+        table: Tensor | None = None,
     ) -> tuple[Tensor | PackedSequence, State]:
+        """Outputs and final states; ``hx`` is torch's name for h_0."""
+        if hx is not None:
+            if h_0 is not None:
+                raise ValueError(f"{self._name} expects either h_0 or hx, which are the same; got both")
+            h_0 = hx
+        kind = (input.data if isinstance(input, PackedSequence) else input).device.type
+        if autocasts(kind):
+            return self._without_autocast(kind, input, h_0, table)
         if table is not None:
             input, table = self._looked_up(input, table)
         if isinstance(input, PackedSequence):
@@ -162,11 +175,25 @@ class RecurrentLayer(nn.Module):
         if time == 0:
             raise ValueError(f"{self._name} expects at least one time step; got input of shape {tuple(input.shape)}")
         state = self._initial(h_0, batch if batched else None, x)
-        output, final = self._walk(x.reshape(time * batch, -1), Steps.padded(time, batch), state, table)
-        output = output.view(time, batch, -1)
+        output, final = self._walk(x.flatten(0, 1), Steps.padded(time, batch), state, table)
+        output = output.view(time, batch, self.output_size)
         if not batched:
             return output.squeeze(1), self._joined(tuple(s.squeeze(1) for s in final))
         return output.transpose(0, 1) if self.batch_first else output, self._joined(final)
+
+    def _without_autocast(
+        self, kind: str, input: Tensor | PackedSequence, h_0: State | None, table: Tensor | None
+    ) -> tuple[Tensor | PackedSequence, State]:
+        """In the layer's own precision: in a lower one rounding would add up along the sequence."""
+        dtype = self._cell_dtype()
+
+        def own(part: Tensor) -> Tensor:
+            return part.to(dtype) if part.is_floating_point() else part
+
+        input = input._replace(data=own(input.data)) if isinstance(input, PackedSequence) else own(input)
+        h_0 = tuple(map(own, h_0)) if isinstance(h_0, tuple | list) else h_0 if h_0 is None else own(h_0)
+        with torch.autocast(kind, enabled=False):
+            return self.forward(input, h_0, table=None if table is None else own(table))
 
     def _looked_up(
         self, input: Tensor | PackedSequence, table: Tensor
@@ -238,6 +265,8 @@ class RecurrentLayer(nn.Module):
             raise ValueError(f"{self._name} expects a state of {len(shapes)} tensor(s) {shapes}; got {len(given)}")
         growth = cast(Cell, self.cells[0]).growth
         for index, (tensor, shape) in enumerate(zip(given, shapes, strict=True)):
+            if not isinstance(tensor, Tensor):
+                raise ValueError(f"{self._name} expects a hidden state of shape {shape}; got {tensor!r}")
             if growth and index == len(shapes) - 1 and tensor.shape[-1] > shape[-1]:  # a memory that has grown
                 shape = (*shape[:-1], tensor.shape[-1] - (tensor.shape[-1] - shape[-1]) % growth)
             if tuple(tensor.shape) != shape:

@@ -4,9 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from steadygrad.kernels import matmul
+from steadygrad.kernels import matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import cayley_inverse
 from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_count, nearest_orthogonal, skew, skew_free
@@ -20,15 +19,23 @@ class CayleyGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, free: Tensor, F: Tensor, W: Tensor, D: Tensor) -> Tensor:
-        ctx.save_for_backward(F, W, D)
+        ctx.save_for_backward(free, F, W, D)
         return W
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None, None]:
-        F, W, D = ctx.saved_tensors
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        free, F, W, D = ctx.saved_tensors
+        if wants_graph():
+            return (*with_graph(cayley, (free, D), [G]), None, None)
         V = matmul(F.mT, matmul(G, W.mT, add=G * D))  # G D + G Wᵀ
         return skew_free(V.mT.contiguous().sub_(V)), None, None, None
+
+
+def cayley(free: Tensor, D: Tensor) -> Tensor:
+    """The same by plain operations."""
+    A = skew(free, len(D))
+    I = torch.eye(len(D), dtype=A.dtype, device=A.device)
+    return torch.linalg.solve(I + A, I - A) * D
 
 
 class ScaledCayley(nn.Module):
@@ -57,6 +64,8 @@ class ScaledCayley(nn.Module):
         return (-1) ** self.reflections
 
     def forward(self, free: Tensor) -> Tensor:
+        if needs_plain(free):
+            return cayley(free, self.D)
         with torch.no_grad():
             F = cayley_inverse(skew(free, self.size))
             W = 2 * F

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from steadygrad.matrices import init as initialisers
 from steadygrad.matrices.complex import below, complexify, phases, skew_hermitian, skew_hermitian_free
-from steadygrad.matrices.exponential import SkewExp
+from steadygrad.matrices.exponential import skew_exponential
 from steadygrad.matrices.matrix import Matrix, check_size, skew, skew_free
 from steadygrad.matrices.schur import start_of_moduli
 
@@ -39,7 +39,7 @@ class ComplexSchur(nn.Module):
                     f"ComplexSchur of size {self.size} expects {length} numbers in {name}; "
                     f"got shape {tuple(tensor.shape)}"
                 )
-        P = complexify(SkewExp.apply(skew_free(skew_hermitian(basis, self.size)), 2 * self.size))
+        P = complexify(skew_exponential(skew_free(skew_hermitian(basis, self.size)), 2 * self.size))
         core = self.transients(T) + torch.diag(gamma * phases(theta))
         return P @ core @ P.mH
 

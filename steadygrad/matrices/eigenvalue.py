@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from steadygrad.kernels import needs_plain, wants_graph, with_graph
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import probes
 from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_between
@@ -21,17 +21,26 @@ class Normalised(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, T: Tensor, scale: float, rho: float, C: Tensor | None) -> Tensor:
         W = (T.double() / scale).to(T.dtype)
-        ctx.save_for_backward(W, C)
+        ctx.save_for_backward(T, W, C)
         ctx.scale, ctx.rho = scale, rho
         return W
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None, None]:
-        W, C = ctx.saved_tensors
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        T, W, C = ctx.saved_tensors
+        if wants_graph():
+            return with_graph(normalised, (T, ctx.scale, ctx.rho, C), [G])
         if C is not None:
             G = G - C * ((G * W).sum() / ctx.rho)
         return G / ctx.scale, None, None, None
+
+
+def normalised(T: Tensor, scale: float, rho: float, C: Tensor | None) -> Tensor:
+    """The same by plain operations."""
+    if C is None:
+        return T / scale
+    eigenvalues = torch.linalg.eigvals(T.double())
+    return T / (eigenvalues.abs().amax() - rho + scale).to(T.dtype)
 
 
 class EigenvalueNormalized(nn.Module):
@@ -58,6 +67,8 @@ class EigenvalueNormalized(nn.Module):
 
     def forward(self, T: Tensor) -> Tensor:
         check_square("EigenvalueNormalized", T, self.size)
+        if needs_plain(T):
+            return self._plain(T)
         # in double precision, because the rounding errors of single precision alone move ρ by more than 1e-6
         T64 = T.detach().double()
         if not self.normalised and surely_below_one(T64):
@@ -79,6 +90,12 @@ class EigenvalueNormalized(nn.Module):
         # a few units in the last place larger than ρ + ε, so that rounding W cannot carry it past 1
         scale = (rho + self.epsilon) * (1 + 4 * torch.finfo(T.dtype).eps)
         return Normalised.apply(T, scale, rho, C)
+
+    def _plain(self, T: Tensor) -> Tensor:
+        """W by plain operations; whether ρ(T) > 1 has been met is not noted."""
+        rho = torch.linalg.eigvals(T.double()).abs().amax()
+        scale = (rho + self.epsilon) * (1 + 4 * torch.finfo(T.dtype).eps)
+        return torch.where(self.normalised | (rho > 1), T / scale.to(T.dtype), T)
 
     def right_inverse(self, W: Tensor) -> Tensor:
         """W itself; with ρ(W) > 1 it comes back divided by its spectral radius."""

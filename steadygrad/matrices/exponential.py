@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from steadygrad.kernels import exponential_backward, exponential_forward, matmul
+from steadygrad.kernels import exponential_backward, exponential_forward, matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices import init as initialisers
 from steadygrad.matrices.matrix import Matrix, nearest_orthogonal, skew, skew_free
 
@@ -125,19 +124,31 @@ class SkewExp(torch.autograd.Function):
         for _ in range(halvings):
             squares.append(X)
             X = matmul(X, X)
-        ctx.save_for_backward(A, *parts, *squares)
-        ctx.scale, ctx.dtype = 0.5**halvings, free.dtype
+        ctx.save_for_backward(free, A, *parts, *squares)
+        ctx.scale, ctx.size = 0.5**halvings, size
         return X.to(free.dtype)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        A, S, E, B4, *squares = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        free, A, S, E, B4, *squares = ctx.saved_tensors
+        if wants_graph():
+            return with_graph(skew_exp, (free, ctx.size), [grad])
         G = grad.to(A.dtype)
         for X in reversed(squares):
             G = matmul(X.mT, G, add=matmul(G, X.mT))
         dA = exponential_backward(G, A, S, E, B4, table(A.dtype, A.device))
-        return skew_free(dA - dA.mT).mul_(ctx.scale).to(ctx.dtype), None
+        return skew_free(dA - dA.mT).mul_(ctx.scale).to(free.dtype), None
+
+
+def skew_exp(free: Tensor, size: int) -> Tensor:
+    """The same by plain operations."""
+    A = skew(free, size)
+    return torch.linalg.matrix_exp(A if A.dtype in SCHEMES else A.float()).to(free.dtype)
+
+
+def skew_exponential(free: Tensor, size: int) -> Tensor:
+    """exp(A) for skew A from its packed triangle."""
+    return skew_exp(free, size) if needs_plain(free) else SkewExp.apply(free, size)
 
 
 class Exponential(nn.Module):
@@ -170,10 +181,10 @@ class Exponential(nn.Module):
 
     def forward(self, free: Tensor) -> Tensor:
         if not self.rebase_every:
-            return SkewExp.apply(free, self.size)
-        if self.training and torch.is_grad_enabled() and free.is_leaf:
+            return skew_exponential(free, self.size)
+        if self.training and torch.is_grad_enabled() and free.is_leaf and not needs_plain(free):
             self._count(free)
-        return self.base.to(free.dtype) @ SkewExp.apply(free, self.size)
+        return self.base.to(free.dtype) @ skew_exponential(free, self.size)
 
     @torch.no_grad()
     def _count(self, free: Tensor) -> None:

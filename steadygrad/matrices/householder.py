@@ -4,9 +4,8 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from steadygrad.kernels import Operator, matmul
+from steadygrad.kernels import Operator, matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.matrix import Matrix, check_size, check_square, index_of, is_count, nearest_orthogonal
 
 
@@ -23,22 +22,31 @@ class Reflections(torch.autograd.Function):
         S = matmul(V, V.mT)
         S.diagonal().sub_(0.5)  # what stands below the diagonal is not looked at
         Y = torch.linalg.solve_triangular(S, V, upper=True)
-        ctx.save_for_backward(V, S, Y, length)
+        ctx.save_for_backward(free, V, S, Y, length)
         W = matmul(V.mT, Y, alpha=-1)
         W.diagonal().add_(1)
         return W
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None]:
-        V, S, Y, length = ctx.saved_tensors
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        free, V, S, Y, length = ctx.saved_tensors
         k, n = V.shape
+        if wants_graph():
+            return with_graph(compact, (free, n, k), [G])
         Q = matmul(torch.linalg.solve_triangular(S.mT, V, upper=False), G)
         M = matmul(Q, Y.mT).triu_(1)
         M += M.mT.contiguous()
         dV = matmul(M, V, add=matmul(Y, G.mT, add=Q).neg_())
         dV -= V * (dV * V).sum(1, keepdim=True)  # a reflection does not depend on the length of its vector
         return dV.div_(length).view(-1).index_select(0, trapezoid(n, k, V.device)), None, None
+
+
+def compact(free: Tensor, n: int, k: int) -> Tensor:
+    """The same by plain operations."""
+    V, _ = unit_rows(free, n, k)
+    I = torch.eye(n, dtype=V.dtype, device=V.device)
+    S = (V @ V.mT).triu(1) + torch.eye(k, dtype=V.dtype, device=V.device) / 2
+    return I - V.mT @ torch.linalg.solve_triangular(S, V, upper=True)
 
 
 @index_of
@@ -52,7 +60,7 @@ def unit_rows(free: Tensor, n: int, k: int) -> tuple[Tensor, Tensor]:
     """The vectors at length 1, as the rows of a k × n matrix, and the lengths that they had, (k, 1)."""
     V = free.new_zeros(k * n).scatter(0, trapezoid(n, k, free.device), free).view(k, n)
     largest = V.detach().abs().amax(1, keepdim=True)
-    if not torch.compiler.is_compiling() and not largest.all():
+    if not torch.compiler.is_compiling() and not needs_plain(free) and not largest.all():
         first = int((largest == 0).flatten().nonzero()[0]) + 1
         raise ValueError(f"Householder expects vectors that have a direction; number {first} of {k} is 0")
     V = V / largest  # so that no square overflows or vanishes
@@ -88,7 +96,8 @@ class Householder(nn.Module):
         return (-1) ** self.reflections
 
     def forward(self, free: Tensor) -> Tensor:
-        return Reflections.apply(self._checked(free), self.size, self.reflections)
+        make = compact if needs_plain(free) else Reflections.apply
+        return make(self._checked(free), self.size, self.reflections)
 
     @property
     def operator_from(self) -> int:

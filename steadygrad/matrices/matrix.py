@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import lru_cache, wraps
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from steadygrad.kernels import Operator
+from steadygrad.kernels import Operator, at_least_single, autocasts, needs_plain
 
 
 class NonFiniteError(ValueError):
@@ -61,14 +62,15 @@ class Matrix(nn.Module):
         if self.size < getattr(self.map, "operator_from", math.inf) or (self.training and self.dropout):
             return None
         free = self._free()
-        self._check_finite(free)
+        if not needs_plain(free[0]):
+            self._check_finite(free)
         operator: Any = self.map.operator
-        return operator(*(f if f.dtype.itemsize > 2 else f.float() for f in free))
+        return operator(*map(at_least_single, free))
 
     def forward(self) -> Tensor:
         free = self._free()
-        if torch.compiler.is_compiling():
-            return self._evaluate(free)
+        if torch.compiler.is_compiling() or needs_plain(free[0]):
+            return self._dropped(self._evaluate(free))
         lasting = not self.training and (not torch.is_grad_enabled() or all(map(is_frozen, free)))
         if self.trusting and self._remembered is not None and lasting:
             W, versions, _ = self._remembered
@@ -77,14 +79,19 @@ class Matrix(nn.Module):
         self._check_finite(free)
         if not lasting:
             self._remembered = None
-            W = self._evaluate(free)
-            return dropout(W, self.dropout) if self.training and self.dropout else W
+            return self._dropped(self._evaluate(free))
         if self._remembered is None or not self._still_holds(*self._remembered):
             # a tensor born in inference mode could never take part in training again
             with torch.inference_mode(False), torch.no_grad():
                 W = self._evaluate(free)
                 self._remembered = W, self._versions(W), [t.detach().clone() for t in self._causes()]
         return self._remembered[0]
+
+    def _dropped(self, W: Tensor) -> Tensor:
+        """W with the share of its entries that training drops at 0."""
+        if not (self.training and self.dropout):
+            return W
+        return W * dropout(torch.ones_like(W.real), self.dropout) if W.is_complex() else dropout(W, self.dropout)
 
     def _free(self) -> tuple[Tensor, ...]:
         """The free tensors, without the detour by name that a ParameterList takes for each."""
@@ -93,10 +100,10 @@ class Matrix(nn.Module):
     def _evaluate(self, free: tuple[Tensor, ...]) -> Tensor:
         """map(*free), in single precision at least: autocast and half precision would break the constraint."""
         dtype, device = free[0].dtype, free[0].device.type
-        if dtype.itemsize > 2 and not torch.is_autocast_enabled(device):
+        if dtype.itemsize > 2 and not autocasts(device):
             return self.map(*free)
-        with torch.autocast(device, enabled=False):
-            W = self.map(*(f if dtype.itemsize > 2 else f.float() for f in free))
+        with torch.autocast(device, enabled=False) if autocasts(device) else nullcontext():
+            W = self.map(*map(at_least_single, free))
             return W if W.is_complex() else W.to(dtype)  # there is no half of a complex number
 
     def _causes(self) -> list[Tensor]:
@@ -188,12 +195,17 @@ class Skew(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, free: Tensor, n: int) -> Tensor:
-        L = free.new_zeros(n * n).scatter_(0, lower_triangle(n, free.device), free).view(n, n)
+        L = unpacked(free, n)
         return L.sub_(L.mT.contiguous())  # torch transposes by blocks; a strided subtraction is much slower
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None]:
         return skew_free(G - G.mT), None
+
+
+def unpacked(free: Tensor, n: int) -> Tensor:
+    """The strictly lower triangular L."""
+    return free.new_zeros(n * n).scatter(0, lower_triangle(n, free.device), free).view(n, n)
 
 
 def skew(free: Tensor, size: int | None = None) -> Tensor:
@@ -202,6 +214,9 @@ def skew(free: Tensor, size: int | None = None) -> Tensor:
     if free.dim() != 1 or free.numel() != n * (n - 1) // 2:
         expected = "n(n − 1)/2 numbers" if size is None else f"{n * (n - 1) // 2} numbers for size {n}"
         raise ValueError(f"skew expects {expected}, the packed lower triangle; got shape {tuple(free.shape)}")
+    if needs_plain(free):
+        L = unpacked(free, n)
+        return L - L.mT
     return Skew.apply(free, n)
 
 

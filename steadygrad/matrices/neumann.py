@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steadygrad.kernels import matmul
-from steadygrad.matrices.cayley import CayleyGradient, ScaledCayley
+from steadygrad.kernels import matmul, needs_plain
+from steadygrad.matrices.cayley import CayleyGradient, ScaledCayley, cayley
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import cayley_inverse, orthogonality_error_estimate, probes
 from steadygrad.matrices.matrix import Matrix, is_between, is_count, same, skew
@@ -71,6 +71,8 @@ class NeumannCayley(ScaledCayley):
         return {"neumann_norm": self.neumann_norm}
 
     def forward(self, free: Tensor) -> Tensor:
+        if needs_plain(free):
+            return cayley(free, self.D)
         with torch.inference_mode(False), torch.no_grad():  # Ã outlives an evaluation in inference mode
             J = skew(-free, self.size)
             J.diagonal().add_(1)  # I − A

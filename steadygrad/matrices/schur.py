@@ -5,9 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from steadygrad.kernels import matmul
+from steadygrad.kernels import matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.exponential import Exponential
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.matrix import Matrix, check_size, index_of, is_between, lower_triangle
@@ -27,14 +26,15 @@ class SchurProduct(torch.autograd.Function):
         if n % 2:
             core[-1, -1] = gamma[-1]
         Q = matmul(P, core)
-        ctx.save_for_backward(P, core, Q, theta, gamma)
+        ctx.save_for_backward(P, core, Q, theta, gamma, T)
         ctx.in_block = in_block
         return matmul(Q, P.mT)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        P, core, Q, theta, gamma = ctx.saved_tensors
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        P, core, Q, theta, gamma, T = ctx.saved_tensors
+        if wants_graph():
+            return with_graph(schur_product, (P, theta, gamma, T, ctx.in_block), [G])
         dQ = matmul(G, P)
         dP = matmul(G.mT, Q, add=matmul(dQ, core.mT))
         dcore = matmul(P.mT, dQ)
@@ -48,9 +48,22 @@ class SchurProduct(torch.autograd.Function):
         return dP, dtheta, dgamma, dT, None
 
 
+def schur_product(P: Tensor, theta: Tensor, gamma: Tensor, T: Tensor, in_block: bool) -> Tensor:
+    """The same by plain operations."""
+    n, even = len(P), torch.arange(len(theta), device=P.device) * 2
+    c, s = gamma[: len(theta)] * theta.cos(), gamma[: len(theta)] * theta.sin()
+    last = gamma[len(theta) :]  # of an odd size
+    diagonal = torch.cat([torch.stack([c, c], dim=1).flatten(), last]).diag()
+    rotation = P.new_zeros(n * n).scatter(
+        0, torch.cat([(even + 1) * n + even, even * n + even + 1]), torch.cat([s, -s])
+    )
+    core = diagonal + rotation.view(n, n) + strictly_lower(T, n, in_block)
+    return P @ core @ P.mT
+
+
 def strictly_lower(T: Tensor, n: int, in_block: bool) -> Tensor:
     """The packed T as an n × n matrix."""
-    return T.new_zeros(n * n).scatter_(0, below(n, in_block, T.device), T).view(n, n)
+    return T.new_zeros(n * n).scatter(0, below(n, in_block, T.device), T).view(n, n)
 
 
 def diagonal_blocks(core: Tensor) -> Tensor:
@@ -62,8 +75,8 @@ def diagonal_blocks(core: Tensor) -> Tensor:
 @index_of
 def below(n: int, in_block: bool, device: torch.device) -> Tensor:
     """Where T lies in the flat n × n core, row by row: below the diagonal, or below its 2 × 2 blocks."""
-    index = lower_triangle(n, device)
-    return index if in_block else index[index // n // 2 > index % n // 2]
+    index = lower_triangle(n, torch.device("cpu"))
+    return (index if in_block else index[index // n // 2 > index % n // 2]).to(device)
 
 
 class RealSchur(nn.Module):
@@ -95,7 +108,8 @@ class RealSchur(nn.Module):
                 raise ValueError(
                     f"RealSchur of size {self.size} expects {length} numbers in {name}; got shape {tuple(tensor.shape)}"
                 )
-        return SchurProduct.apply(self.basis(basis), theta, gamma, T, self.in_block)
+        product = schur_product if needs_plain(T) else SchurProduct.apply
+        return product(self.basis(basis), theta, gamma, T, self.in_block)
 
     def transients(self, T: Tensor) -> Tensor:
         """The packed T as a matrix."""

@@ -4,9 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from steadygrad.kernels import matmul
+from steadygrad.kernels import matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.exponential import Exponential
 from steadygrad.matrices.householder import Householder, start
 from steadygrad.matrices.init import free_tensor
@@ -24,11 +23,17 @@ class SVDProduct(torch.autograd.Function):
         return matmul(U * sigma, V.mT)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         U, sigma, V = ctx.saved_tensors
+        if wants_graph():
+            return with_graph(svd_product, (U, sigma, V), [G])
         GV = matmul(G, V)
         return GV * sigma, (GV * U).sum(0), matmul(G.mT, U * sigma)
+
+
+def svd_product(U: Tensor, sigma: Tensor, V: Tensor) -> Tensor:
+    """The same by plain operations."""
+    return (U * sigma) @ V.mT
 
 
 class BoundedSVD(nn.Module):
@@ -70,7 +75,8 @@ class BoundedSVD(nn.Module):
         """W from the free tensors of U and of V and from p."""
         if p.shape != (self.size,):
             raise ValueError(f"BoundedSVD of size {self.size} expects {self.size} numbers in p; got {tuple(p.shape)}")
-        return SVDProduct.apply(self.basis(left), self.singular_values(p), self.basis(right))
+        product = svd_product if needs_plain(p) else SVDProduct.apply
+        return product(self.basis(left), self.singular_values(p), self.basis(right))
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from steadygrad.kernels import at_least_single, needs_plain
 from steadygrad.matrices import init as initialisers
-from steadygrad.matrices.cayley import CayleyGradient
+from steadygrad.matrices.cayley import CayleyGradient, cayley
 from steadygrad.matrices.complex import complexify, haar_unitary, phases, realify, skew_hermitian, skew_hermitian_free
 from steadygrad.matrices.exponential import polished
 from steadygrad.matrices.inverse import cayley_inverse
@@ -20,11 +21,14 @@ from steadygrad.matrices.matrix import Matrix, check_size, check_square, skew, s
 def cayley_unitary(free: Tensor, size: int) -> Tensor:
     """(I + A)⁻¹ (I − A) of the packed skew-Hermitian A, in the real form of twice the size."""
     packed = skew_free(skew_hermitian(free, size))
+    D = torch.ones(2 * size, dtype=packed.dtype, device=packed.device)
+    if needs_plain(free):
+        return cayley(packed, D)
     with torch.no_grad():
         F = cayley_inverse(skew(packed, 2 * size))
         R = 2 * F
         R.diagonal().sub_(1)  # (I + A)⁻¹ (I − A) = 2 (I + A)⁻¹ − I
-    return CayleyGradient.apply(packed, F, R, torch.ones(2 * size, dtype=R.dtype, device=R.device))
+    return CayleyGradient.apply(packed, F, R, D)
 
 
 class ComplexCayley(nn.Module):
@@ -90,7 +94,8 @@ class StiefelSteps(nn.Module):
         self.register_buffer("seen", torch.zeros(size * size))
 
     def forward(self, free: Tensor) -> Tensor:
-        if self.training and torch.is_grad_enabled() and free.is_leaf and not torch.equal(free, self.seen):
+        counts = self.training and torch.is_grad_enabled() and free.is_leaf and not needs_plain(free)
+        if counts and not torch.equal(free, self.seen):
             self.step(free)
         return complexify(cayley_unitary(free / 2, self.size) @ self.base.to(free.dtype))
 
@@ -103,8 +108,9 @@ class StiefelSteps(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "StiefelSteps":
         super()._apply(fn, recurse)
-        base = self.base if self.base.dtype.itemsize > 2 else self.base.float()
-        self.base = polished(structured(base))  # what was unitary in single precision is not yet in double
+        self.base = polished(
+            structured(at_least_single(self.base))
+        )  # what was unitary in single precision is not yet in double
         return self
 
     @torch.no_grad()

@@ -168,6 +168,7 @@ def test_without_a_positive_eigenvalue_ways_may_cancel():
     [
         (lambda: attention_gradients(torch.zeros(2, 3), NONE), r"square V; got shape \(2, 3\)"),
         (lambda: attention_gradients(scalar(0.5), torch.zeros(3)), r"square table of weights.*got shape \(3,\)$"),
+        (lambda: attention_gradients(scalar(0.5), torch.zeros(3, 4)), r"square table of weights.*got shape \(3, 4\)$"),
         (lambda: attention_gradients(scalar(0.5), torch.ones(3, 3)), "with weights on the future"),
         (lambda: attention_gradients(scalar(0.5), NONE, start=12), "start among states 0 … 11; got 12"),
         (lambda: dependency_depths(NONE, start=-1), "got -1"),

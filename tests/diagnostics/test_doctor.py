@@ -1,5 +1,6 @@
 """The doctor says what is known of networks that are known."""
 
+import copy
 import math
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 import steadygrad
-from steadygrad.diagnostics import diagnose, flow
+from steadygrad.diagnostics import diagnose, flow, portrait
 from steadygrad.layers import LAYERS, RNN, ExpRNN
 
 
@@ -76,6 +77,17 @@ def test_every_layer_can_be_diagnosed(make, x):
     found = diagnose(make(2, 6).double(), x[:20])
     assert found.findings
     assert all(math.isfinite(value) or key == "half_life" for key, value in found.numbers.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["gru", "nnrnn", "relrnn"])
+def test_half_precision_can_be_diagnosed(name, dtype, x):
+    layer = LAYERS[name](2, 8, dtype=dtype)
+    fine = copy.deepcopy(layer).float()
+    rough = x[:, :1].to(dtype)
+    got, expected = diagnose(layer, rough).numbers, diagnose(fine, rough.float()).numbers
+    assert got["exponent"] == pytest.approx(expected["exponent"], abs=0.1)
+    assert portrait(layer, rough[:, 0])["matrices"].keys() == portrait(fine, rough[:, 0].float())["matrices"].keys()
 
 
 def test_batch_first_and_single_sequences_are_the_same(x):

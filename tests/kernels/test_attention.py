@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from steadygrad.kernels import ACTIVATIONS, Steps, native
@@ -66,10 +66,11 @@ def start_of(cell, batch, dtype, walked=0, I=2):
     combine=st.sampled_from(["add", "average"]),
     walked=st.integers(0, 8),
 )
+@example([6, 6], False, "elman", "tanh", 4, 3, 0, "additive", "average", 0)  # no R: nobody asks what S received
 def test_c_is_step_by_step(lengths, reverse, cell, activation, hidden, short, relevant, alignment, combine, walked):
     steps, dtype = steps_of(sorted(lengths, reverse=True), reverse), torch.float64
-    options = {"short": short, "relevant": relevant, "alignment": alignment, "combine": combine}
-    module = make_cell(cell, activation, hidden, 2, dtype, **options)
+    memory = {"short": None} if short is None else {"short": short, "relevant": relevant}
+    module = make_cell(cell, activation, hidden, 2, dtype, **memory, alignment=alignment, combine=combine)
     x, more = torch.randn(steps.rows, 2, dtype=dtype), torch.randn(3 * steps.batch, 2, dtype=dtype)
     start = start_of(module, steps.batch, dtype, walked)
     got, expected = (solve(module, x, steps, start, more, backend) for backend in ("c", "reference"))

@@ -14,7 +14,7 @@ def test_auto_takes_c_where_it_is_built(monkeypatch):
         pytest.skip(f"no C kernel: {native.library()}")
     assert backend.choose(X) == "c"
     assert backend.choose(X.half()) == "python"
-    assert backend.choose(X.to("meta")) == "python"
+    assert backend.choose(X.to("meta")) == "reference"
     assert "C kernels" in describe()
 
 

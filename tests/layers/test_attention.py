@@ -113,7 +113,7 @@ def test_relrnn_is_the_authors(backend):
     h = z.tanh()
     batch, places = len(h), nu + rho
     states = torch.cat([h.new_zeros(batch, nu - 1, 8), h[:, None], h.new_zeros(batch, rho, 8)], dim=1)
-    notes = h.new_zeros(batch, nu + 2 * rho + 1)
+    notes = h.new_zeros(batch, nu + 3 * rho + 2)
     notes[:, -1] = 1  # one step seen
     start = (h[None], z[None], torch.cat([states.flatten(1), notes], dim=1)[None])
     output, end = layer(x[1:], start)
@@ -387,12 +387,33 @@ def test_copies_and_pickles(tmp_path):
         ({"score": "loud"}, "expects a score out of received, learned, or a function; got 'loud'"),
         ({"alignment": "cosine"}, "expects alignment to be one of additive, dot; got 'cosine'"),
         ({"combine": "times"}, "expects combine to be one of average, add, concatenate; got 'times'"),
+        ({"short": None, "relevant": 3, "score": "loud"}, r"\(short=None\) keeps no others; got relevant and score"),
+        (True, "attention expects a table of options or a function cell → cell; got True"),
         ({"long": 3}, "attention has the options short, relevant, score, alignment, combine; got long"),
     ],
 )
 def test_wrong_options_are_explained(options, message):
     with pytest.raises(ValueError, match=message):
         RNN(3, 5, attention=options)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_steps_are_counted_in_any_precision(dtype, pieces):
+    """2049 is no number of float16, 257 none of bfloat16."""
+    layer, state = RelRNN(3, 4, short=5, relevant=300, dtype=dtype), None
+    with torch.no_grad():
+        for part in torch.randn(2100, 1, 3, dtype=dtype).chunk(pieces):
+            _, state = layer(part, state)
+    memory = contents(layer, state)
+    assert memory["age"].tolist() == [2100]
+    assert len(set(memory["times"][0].tolist())) == 300  # all full, of 300 different steps
+    layer, state = SAB(3, 4, every=300, dtype=dtype), None
+    with torch.no_grad():
+        for part in torch.randn(700, 1, 3, dtype=dtype).chunk(pieces):
+            _, state = layer(part, state)
+    memory = contents(layer, state)
+    assert (memory["since"].tolist(), memory["times"].tolist()) == ([100], [[299, 599]])
 
 
 def test_wrong_sab_options_are_explained():

@@ -8,7 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from steadygrad.layers import LAYERS
+from steadygrad.kernels import runs_in_c
+from steadygrad.kernels.backend import VARIABLE
+from steadygrad.layers import LAYERS, SAB
 from steadygrad.layers.attentive import AttentiveCell
 from steadygrad.matrices import Matrix
 
@@ -104,6 +106,91 @@ def test_gradients_match_finite_differences(make, form):
     starts, counts = smooth(layer, start)
     leaves = [x.requires_grad_(), *(s.detach().clone().requires_grad_() for s in starts), *values]
     assert torch.autograd.gradcheck(run, leaves, fast_mode=len(values) > 20 or counts is not None)
+
+
+@every_layer
+def test_gradients_have_gradients(make, monkeypatch):
+    """As a gradient penalty needs them. Attention in C says that it has none; its definition has."""
+    layer = build(make).eval()
+    x = torch.randn(3, 2, I, dtype=torch.float64, requires_grad=True)
+    names, values = zip(*layer.named_parameters(), strict=True)
+
+    def run(x, *parameters):
+        return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))[0]
+
+    if has_memory(layer) and runs_in_c(x) and not isinstance(layer, SAB):  # SAB has no loop in C
+        (gradient,) = torch.autograd.grad(run(x, *values).sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="attention in C has no second derivatives: set STEADYGRAD_KERNELS="):
+            gradient.norm().backward()
+        monkeypatch.setenv(VARIABLE, "reference")
+    assert torch.autograd.gradgradcheck(run, (x, *values), fast_mode=True)
+
+
+@every_layer
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch.func's own
+def test_torch_func_differentiates_it(make, x):
+    layer = build(make).eval()
+    parameters = {name: value.detach() for name, value in layer.named_parameters()}
+
+    def loss(parameters, x):
+        return torch.func.functional_call(layer, parameters, (x,))[0].square().sum()
+
+    found = torch.func.grad(loss)(parameters, x)
+    expected = torch.autograd.grad(layer(x)[0].square().sum(), list(layer.parameters()))
+    for gradient, name in zip(expected, parameters, strict=True):
+        torch.testing.assert_close(found[name], gradient)
+    _, along = torch.func.jvp(lambda x: layer(x)[0], (x,), (torch.ones_like(x),))
+    torch.testing.assert_close(along, (layer(x + 1e-6)[0] - layer(x - 1e-6)[0]) / 2e-6, rtol=1e-4, atol=1e-6)
+    if not layer.cells[0].growth:  # a memory whose size follows from the data cannot be mapped over
+        each = torch.func.vmap(torch.func.grad(loss), (None, 1))(parameters, x[:, :, None])
+        for name, whole in found.items():
+            torch.testing.assert_close(each[name].sum(0), whole)
+
+
+@every_layer
+@pytest.mark.parametrize("backend", ["auto", "python"])
+def test_autocast_leaves_its_precision_alone(make, backend, monkeypatch):
+    monkeypatch.setenv(VARIABLE, backend)
+    layer, x = make(I, N), torch.randn(5, 2, I)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = torch.nn.Linear(I, I)(x)
+        assert rough.dtype == torch.bfloat16
+        output, state = layer(rough)
+        _, state = layer(rough, state)
+    assert output.dtype == torch.float32
+    torch.testing.assert_close(output, layer(rough.float())[0])
+    output.sum().backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        packed = layer(pack_sequence([rough[:, 0], rough[:2, 1]]), tuple(s.bfloat16() for s in parts(layer(rough)[1])))
+    assert packed[0].data.dtype == torch.float32
+
+
+@every_layer
+@every_form
+@pytest.mark.parametrize("backend", ["auto", "python", "reference"])
+def test_no_sequences_at_all(make, form, backend, monkeypatch):
+    monkeypatch.setenv(VARIABLE, backend)
+    layer = build(make, **form)
+    output, state = layer(torch.zeros(7, 0, I, dtype=torch.float64))
+    assert output.shape == (7, 0, layer.output_size)
+    assert layer(torch.zeros(2, 0, I, dtype=torch.float64), state)[0].shape == (2, 0, layer.output_size)
+    output.sum().backward()
+    assert all(p.grad is not None and not p.grad.any() for p in layer.parameters() if p.numel())
+
+
+@every_layer
+def test_without_numbers(make):
+    layer = make(I, N, device="meta")
+    if layer.cells[0].growth:
+        pytest.skip("a memory whose size follows from the data")
+    assert layer(torch.empty(7, 4, I, device="meta"))[0].shape == (7, 4, layer.output_size)
+
+
+@pytest.mark.parametrize("name", ["gru", "nnrnn", "ncgru", "relrnn"])
+def test_exported_program_is_the_layer(name, x):
+    layer = build(LAYERS[name]).eval()
+    program = torch.export.export(layer, (torch.zeros_like(x),), strict=False)
+    torch.testing.assert_close(program.module()(x), layer(x))
 
 
 @every_layer
@@ -319,6 +406,8 @@ def test_bad_input_is_explained(make, x):
         make(I, N, 0)
     with pytest.raises(ValueError, match=f"{name} expects dropout between 0 and 1; got 1.5"):
         make(I, N, 2, dropout=1.5)
+    with pytest.raises(ValueError, match=f"{name} expects dropout between 0 and 1; got None"):
+        make(I, N, 2, dropout=None)
     with pytest.raises(ValueError, match=f"{name} expects a floating-point dtype; got torch.int64"):
         make(I, N, dtype=torch.int64)
 
@@ -340,6 +429,12 @@ def test_bad_state_is_explained(make, x):
         give(*(s.float() for s in good))
     with pytest.raises(ValueError, match=r"expects a state of \d tensor"):
         give(*good, good[0])
+    with pytest.raises(ValueError, match=rf"expects a hidden state of shape \(1, 4, {size}\); got None"):
+        layer(x, [None, *good[1:]])
+    state = good if len(good) > 1 else good[0]
+    torch.testing.assert_close(layer(x, hx=state), layer(x, state))  # torch's name for it
+    with pytest.raises(ValueError, match="expects either h_0 or hx"):
+        layer(x, state, hx=state)
 
 
 @every_layer

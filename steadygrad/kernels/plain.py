@@ -1,0 +1,73 @@
+"""Where code of our own must give way to plain operations, and precision: torch.func, export, second derivatives."""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def needs_plain(x: Tensor) -> bool:
+    """Whether ``x`` is a stand-in that notes what is done to it, rather than numbers in memory."""
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        return False
+    return (
+        torch._C._are_functorch_transforms_active()
+        or x.is_meta
+        or torch._C._is_tracing()
+        or torch.compiler.is_exporting()
+    )
+
+
+def autocasts(kind: str) -> bool:
+    """Whether operations on this kind of device choose their precision themselves."""
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """In single precision if they have less: half has neither the digits for a matrix nor the decompositions."""
+    return values if values.dtype.itemsize > 2 else values.float()
+
+
+def wants_graph() -> bool:
+    """Inside a backward pass: whether the gradients must have gradients (``create_graph=True``)."""
+    return torch.is_grad_enabled()
+
+
+def with_graph(
+    definition: Callable[..., Tensor | tuple[Tensor, ...]], inputs: Sequence[Any], gradients: Sequence[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of ``inputs`` by plain operations, from those of what ``definition`` makes of them."""
+    with torch.enable_grad():
+        asked = [isinstance(part, Tensor) and part.requires_grad for part in inputs]
+        # a tensor may stand in two places; each has a gradient of its own
+        aliases = [part.view_as(part) if ask else part for part, ask in zip(inputs, asked, strict=True)]
+        outputs = definition(*aliases)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        known = [(out, gradient) for out, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
+        wanted = [alias for alias, ask in zip(aliases, asked, strict=True) if ask]
+        values, upstream = zip(*known, strict=True)
+        found = iter(torch.autograd.grad(values, wanted, upstream, create_graph=True, allow_unused=True))
+        return tuple(next(found) if ask else None for ask in asked)
+
+
+def only_once(message: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """For a backward pass whose gradients have none themselves: asking for them raises a RuntimeError that says so.
+
+    torch's ``once_differentiable`` lets it pass, as if they were constant, where the incoming gradient is a constant.
+    """
+
+    def decorate(backward: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(backward)
+        def guarded(ctx: Any, *gradients: Tensor | None) -> Any:
+            with torch.no_grad():
+                found = backward(ctx, *gradients)
+            if not wants_graph():
+                return found
+            refuse: Any = torch._C._functions.DelayedError(message.encode(), len(found))
+            return refuse(*(part if part is None else part.detach().requires_grad_() for part in found))
+
+        return guarded
+
+    return decorate
