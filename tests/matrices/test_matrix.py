@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steadygrad.matrices import Free, Matrix, ScaledCayley, nearest_orthogonal, skew, skew_free
+from steadygrad.matrices import Free, Matrix, ScaledCayley, build, nearest_orthogonal, skew, skew_free
 
 
 @given(size=st.integers(1, 12))
@@ -161,3 +161,16 @@ def test_nearest_orthogonal_refuses_bad_input():
 def test_free_refuses_another_shape():
     with pytest.raises(ValueError, match=r"Free expects a 3 × 3 matrix; got shape \(2, 2\)"):
         Free(3)(torch.eye(2))
+
+
+@pytest.mark.parametrize("name", ["complex-cayley", "longshort"])
+def test_dropout_leaves_a_share_of_the_entries(name):
+    """Complex ones too, for which torch has no dropout; what is left grows, so that the mean stays."""
+    matrix = build(name, 40, complex=name == "complex-cayley")
+    W = matrix().detach()
+    matrix.dropout = 0.25
+    dropped = matrix().detach()
+    left = dropped != 0
+    torch.testing.assert_close(dropped[left], W[left] / 0.75)
+    assert (W != 0).sum() * 0.6 < left.sum() < (W != 0).sum() * 0.9
+    torch.testing.assert_close(matrix.eval()().detach(), W)
