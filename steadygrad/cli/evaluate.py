@@ -15,7 +15,9 @@ from steadygrad.cli.common import add_threads, dotted, set_threads, show_table
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_directory", metavar="RUN", help="a run's directory")
-    parser.add_argument("--examples", type=int, default=1000, help="sequences to test on (default 1000)")
+    parser.add_argument(
+        "--examples", type=int, metavar="N", help="sequences to test on (default 1000); a data set's tests are on all"
+    )
     parser.add_argument("--weights", choices=("best", "last"), default="best")
     parser.add_argument("--json", action="store_true", help="one JSON object a setting")
     add_threads(parser)
@@ -23,19 +25,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     given = dotted(options.rest, ("task",)).get("task", {})
-    from steadygrad.training import RunDirectory, evaluate_run, finite
+    from steadygrad.tasks import DataTask
+    from steadygrad.training import RunDirectory, ShowProgress, evaluate_run, finite
 
     set_threads(options)
-    if options.examples < 1:
+    if options.examples is not None and options.examples < 1:
         raise ValueError(f"--examples expects at least 1; got {options.examples}")
     directory = RunDirectory(options.run_directory)
     settings = directory.settings()
-    found = []
-    for changes in variants(given):
-        other = replace(settings, task=settings.task | changes)
-        numbers = evaluate_run(directory, other, weights=options.weights, examples=options.examples)
-        guess = other.build_task().guessing_loss
-        found.append({"task": other.resolved()["task"], **numbers, "guessing_loss": guess})
+    of_data = isinstance(settings.build_task(), DataTask)
+    if of_data and options.examples is not None:
+        raise ValueError(f"{settings.task['name']} is tested on all its test data and expects no --examples")
+    examples = options.examples or 1000
+    others = [replace(settings, task=settings.task | changes) for changes in variants(given)]
+    found: list[dict[str, Any]] = []
+    show = ShowProgress("evaluate")
+
+    def tell(share: float) -> None:
+        percent = round(100 * (len(found) + share) / len(others))
+        show.show(percent, 100, lambda: f"{percent} % tested")
+
+    show.start(0, 100)
+    try:
+        for other in others:
+            numbers = evaluate_run(directory, other, weights=options.weights, examples=examples, progress=tell)
+            guess = other.build_task().guessing_loss
+            found.append({"task": other.resolved()["task"], **numbers, "guessing_loss": guess})
+    finally:
+        show.close()
     if options.json:
         for row in found:
             print(json.dumps(finite(row)))
@@ -43,9 +60,8 @@ def run(options: argparse.Namespace) -> int:
     metrics = [key for key in found[0] if key != "task"]
     changed = list(given)
     rows = [[*(str(row["task"][key]) for key in changed), *(f"{row[key]:.4g}" for key in metrics)] for row in found]
-    what = (
-        f"{settings.layer['name']} on {settings.task['name']}, {options.examples} sequences, {options.weights} weights"
-    )
+    tested = "all test data" if of_data else f"{examples} sequences"
+    what = f"{settings.layer['name']} on {settings.task['name']}, {tested}, {options.weights} weights"
     show_table(what, [*changed, *metrics], rows, 0)
     return 0
 

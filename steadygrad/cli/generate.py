@@ -36,8 +36,10 @@ def run(options: argparse.Namespace) -> int:
     model, task, settings = load_model(directory, weights=options.weights)
     if not isinstance(task, TextTask) or not isinstance(model, LanguageModel):
         raise ValueError(f"generate expects a run on a text; {directory} is one on {settings.task['name']}")
-    tokens = model.generate(task.encode(options.prompt), options.temperature, stream(options.seed, "generate"))
-    sys.stdout.write(options.prompt.lstrip("\n"))
+    prompt = task.encode(options.prompt)
+    chance = stream(options.seed, "generate")
+    tokens = model.generate(prompt, options.temperature, chance, window=settings.train.window)
+    sys.stdout.write(task.decode(prompt.tolist()).lstrip("\n"))  # words of it end with a space, as those made up do
     for token in islice(tokens, options.length):
         sys.stdout.write(task.decode([token]))
         sys.stdout.flush()

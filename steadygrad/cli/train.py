@@ -30,13 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     given = dotted(options.rest)
     from steadygrad.experiments import Observer, nearest
-    from steadygrad.experiments.recipe import train_with
+    from steadygrad.experiments.recipe import layer_with, train_with
     from steadygrad.training import Settings, ShowProgress, TensorBoard, train
 
     set_threads(options)
     near = nearest(options.layer, options.task)
-    tables = {key: near.tables[key] | given.get(key, {}) for key in ("layer", "task")}
-    tables["train"] = train_with(near.tables["train"], given.get("train", {}))
+    tables = {
+        "layer": layer_with(near.tables["layer"], given.get("layer", {})),
+        "task": near.tables["task"] | given.get("task", {}),
+        "train": train_with(near.tables["train"], given.get("train", {})),
+    }
     settings = Settings.from_tables({**tables, "seed": options.seed}, "train")
     out = options.out or f"runs/{options.layer}-{options.task}-{options.seed}"
     note = f"settings: {near.source}" + (", with yours" if given else "")

@@ -25,14 +25,15 @@ class Nearest:
 def nearest(layer: str, task: str) -> Nearest:
     """The row for this pair if a paper has one; else the task's settings of one row with the layer's of another.
 
-    Of several rows the one with the least work, at desk scale. The layer's row is one on a task of the same kind. A
-    data set itself says how to train on it: rows of other layers are as short as those are slow. There gradients of
-    layers that nobody has tuned are clipped.
+    Of several rows the one with the least work, at desk scale, and never an ablation. The layer's row is one on a task
+    of the same kind. A data set itself says how to train on it: rows of other layers are as short as those are slow.
+    There gradients of layers that nobody has tuned are clipped.
     """
     named("task", {"name": task}, TASKS)
     named_network({"name": layer}, task)
     kind = kind_of(task)
-    rows = sorted((row for row in every() if row.missing is None and kind_of(row.task["name"]) is kind), key=work)
+    known = (row for row in every() if row.missing is None and not row.ablation)
+    rows = sorted((row for row in known if kind_of(row.task["name"]) is kind), key=work)
     for_task = [row for row in rows if row.task["name"] == task]
     for_layer = [row for row in rows if row.layer["name"] == layer]
     if both := [row for row in for_task if row in for_layer]:

@@ -18,6 +18,7 @@ SCALES = ("smoke", "desk", "paper")
 
 HEADER = {"title", "authors", "venue", "year", "url", "code", "bibtex"}
 SHARED = {
+    "ablation",
     "defaults",
     "layer",
     "task",
@@ -91,6 +92,8 @@ class Recipe:
     note: str = ""
     figures: tuple[str, ...] = ()
     """what to draw of each row's portrait, or of all rows together, where the paper has figures and no numbers"""
+    ablation: bool = False
+    """whether the row shows what a network lacks without a part of it: never a default"""
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -199,6 +202,7 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
     for key in ("metric", "parameters", "note", "caption"):
         if key in merged:
             check_type(who, key, merged[key], str)
+    check_type(who, "ablation", merged.get("ablation", False), bool)
     for key in ("layer", "task"):
         if "name" not in merged[key]:
             raise ValueError(f"{who} expects a {key} with a name")
@@ -254,6 +258,13 @@ def merge(shared: Table, own: Table) -> dict[str, Any]:
     for key, value in own.items():
         both[key] = merge(both[key], value) if isinstance(value, dict) and isinstance(both.get(key), dict) else value
     return both
+
+
+def layer_with(layer: Table, changes: Table) -> dict[str, Any]:
+    """``layer`` with ``changes``; units layer by layer take the place of one size for all, and it theirs."""
+    pairs = (("hidden_size", "sizes"), ("sizes", "hidden_size"))
+    replaced = [other for given, other in pairs if changes.get(given) is not None]
+    return {key: value for key, value in layer.items() if key not in replaced} | dict(changes)
 
 
 def train_with(train: Table, changes: Table) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from steadygrad.layers.recurrent import RecurrentLayer, State, as_tuple
 class Stack(nn.ModuleList):
     """h = L_k(… L_1(x)): called as one layer, with the states of all in a row.
 
-    `Stack([NCGRU(43, 100), LSTM(100, 43)])`. A memory of past states is not handed out: whoever goes on from the
-    state starts with an empty one.
+    `Stack([NCGRU(43, 100), LSTM(100, 43)])`. A memory of past states is handed out with ``keep_memory`` alone: else
+    whoever goes on from the state starts with an empty one.
     """
 
     def __init__(self, layers: Sequence[RecurrentLayer]) -> None:
@@ -33,24 +33,52 @@ class Stack(nn.ModuleList):
     def forward(
         self,
         x: Tensor,
-        state: State | None = None,
+        state: State | list[Tensor] | None = None,
         table: Tensor | None = None,
         between: Callable[[Tensor], Tensor] | None = None,
+        keep_memory: bool = False,
     ) -> tuple[Tensor, State]:
         """x (time, batch, features), or tokens with the ``table`` of their features; ``between`` is done to what one
         layer hands to the next."""
-        given = iter(as_tuple(state))
+        given = iter(self.parts(state))
         ends: list[Tensor] = []
         for level, layer in enumerate(self.layers()):
             if level and between is not None:
                 x = between(x)
             own = tuple(islice(given, len(layer.state_sizes)))
             x, end = layer(x, (own if len(own) > 1 else own[0]) if own else None, table=None if level else table)
-            ends += as_tuple(layer.without_memory(end))
+            ends += as_tuple(end if keep_memory else layer.without_memory(end))
         return x, ends[0] if len(ends) == 1 else tuple(ends)
+
+    def parts(self, state: State | list[Tensor] | None) -> tuple[Tensor, ...]:
+        """The tensors of a state, as many as the layers have together, or none."""
+        given = tuple(state) if isinstance(state, list) else as_tuple(state)
+        needed = sum(len(layer.state_sizes) for layer in self.layers())
+        if state is not None and len(given) != needed:
+            raise ValueError(
+                f"Stack expects a state of {needed} tensors, those of all layers in a row; got {len(given)}"
+            )
+        return given
 
     def layers(self) -> Iterator[RecurrentLayer]:
         return cast(Iterator[RecurrentLayer], iter(self))
+
+    @property
+    def input_size(self) -> int:
+        return next(self.layers()).input_size
+
+    @property
+    def output_size(self) -> int:
+        return list(self.layers())[-1].output_size
+
+    def matrices(self) -> dict[str, Tensor]:
+        """Those of all layers, named as their weights are: ``{"0.recurrent_l0": W, "1.recurrent_l0": …}``."""
+        return {
+            f"{level}.{name}": W for level, layer in enumerate(self.layers()) for name, W in layer.matrices().items()
+        }
+
+    def penalty(self) -> Tensor | float:
+        return sum(layer.penalty() for layer in self.layers())
 
     @property
     def blocks(self) -> dict[str, slice]:

@@ -1,5 +1,6 @@
 """A language model: what comes next, from an embedding, a stack of recurrent layers and a readout."""
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -84,15 +85,15 @@ class LanguageModel(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         return self.walk(tokens)[0]
 
-    def walk(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+    def walk(self, tokens: Tensor, state: State | None = None, keep_memory: bool = False) -> tuple[Tensor, State]:
         """The same from a given state on, with the state it ends in: those of all layers in a row.
 
-        A memory of past states is not carried on: the next window starts with an empty one.
+        A memory of past states is carried on with ``keep_memory`` alone: else the next window starts with an empty one.
         """
         dropped = self.training and self.input_dropout > 0
         x = self.drop(F.embedding(tokens.t(), self.table()), self.input_dropout) if dropped else tokens.t()
         between = partial(self.drop, share=self.layer_dropout)
-        hidden, state = self.layers(x, state, None if dropped else self.table(), between)
+        hidden, state = self.layers(x, state, None if dropped else self.table(), between, keep_memory)
         return self.read(self.drop(hidden, self.output_dropout)), state
 
     def read(self, hidden: Tensor) -> Tensor:
@@ -116,25 +117,48 @@ class LanguageModel(nn.Module):
             return x
         return x * F.dropout(x.new_ones(1, *x.shape[1:]), share)
 
-    def generate(self, tokens: Tensor, temperature: float = 1.0, generator: Generator | None = None) -> "Tokens":
-        """What may follow ``tokens`` (time,), without end: take as many as you want."""
-        return Tokens(self, tokens, temperature, generator)
+    def generate(
+        self,
+        tokens: Tensor,
+        temperature: float = 1.0,
+        generator: Generator | None = None,
+        *,
+        window: int | None = None,
+    ) -> "Tokens":
+        """What may follow ``tokens`` (time,), without end: take as many as you want.
+
+        ``window``  a memory of past states is emptied after so many tokens, as in training; without it, it is kept,
+                    which may take more time with every token
+        """
+        return Tokens(self, tokens, temperature, generator, window)
 
     def penalty(self) -> Tensor | float:
-        return sum(layer.penalty() for layer in self.layers.layers())
+        return self.layers.penalty()
 
 
 class Tokens:
     """Tokens that a model makes up, one after another, for as long as they are asked for."""
 
-    def __init__(self, model: LanguageModel, tokens: Tensor, temperature: float, generator: Generator | None) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        tokens: Tensor,
+        temperature: float,
+        generator: Generator | None,
+        window: int | None,
+    ) -> None:
         if tokens.dim() != 1 or not len(tokens):
             raise ValueError(f"generate expects at least one token to go on from; got shape {tuple(tokens.shape)}")
         if not temperature >= 0:
             raise ValueError(f"generate expects a temperature of at least 0; got {temperature!r}")
+        if window is not None and window < 1:
+            raise ValueError(f"generate expects a window of at least 1 token; got {window!r}")
         self.model, self.temperature, self.generator = model, temperature, generator
+        self.window = sys.maxsize if window is None else window
         self.next: Tensor = tokens.unsqueeze(0)
         self.state: State | None = None
+        self.place = 0
+        """in the window"""
 
     def __iter__(self) -> "Tokens":
         return self
@@ -146,16 +170,25 @@ class Tokens:
         for layer in self.model.layers.layers():
             layer.trust_matrices(self.state is not None)
         try:
-            logits, self.state = self.model.walk(self.next, self.state)
+            last = self.read(self.next)
         finally:
             for layer in self.model.layers.layers():
                 layer.trust_matrices(False)
             if was_training:
                 self.model.train()
-        last = logits[0, -1]
         if self.temperature == 0:
             chosen = last.argmax()
         else:
-            chosen = torch.multinomial((last / self.temperature).softmax(0), 1, generator=self.generator)[0]
+            scaled = (last - last.max()).double() / self.temperature  # from 0 down, however cold it is
+            chosen = torch.multinomial(scaled.softmax(0), 1, generator=self.generator)[0]
         self.next = chosen.view(1, 1)
         return int(chosen)
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Logits (vocabulary,) of what follows these tokens (1, time). Memories are emptied where a window ends."""
+        room = self.window - self.place
+        for here in (tokens[:, :room], *tokens[:, room:].split(self.window, dim=1)):
+            if here.shape[1]:
+                self.place = (self.place + here.shape[1]) % self.window
+                logits, self.state = self.model.walk(here, self.state, keep_memory=self.place > 0)
+        return logits[0, -1]

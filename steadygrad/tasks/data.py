@@ -4,11 +4,16 @@ import gzip
 import hashlib
 import os
 import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException, IncompleteRead
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from rich.console import Console
 from rich.progress import wrap_file
 
 VARIABLE = "STEADYGRAD_DATA"
@@ -44,6 +49,7 @@ class DataSet:
 
     ``files``  what is accepted by file: SHA-256 of the file, or of what it unpacks to, as gzip keeps a time of packing
     ``source`` a URL: of the folder that has the files if it ends in /, else of a .tgz that has them somewhere inside
+               and that may itself be in $STEADYGRAD_DATA/name
     """
 
     name: str
@@ -52,48 +58,86 @@ class DataSet:
 
     def read(self, who: str, file: str) -> bytes:
         """What is in a file, unpacked; a file that is not what it should be is refused."""
-        path = self.find(file) or self.fetch(who, file)
-        return self.checked(who, path, file)
+        if own := self.find(file):
+            return self.checked(who, file, own.read_bytes(), own)
+        content = self.kept(who, file)
+        return self.fetch(who, file) if content is None else content
 
     def find(self, file: str) -> Path | None:
-        folders = [folder for folder in (data_set(self.name), cache_folder() / self.name) if folder is not None]
-        return next((folder / file for folder in folders if (folder / file).is_file()), None)
+        """In the user's folder."""
+        folder = data_set(self.name)
+        return folder / file if folder is not None and (folder / file).is_file() else None
 
-    def checked(self, who: str, path: Path, file: str) -> bytes:
-        raw = path.read_bytes()
+    def kept(self, who: str, file: str) -> bytes | None:
+        """What is in the cache, if it is there and whole."""
+        path = cache_folder() / self.name / file
         try:
-            content = gzip.decompress(raw) if path.suffix == ".gz" else raw
-        except (OSError, EOFError) as error:
-            raise ValueError(f"{who} expects {path} to be packed by gzip; got {error}") from None
+            return self.checked(who, file, path.read_bytes(), path)
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def checked(self, who: str, file: str, raw: bytes, where: Path | str) -> bytes:
+        try:
+            content = gzip.decompress(raw) if file.endswith(".gz") else raw
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{who} expects {where} to be packed by gzip; got {error}") from None
         found = [hashlib.sha256(data).hexdigest() for data in (content, raw)]
         if not set(found) & set(self.files[file]):
             wanted = " or ".join(self.files[file])
-            raise ValueError(f"{who} expects {path} with SHA-256 {wanted}; got {found[0]}")
+            raise ValueError(f"{who} expects {where} with SHA-256 {wanted}; got {found[0]}")
         return content
 
-    def fetch(self, who: str, file: str) -> Path:
-        """From the source into the cache. What was half there is completed."""
+    def fetch(self, who: str, file: str) -> bytes:
+        """From the source into the cache, one process at a time. What was half there is completed."""
         folder = cache_folder() / self.name
         folder.mkdir(parents=True, exist_ok=True)
-        target = folder / file
-        if self.source.endswith("/"):
-            download(who, self.source + file, target)
-        else:
-            archive = folder / self.source.rpartition("/")[2]
-            if not archive.exists():
-                download(who, self.source, archive)
-            extract(who, archive, file, target)
+        with alone(who, folder.with_name(f"{self.name}.lock")):
+            if (content := self.kept(who, file)) is not None:  # another process was faster
+                return content
+            packed = not self.source.endswith("/")
+            name = self.source.rpartition("/")[2] or file
+            own = self.find(name)
+            path = own or folder / name
+            if own is None and not (packed and path.exists()):
+                download(who, self.source if packed else self.source + file, path)
+            try:
+                raw = member(who, path, file) if packed else path.read_bytes()
+                content = self.checked(who, file, raw, f"{file} in {path}" if packed else path)
+            except ValueError:
+                if own is None:
+                    path.unlink()  # the next attempt starts anew
+                raise
+            if packed:
+                part = part_of(folder / file)
+                part.write_bytes(raw)
+                part.replace(folder / file)
+            return content
+
+
+@contextmanager
+def alone(who: str, lock: Path) -> Iterator[None]:
+    """Other processes wait meanwhile. The system lets go of the lock when a process dies, however it dies."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system: the honour system
+        yield
+        return
+    with lock.open("w") as handle:
         try:
-            self.checked(who, target, file)
-        except ValueError:
-            target.unlink()  # the next attempt starts anew
-            raise
-        return target
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            Console(stderr=True).print(f"{who}: another process downloads {lock.stem}; waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def part_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}.part")
 
 
 def download(who: str, url: str, target: Path) -> None:
     """With progress; goes on where an earlier attempt ended."""
-    part = target.with_name(f"{target.name}.part")
+    part = part_of(target)
     have = part.stat().st_size if part.exists() else 0
     request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -104,12 +148,18 @@ def download(who: str, url: str, target: Path) -> None:
                 wrap_file(response, total, description=f"{who}: {target.name}", transient=True) as source,
                 part.open("ab" if goes_on else "wb") as sink,
             ):
+                came = 0
                 while piece := source.read(PIECE):
-                    sink.write(piece)
+                    came += sink.write(piece)
+            if came < total:
+                raise IncompleteRead(b"", total - came)  # which a response that is read in pieces does not say itself
     except HTTPError as error:
         if error.code != 416:  # there is nothing beyond what is here already
             raise ValueError(f"{who} cannot download {url}: {error}; {advice(target)}") from None
-    except (URLError, OSError) as error:
+    except (IncompleteRead, ConnectionError, TimeoutError):
+        have = part.stat().st_size if part.exists() else 0
+        raise ValueError(f"{who}: the connection ended after {have} bytes of {url}; run again to go on") from None
+    except (HTTPException, OSError) as error:
         raise ValueError(f"{who} cannot download {url}: {error}; {advice(target)}") from None
     part.replace(target)
 
@@ -118,17 +168,14 @@ def advice(target: Path) -> str:
     return f"where ${VARIABLE} names a folder, {target.parent.name}/{target.name} is taken from there"
 
 
-def extract(who: str, archive: Path, file: str, target: Path) -> None:
-    """The one member of a .tgz with this name, whichever folder it is in."""
+def member(who: str, archive: Path, file: str) -> bytes:
+    """The one of a .tgz with this name, whichever folder it is in."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
             members = [member for member in tar.getmembers() if member.isfile() and Path(member.name).name == file]
             content = tar.extractfile(members[0]) if members else None
             if content is None:
                 raise ValueError(f"{who} expects {file} in {archive}; got none")
-            part = target.with_name(f"{target.name}.part")
-            part.write_bytes(content.read())
-            part.replace(target)
-    except (tarfile.TarError, OSError, EOFError) as error:
-        archive.unlink()
+            return content.read()
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{who} expects {archive} to be a .tgz; got {error}") from None

@@ -86,6 +86,7 @@ class TextTask(DataTask):
     The text is laid out in ``batch`` rows side by side, and windows go along them from left to right.
     """
 
+    causal: ClassVar[bool] = True
     vocabulary_size: ClassVar[int]
     sizes: ClassVar[dict[str, int]]
     """tokens by split"""

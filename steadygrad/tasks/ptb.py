@@ -155,7 +155,7 @@ def kept(path: Path) -> dict[str, Any] | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in ("vocabulary", *SPLITS)}
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):  # EOFError: an empty file
         return None
 
 

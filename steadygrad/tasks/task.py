@@ -26,6 +26,9 @@ class Task:
     last_only: ClassVar[bool] = False
     """whether the answer is read at the last step alone"""
 
+    causal: ClassVar[bool] = False
+    """whether it asks for the next input, which a layer that reads backwards would have seen"""
+
     score: ClassVar[str] = "loss"
     """the metric that says at a glance whether the task is solved"""
 

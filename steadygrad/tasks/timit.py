@@ -56,6 +56,7 @@ class TIMIT(ExampleTask):
     corpus: str = "auto"
     normalised: bool = True
 
+    causal: ClassVar[bool] = True
     score: ClassVar[str] = "mse"
     training: ClassVar[Mapping[str, Any]] = {"epochs": 20, "batch": 8, "evaluate_batch": 16}
 

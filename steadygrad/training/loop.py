@@ -366,7 +366,8 @@ class Trainer:
             torch.set_rng_state(tensors["random"])
             if self.device.type == "cuda":
                 torch.cuda.set_rng_state(tensors["random_cuda"], self.device)
-            carried = tuple(value.to(self.device) for value in part(tensors, "state.").values())
+            states = part(tensors, "state.")
+            carried = tuple(states[str(index)].to(self.device) for index in range(len(states)))  # 10 comes after 9
             self.state = (carried[0] if len(carried) == 1 else carried) if carried else None
             self.batches.restore(part(tensors, "batches."))
             self.step, self.rows, self.seconds_before = state["step"], state["rows"], state["seconds"]

@@ -110,6 +110,9 @@ class Settings:
         name, given = self.network(), self.given_options()
         who = f"layer {name}"
         refuse_unknown(who, given, self.known_options())
+        if task.causal and given.get("bidirectional"):
+            task_name = type(task).__name__
+            raise ValueError(f"{task_name} asks for what comes next and expects a layer of one direction; got another")
         if isinstance(task, ObjectTask):
             problem = (task.objects, task.image_size, task.channels, task.output_size, task.segments)
             if name in MODELS:
@@ -134,7 +137,7 @@ class Settings:
         around = keyword_options(outside) if (outside := surroundings(self.task["name"])) else {}
         given = {key: value for key, value in self.given_options().items() if key not in around}
         if hidden_size is not None:
-            if "hidden_size" in given:
+            if given.get("hidden_size") is not None:
                 raise ValueError(f"layer {name} expects either hidden_size or sizes; got both")
             given |= {"hidden_size": hidden_size}
         return construct(f"layer {name}", LAYERS[name], (input_size,), given, layer_options(LAYERS[name]))

@@ -463,6 +463,21 @@ def test_evaluate_refuses_what_the_run_cannot_do(run, trained, options, words):
     assert words in err
 
 
+def test_a_data_set_is_tested_on_all_of_its_test_data(run, tmp_path, monkeypatch):
+    small = ["--layer.hidden_size", "4", "--layer.embedding_size", "4", "--train.steps", "1", "--train.batch", "2"]
+    window = ["--train.window", "20", "--train.evaluate_batch", "2", "--threads", "1", "--out", tmp_path / "text"]
+    assert run("train", "gru", "char-ptb", *small, *window)[0] == 0
+    monkeypatch.setattr("steadygrad.training.progress.QUIET_SECONDS", -1.0)
+    code, out, err = run("evaluate", tmp_path / "text")
+    assert code == 0
+    assert out.startswith("gru on char-ptb, all test data, best weights\n")
+    assert all(re.fullmatch(r"evaluate: (\d+)/100  \1 % tested  .* left", line) for line in err.splitlines())
+    assert err.splitlines()[-1].startswith("evaluate: 100/100")
+    code, out, err = run("evaluate", tmp_path / "text", "--examples", "1000")
+    assert (code, out) == (2, "")
+    assert err == "steadygrad: char-ptb is tested on all its test data and expects no --examples\n"
+
+
 def test_lists_of_settings_go_together():
     assert variants({}) == [{}]
     assert variants({"delay": 5}) == [{"delay": 5}]

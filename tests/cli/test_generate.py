@@ -3,8 +3,11 @@
 import pytest
 
 from steadygrad.cli.main import main
-from steadygrad.tasks import CharPTB
+from steadygrad.models import LanguageModel
+from steadygrad.tasks import CharPTB, WordPTB
 from steadygrad.training import Settings, train
+
+DONE = {"status": "done", "steps": 1, "wall_seconds": 1.0, "score": "bpc", "best": None, "parameters": 1}
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +43,32 @@ def test_the_same_seed_says_the_same(run, capsys):
 
 
 def test_the_likeliest_needs_no_chance(run, capsys):
-    texts = [said(capsys, run, "--temperature", 0, "--length", 40, "--seed", seed) for seed in (1, 2)]
-    assert texts[0] == texts[1]
+    for coldest in ("0", "1e-40", "1e-300"):
+        texts = [said(capsys, run, "--temperature", coldest, "--length", 40, "--seed", seed) for seed in (1, 2)]
+        assert texts[0] == texts[1] == said(capsys, run, "--temperature", 0, "--length", 40)
+
+
+def test_words_stand_apart_from_the_prompt(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(WordPTB, "vocabulary_size", len(WordPTB().vocabulary))  # the text of the tests has few words
+    tables = {
+        "layer": {"name": "gru", "hidden_size": 2, "embedding_size": 2},
+        "task": {"name": "word-ptb"},
+        "train": {"steps": 1, "batch": 2, "window": 5, "evaluate_batch": 2},
+    }
+    train(Settings.from_tables(tables), tmp_path)
+    text = said(capsys, tmp_path, "--prompt", "the yen", "--length", 1)
+    assert text.startswith("the yen ")
+    assert said(capsys, tmp_path, "--prompt", "the yen ", "--length", 1) == text
+
+
+def test_the_window_is_that_of_training(run, capsys, monkeypatch):
+    """After it memories of past states are emptied."""
+    asked, generate = [], LanguageModel.generate
+    monkeypatch.setattr(
+        LanguageModel, "generate", lambda *words, window: asked.append(window) or generate(*words, window=window)
+    )
+    said(capsys, run, "--length", 3)
+    assert asked == [30]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +90,26 @@ def test_other_runs_say_nothing(tmp_path, capsys):
     train(Settings.from_tables(tables), tmp_path)
     assert main(["generate", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"steadygrad: generate expects a run on a text; {tmp_path} is one on copy\n"
+
+
+@pytest.mark.parametrize(
+    ("layer", "asked", "units"),
+    [("gru", ("sizes", "[4, 5]"), [4, 5]), ("scornn", ("hidden_size", "60"), [60]), ("gru", ("sizes", "none"), [415])],
+)
+def test_units_that_are_asked_for_take_the_place_of_others(tmp_path, monkeypatch, layer, asked, units):
+    """The row of gru has one size, that of scornn a list."""
+    asked_for = []
+    monkeypatch.setattr("steadygrad.training.train", lambda settings, *_, **__: asked_for.append(settings) or DONE)
+    size = ["--layer.embedding_size", "4", "--layer.tied", "false", "--out", str(tmp_path / "run")]
+    assert main(["train", layer, "char-ptb", f"--layer.{asked[0]}", asked[1], *size]) == 0
+    model = asked_for[0].build_model(CharPTB())
+    assert [layer.hidden_size for layer in model.layers] == units
+
+
+def test_both_kinds_of_units_are_refused(tmp_path, capsys):
+    both = ["--layer.sizes", "[4]", "--layer.hidden_size", "4"]
+    assert main(["train", "gru", "char-ptb", *both, "--out", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err == "steadygrad: layer gru expects either hidden_size or sizes; got both\n"
 
 
 def test_updates_that_are_asked_for_take_the_place_of_epochs(tmp_path, capsys):

@@ -114,6 +114,22 @@ def test_of_several_rows_the_one_with_the_least_work_at_desk_scale(instead):
     assert nearest("lstm", "adding").source == "demo/table/tiny, at desk scale"
 
 
+def test_an_ablation_is_no_default(instead):
+    whole = ROWS.replace("[table.second]", "ablation = true\n[table.second]")
+    instead(paper=whole)
+    assert nearest("lstm", "copy").source == "the defaults"
+    assert nearest("lstm", "adding").source == "the task as in paper/table/second, at desk scale; lstm with 128 units"
+
+
+@pytest.mark.parametrize("task", ["char-ptb", "word-ptb"])
+def test_nnrnn_trains_its_moduli_unless_asked_not_to(task):
+    """Of A.6 of its paper, where they are fixed, it takes nothing."""
+    found = nearest("nnrnn", task)
+    assert "gamma" not in found.source
+    assert "nnrnn-2019/char-ptb/nnrnn-" in found.source
+    assert "modulus" not in found.tables["layer"]
+
+
 def test_a_layer_without_a_row(rows):
     found = nearest("irnn", "adding")
     assert found.tables["layer"] == {"name": "irnn", "hidden_size": 128}

@@ -461,8 +461,8 @@ def test_tests_that_the_task_refuses_are_explained(text, message):
 
 
 KNOWN = (
-    "attained, (caption, )?counts, defaults, desk, layer, metric, note, parameters, published, seeded, seeds, smoke, "
-    "task, train, transfer"
+    "ablation, attained, (caption, )?counts, defaults, desk, layer, metric, note, parameters, published, seeded, "
+    "seeds, smoke, task, train, transfer"
 )
 
 
@@ -472,7 +472,7 @@ KNOWN = (
         (HEADER + "yaer = 2020\n" + TABLE + ROW, r"paper.toml \[paper\]: unknown key 'yaer'; known: .*title.*year"),
         (
             HEADER + TABLE + 'metrik = "mse"\n' + ROW,
-            r"paper.toml \[table\]: unknown key 'metrik'; known: attained, caption, .*figures",
+            r"paper.toml \[table\]: unknown key 'metrik'; known: ablation, attained, caption, .*figures",
         ),
         (WHOLE + 'paramters = "15K"\n', rf"paper.toml \[table.row\]: unknown key 'paramters'; known: {KNOWN}$"),
         (WHOLE + 'caption = "mine"\n', r"paper.toml \[table.row\]: unknown key 'caption'; known: "),
@@ -602,6 +602,7 @@ def test_unknown_rows_are_explained(pattern, message):
         (WHOLE + "desk = 5\n", r"paper.toml \[table.row\] desk expects a table; got 5"),
         (WHOLE + "desk = { train = 5 }\n", r"paper.toml \[table.row\] desk.train expects a table; got 5"),
         (WHOLE + "train = 5\n", r"paper.toml \[table.row\] train expects a table; got 5"),
+        (WHOLE + "ablation = 1\n", r"paper.toml \[table.row\] expects ablation to be true or false; got 1"),
         (WHOLE + "parameters = 15\n", r"paper.toml \[table.row\] expects parameters to be a word; got 15"),
         ("a = 3\n", r"paper.toml \[a\] expects a table; got 3"),
         ("paper = 3\n", r"paper.toml \[paper\] expects a table; got 3"),

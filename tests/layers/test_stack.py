@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from steadygrad.layers import GRU, LSTM, NCGRU, NNRNN, RelRNN, Stack
+from steadygrad.diagnostics.portrait import recurrent_matrices
+from steadygrad.layers import GRU, LSTM, NCGRU, NNRNN, SAB, MemLSTM, MemRNN, RelRNN, Stack
 
 X = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(0))
 
@@ -49,6 +50,45 @@ def test_a_memory_is_not_handed_out():
     *state, memory, _ = stack(X)[1]
     assert all(part.any() for part in state)
     assert not memory.any()
+
+
+@pytest.mark.parametrize("below", [MemRNN, RelRNN, SAB], ids=lambda layer: layer.__name__)
+def test_halves_equal_the_whole_with_the_memory_if_asked(below):
+    stack = Stack([below(3, 4), MemLSTM(4, 5)])
+    whole, end = stack(X, keep_memory=True)
+    first, state = stack(X[:4], keep_memory=True)
+    second, last = stack(X[4:], state, keep_memory=True)
+    torch.testing.assert_close(torch.cat([first, second]), whole)
+    for a, b in zip(last, end, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_state_may_be_a_list_and_has_to_be_whole():
+    stack = Stack([LSTM(3, 5), GRU(5, 4)])
+    _, state = stack(X)
+    assert torch.equal(stack(X, list(state))[0], stack(X, state)[0])
+    for wrong in (state[:2], (*state, state[0]), [], state[0]):
+        got = 1 if isinstance(wrong, torch.Tensor) else len(wrong)
+        words = f"^Stack expects a state of 3 tensors, those of all layers in a row; got {got}$"
+        with pytest.raises(ValueError, match=words):
+            stack(X, wrong)
+
+
+def test_it_says_what_one_layer_would():
+    layers = [NNRNN(3, 6, spectrum_pull=1.0), GRU(6, 5), NNRNN(5, 4, spectrum_pull=2.0)]
+    stack = Stack(layers)
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter.add_(0.1)
+    assert (stack.input_size, stack.output_size) == (3, 4)
+    assert stack.penalty().item() == pytest.approx((layers[0].penalty() + layers[2].penalty()).item())
+    assert stack.penalty().item() > 0
+    found = stack.matrices()
+    assert {name: tuple(W.shape) for name, W in found.items() if name[0] != "1"} == {
+        "0.recurrent_l0": (6, 6),
+        "2.recurrent_l0": (4, 4),
+    }
+    assert found.keys() == recurrent_matrices(stack).keys()  # one name for a matrix, whoever is asked
 
 
 def test_bad_layers_are_explained():

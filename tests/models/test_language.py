@@ -1,5 +1,6 @@
 """The language model: against one written out, its dropouts, its state, and text that it makes up."""
 
+from functools import partial
 from itertools import islice
 
 import pytest
@@ -141,6 +142,42 @@ def test_the_likeliest_tokens_follow():
     assert ours.training
 
 
+ATTENDING = ["memrnn", "memlstm", "sab", "relrnn", "rellstm"]
+
+
+def attentive(layer):
+    """A model whose memory has a say."""
+    torch.manual_seed(1)
+    options = {"every": 2} if layer == "sab" else {}
+    ours = LanguageModel(partial(LAYERS[layer], **options), 5, embedding_size=6, sizes=[8, 7]).double().eval()
+    with torch.no_grad():
+        ours.readout.weight.mul_(10)
+        ours.embedding.weight.mul_(10)
+    return ours
+
+
+@pytest.mark.parametrize("layer", ATTENDING)
+def test_what_is_made_up_remembers_all_that_was(layer):
+    ours, prompt = attentive(layer), TOKENS[0]
+    found = list(islice(ours.generate(prompt, temperature=0), 20))
+    text = torch.cat([prompt, torch.tensor(found)])[None]
+    assert found == ours(text)[0, len(prompt) - 1 : -1].argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("layer", ATTENDING)
+@pytest.mark.parametrize("window", [1, 4, 6, 9])
+def test_a_memory_is_emptied_where_a_window_ends(layer, window):
+    """Also within the text it begins with: it is read as in training."""
+    ours, prompt = attentive(layer), TOKENS[0]
+    found = list(islice(ours.generate(prompt, temperature=0, window=window), 20))
+    text = torch.cat([prompt, torch.tensor(found)])[None]
+    logits, state = [], None
+    for part in text.split(window, dim=1):
+        said, state = ours.walk(part, state)
+        logits.append(said[0])
+    assert found == torch.cat(logits)[len(prompt) - 1 : -1].argmax(-1).tolist()
+
+
 def test_matrices_are_not_made_anew_for_every_token(monkeypatch):
     ours, made = LanguageModel(ExpRNN, 5, embedding_size=6, sizes=[4]), []
     evaluate = Exponential.forward
@@ -173,6 +210,15 @@ def test_generation_needs_a_beginning():
         model().generate(torch.tensor([], dtype=torch.long))
     with pytest.raises(ValueError, match="generate expects a temperature of at least 0; got -1"):
         model().generate(TOKENS[0], temperature=-1)
+    with pytest.raises(ValueError, match="generate expects a window of at least 1 token; got 0"):
+        model().generate(TOKENS[0], window=0)
+
+
+@pytest.mark.parametrize("temperature", [1e-20, 1e-40, 5e-324])
+def test_however_cold_the_likeliest_tokens_follow(temperature):
+    ours = model()
+    likeliest, found = (list(islice(ours.generate(TOKENS[0], t), 20)) for t in (0, temperature))
+    assert found == likeliest
 
 
 def test_penalties_of_all_layers_count():

@@ -1,11 +1,14 @@
 """Data sets: where they come from, that they are what they should be, and how a pass through them goes."""
 
 import functools
+import gzip
 import hashlib
 import http.server
 import io
 import tarfile
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -21,7 +24,7 @@ FILE = "numbers.bin"
 
 
 class Server(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder, also parts of files, and remembers what was asked for."""
+    """Serves a folder, also parts of files, and remembers what was asked for. ``ends`` after so many bytes."""
 
     def do_GET(self):
         begin = self.headers.get("Range")
@@ -36,9 +39,14 @@ class Server(http.server.SimpleHTTPRequestHandler):
         if start >= len(content):
             return self.send_error(416)
         self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(content) - start))
+        if self.server.chunked:
+            self.send_header("Transfer-Encoding", "chunked")
+        else:
+            self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
-        self.wfile.write(content[start:])
+        self.wfile.write(b"%x\r\n" % (len(content) - start) if self.server.chunked else b"")
+        time.sleep(self.server.takes)
+        self.wfile.write(content[start:][: self.server.ends])
 
     def log_message(self, *words):
         pass
@@ -50,7 +58,7 @@ def server(tmp_path):
     folder.mkdir()
     (folder / FILE).write_bytes(CONTENT)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Server, directory=folder)) as found:
-        found.asked, found.parts = [], True
+        found.asked, found.parts, found.chunked, found.ends, found.takes = [], True, False, None, 0
         found.url = f"http://127.0.0.1:{found.server_port}/"
         threading.Thread(target=found.serve_forever, daemon=True).start()
         yield found
@@ -96,6 +104,47 @@ def test_a_download_that_was_complete_is_taken(server, cache):
     assert of(server).read("Task", FILE) == CONTENT
 
 
+@pytest.mark.parametrize(("chunked", "have"), [(False, 1_100_000), (True, 1 << 20)], ids=["of a length", "chunked"])
+def test_a_connection_that_ends_early_is_taken_up_again(server, cache, chunked, have):
+    """Of chunks whole pieces alone are kept."""
+    server.ends, server.chunked = 1_100_000, chunked
+    words = rf"^Task: the connection ended after {have} bytes of {server.url}{FILE}; run again to go on$"
+    with pytest.raises(ValueError, match=words):
+        of(server).read("Task", FILE)
+    assert [path.name for path in cache.iterdir()] == [f"{FILE}.part"]
+    server.ends, server.chunked = None, False
+    assert of(server).read("Task", FILE) == CONTENT
+    assert [begin for _, begin in server.asked] == [None, f"bytes={have}-"]
+
+
+def test_two_who_need_a_file_at_once_download_it_once(server, cache):
+    server.takes = 0.3
+    with ThreadPoolExecutor(2) as both:
+        assert list(both.map(of(server).read, ["Task", "Other"], [FILE] * 2)) == [CONTENT] * 2
+    assert server.asked == [(f"/{FILE}", None)]
+
+
+@pytest.mark.parametrize("place", [500, 60_000], ids=["early", "late"])
+def test_a_packed_file_that_was_damaged_on_the_way_is_refused_and_not_kept(server, cache, tmp_path, place):
+    """Where the damage is decides which error gzip has for it."""
+    content = bytes(np.random.default_rng(0).integers(0, 10, 200_000, np.uint8))
+    packed, file = gzip.compress(content), "numbers.gz"
+    (tmp_path / "served" / file).write_bytes(packed[:place] + b"\xff" * 100 + packed[place + 100 :])
+    data = of(server, content=content, file=file)
+    with pytest.raises(ValueError, match=rf"^Task expects .*{file} to be packed by gzip; got "):
+        data.read("Task", file)
+    assert list(cache.iterdir()) == []
+    (tmp_path / "served" / file).write_bytes(packed)
+    assert data.read("Task", file) == content
+
+
+def test_what_is_spoilt_in_the_cache_is_fetched_again(server, cache):
+    data = of(server)
+    data.read("Task", FILE)
+    (cache / FILE).write_bytes(b"spoilt")
+    assert data.read("Task", FILE) == (cache / FILE).read_bytes() == CONTENT
+
+
 def test_a_wrong_download_is_refused_and_not_kept(server, cache):
     with pytest.raises(ValueError, match=rf"^Task expects .*{FILE} with SHA-256 [0-9a-f]{{64}}; got [0-9a-f]{{64}}$"):
         of(server, content=b"other").read("Task", FILE)
@@ -112,11 +161,15 @@ def test_what_cannot_be_downloaded_says_what_to_do(server, cache):
         data.read("Task", FILE)
 
 
+def write_archive(path, content=CONTENT):
+    with tarfile.open(path, "w:gz") as tar:
+        member = tarfile.TarInfo(f"./deep/inside/{FILE}")
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+
+
 def test_a_file_comes_out_of_an_archive(server, cache, tmp_path):
-    with tarfile.open(tmp_path / "served" / "all.tgz", "w:gz") as tar:
-        member = tarfile.TarInfo("./deep/inside/numbers.bin")
-        member.size = len(CONTENT)
-        tar.addfile(member, io.BytesIO(CONTENT))
+    write_archive(tmp_path / "served" / "all.tgz")
     assert of(server, "all.tgz").read("Task", FILE) == CONTENT
     with pytest.raises(ValueError, match=r"^Task expects other.bin in .*all.tgz; got none$"):
         of(server, "all.tgz", file="other.bin").read("Task", "other.bin")
@@ -127,6 +180,31 @@ def test_a_broken_archive_is_refused_and_not_kept(server, cache, tmp_path):
     with pytest.raises(ValueError, match=r"^Task expects .*all.tgz to be a .tgz; got "):
         of(server, "all.tgz").read("Task", FILE)
     assert list(cache.iterdir()) == []
+
+
+def test_an_archive_of_other_files_is_refused_and_not_kept(server, cache, tmp_path):
+    write_archive(tmp_path / "served" / "all.tgz", b"other")
+    with pytest.raises(ValueError, match=rf"^Task expects {FILE} in .*all.tgz with SHA-256 "):
+        of(server, "all.tgz").read("Task", FILE)
+    assert list(cache.iterdir()) == []
+
+
+def test_the_archive_may_be_the_users(server, cache, tmp_path, monkeypatch):
+    """As the error for a download that fails says; and it stays there, whatever is in it."""
+    archive = tmp_path / "mine" / "some" / "all.tgz"
+    archive.parent.mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"STEADYGRAD_DATA names a folder, some/all.tgz is taken from there$"):
+        of(server, "all.tgz").read("Task", FILE)
+    monkeypatch.setenv("STEADYGRAD_DATA", str(tmp_path / "mine"))
+    server.asked.clear()
+    for spoil in (lambda: archive.write_bytes(b"no archive"), lambda: write_archive(archive, b"other")):
+        spoil()
+        with pytest.raises(ValueError, match=r"^Task expects .*mine/some/all.tgz "):
+            of(server, "all.tgz").read("Task", FILE)
+        assert archive.exists()
+    write_archive(archive)
+    assert of(server, "all.tgz").read("Task", FILE) == CONTENT
+    assert server.asked == []
 
 
 def test_the_users_folder_comes_first(server, cache, tmp_path, monkeypatch):
@@ -194,10 +272,11 @@ def test_lines_end_with_a_token_of_their_own(text):
 def test_tokens_are_kept_and_made_again_if_the_file_is_spoilt(text):
     folder = ptb.cache_folder() / "tokens"
     before = text.tokens("train")
-    for path in folder.glob("*.npz"):
-        path.write_bytes(b"spoilt")
-    ptb.corpus.cache_clear()
-    assert torch.equal(text.tokens("train"), before)
+    for spoilt in (b"", b"spoilt"):
+        for path in folder.glob("*.npz"):
+            path.write_bytes(spoilt)
+        ptb.corpus.cache_clear()
+        assert torch.equal(text.tokens("train"), before)
     ptb.corpus.cache_clear()
     kept = [np.load(path) for path in folder.glob("*.npz") if path.read_bytes() != b"spoilt"]
     assert any(np.array_equal(file["train"], before.numpy()) for file in kept)
@@ -235,6 +314,17 @@ def test_the_permutation_is_numpys():
     plain = PixelMNIST(permuted=False).take("test", which)[0]
     order = np.random.RandomState(92916).permutation(784)
     assert torch.equal(PixelMNIST(permutation_seed=92916).take("test", which)[0], plain[:, order])
+
+
+def test_clothes_are_those_without_test_images_among_the_training_images():
+    """The files since 31 August 2017, packed, as others know them too."""
+    known = {file: hashes[0][:16] for file, hashes in pixels.FASHION.files.items()}
+    assert known == {
+        "train-images-idx3-ubyte.gz": "3aede38d61863908",
+        "train-labels-idx1-ubyte.gz": "a04f17134ac03560",
+        "t10k-images-idx3-ubyte.gz": "346e55b948d973a9",
+        "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5",
+    }
 
 
 def test_held_back_leaves_something_to_train_on():

@@ -119,6 +119,12 @@ def test_options_around_a_layer_are_checked(layer, words):
         settings.build_model(CharPTB())
 
 
+@pytest.mark.parametrize("sizes", [{"sizes": [3, 4], "hidden_size": None}, {"sizes": None, "hidden_size": 3}])
+def test_a_size_that_is_none_is_not_given(sizes):
+    model = Settings.from_tables({"layer": {"name": "gru", **sizes}, "task": TEXT}).build_model(CharPTB())
+    assert [layer.hidden_size for layer in model.layers] == (sizes["sizes"] or [3])
+
+
 def test_settings_of_a_language_model_are_read_back(text):
     settings = text({"name": "gru", "sizes": [3, 4], "word_dropout": 0.1})
     assert Settings.from_tables(settings.resolved()).resolved() == settings.resolved()
@@ -149,6 +155,16 @@ def test_tied_weights_are_saved_and_go_on(text, tmp_path, stop_at, stopped, outc
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
     model, _, _ = load_model(RunDirectory(tmp_path / "parts"))
     assert model.readout.weight is model.embedding.weight
+
+
+def test_more_than_ten_carried_tensors_go_on_in_their_order(text, tmp_path, stop_at, stopped, outcome):
+    """Files list them as 0, 1, 10, 11, 2, …"""
+    settings = text({"name": "lstm", "sizes": [4, 5, 6, 7, 6, 5]}, epochs=1)
+    train(settings, tmp_path / "whole")
+    with pytest.raises(stopped):
+        train(settings, tmp_path / "parts", watches=[stop_at(2, 3)])
+    train(settings, tmp_path / "parts", resume=True)
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
 
 
 def test_more_epochs_go_on_with_a_run(text, tmp_path):
