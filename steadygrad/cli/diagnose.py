@@ -10,6 +10,8 @@ import argparse
 import importlib.util
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from steadygrad.training import RunDirectory
 
 SEQUENCES = 4
+USERS_FILE = "__diagnosed__"
+"""what the user's file is called as a module: its own name may be that of another, such as torch"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,18 +118,30 @@ def made(what: str) -> "nn.Module":
     path, _, name = what.rpartition(":")
     if not Path(path).is_file():
         raise ValueError(f"{path} does not exist")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    spec = importlib.util.spec_from_file_location(USERS_FILE, path)
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} is no Python file")
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    module = getattr(loaded, name, None)
-    if not callable(module):
-        raise ValueError(f"{path} has no function {name!r}")
-    module = module if isinstance(module, nn.Module) else module()
+    loaded = sys.modules[USERS_FILE] = importlib.util.module_from_spec(spec)
+    with importing_from(Path(path).resolve().parent):
+        spec.loader.exec_module(loaded)
+        module = getattr(loaded, name, None)
+        if not callable(module):
+            raise ValueError(f"{path} has no function {name!r}")
+        module = module if isinstance(module, nn.Module) else module()
     if not isinstance(module, nn.Module):
         raise ValueError(f"{what} expects to return a torch module; got {type(module).__name__}")
     return module
+
+
+@contextmanager
+def importing_from(folder: Path) -> Iterator[None]:
+    """What stands beside a file can be imported, as when Python runs the file."""
+    before = list(sys.path)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def random_inputs(module: "nn.Module", options: argparse.Namespace) -> "Tensor":

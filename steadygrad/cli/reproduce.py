@@ -5,8 +5,9 @@
     steadygrad reproduce enrnn-2020 --scale smoke                 seconds: only shows that it runs
 
 Scales: paper = its own setting; desk = as far as two cores get in about 20 minutes a row, what differs is printed;
-smoke = seconds. What is done is not done again; after a stop
-the same command goes on. Two such commands at once share the work.
+smoke = seconds. What is done is not done again, what failed is tried again; after a stop the same command goes on.
+Two such commands at once share the work. A table has all of its rows and seeds that were run to their end at this scale
+in the same folder.
 """
 
 import argparse
@@ -41,8 +42,13 @@ def run(options: argparse.Namespace) -> int:
     for _, group in groupby(rows, key=lambda row: (row["paper"], row["table"])):
         found = list(group)
         show(found, out)
-        failed |= any(one["status"] == "failed" for row in found for one in row["runs"])
+        failed |= any(has_failed(one) for row in found for one in row["runs"])
     return fail("some rows failed, see above", 1) if failed else 0
+
+
+def has_failed(one: dict) -> bool:
+    """The run, or one of its tests on other settings."""
+    return one["status"] == "failed" or any("why" in test for test in one["transfer"])
 
 
 def follow(recipe: "Recipe", seed: int) -> list:
@@ -53,25 +59,32 @@ def follow(recipe: "Recipe", seed: int) -> list:
 
 
 def show(rows: list[dict], out: Path) -> None:
-    """The table on the screen, and with its curves and a page in the folder of the table."""
+    """The table on the screen, and with its curves and a page in the folder of the table.
+
+    It has ``rows`` and whatever else was run of it.
+    """
     import steadygrad
+    from steadygrad.experiments import load
+    from steadygrad.experiments.reproduce import whole_table
     from steadygrad.report import figures, html, portraits, runs, tables
+    from steadygrad.report.files import whole
 
     first = rows[0]
     folder = out / first["paper"] / first["table"]
-    folder.mkdir(parents=True, exist_ok=True)
-    show_table(f"{first['paper']}/{first['table']}: {first['caption']}", *tables.paper_header_and_rows(rows))
-    header, tests = tables.transfer_header_and_rows(rows)
+    recipes = [recipe for recipe in load(first["paper"]).recipes if recipe.table == first["table"]]
+    table = whole_table(rows, recipes, first["scale"], out)
+    show_table(f"{first['paper']}/{first['table']}: {first['caption']}", *tables.paper_header_and_rows(table))
+    header, tests = tables.transfer_header_and_rows(table)
     if tests:
         show_table("The same weights on other settings", header, tests)
-    (folder / "table.md").write_text(tables.paper_table(rows), "utf-8")
-    (folder / "table.json").write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
-    for row in rows:
-        for one in row["runs"]:
-            if one.get("why"):
-                say(f"{row['row']}, seed {one['seed']}: {one['status']}: {one['why']}")
-    written = ["table.md", "table.json"]
-    if any(one["status"] not in ("failed", "not run") for row in rows for one in row["runs"]):
+    contents = {"table.md": tables.paper_table(table), "table.json": json.dumps(table, indent=1) + "\n"}
+    for name, content in contents.items():
+        with whole(folder / name) as partial:
+            partial.write_text(content, "utf-8")
+    for trouble in tables.troubles(table):
+        say(trouble)
+    written = list(contents)
+    if any("score" in one for row in table for one in row["runs"]):  # of some there is a result
         found = runs.find([folder])
         figures.curves(found, folder / "curves.png", first["caption"])
         title = f"{first['paper']}/{first['table']}"

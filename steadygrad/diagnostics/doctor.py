@@ -40,7 +40,8 @@ class Finding:
     what: str
     advice: str
     sure: str
-    """certain: follows from the numbers; likely: from a sample that agrees; unsure: from one that does not"""
+    """certain: follows from the numbers; likely: from sequences that agree; unsure: from some that do not;
+    from one sequence: there was no other to agree with"""
 
     def __str__(self) -> str:
         return f"{self.what} ({self.sure}). {self.advice}".strip()
@@ -66,29 +67,42 @@ def diagnose(module: nn.Module, x: Tensor) -> Diagnosis:
     x as the module takes it: (time, batch, inputs), (batch, time, inputs) with ``batch_first``, or one sequence
     (time, inputs). A few sequences are enough; they should be like those it was trained on, and as long.
     """
-    sequences = pick(module, x)
-    return conclude(module, sequences, [measure(module, sequence) for sequence in sequences])
+    batch = batch_first(module, x)
+    sequences = pick(module, batch)
+    return conclude(module, sequences, [measure(module, sequence) for sequence in sequences], batch.shape[1])
 
 
-def conclude(module: nn.Module, sequences: list[Tensor], measured: list[dict[str, float]]) -> Diagnosis:
-    """What it means, from what was measured on each of the sequences."""
+def conclude(module: nn.Module, sequences: list[Tensor], measured: list[dict[str, float]], of_steps: int) -> Diagnosis:
+    """What it means for sequences of ``of_steps``, from what was measured on these, which may be the first of them."""
     numbers = {key: statistics.fmean(one[key] for one in measured) for key in measured[0]}
     numbers["half_life"] = half_life(numbers["exponent"])
-    numbers["sequences"], numbers["steps"] = len(sequences), len(sequences[0])
-    spread = statistics.pstdev([one["exponent"] for one in measured])
+    numbers |= {"sequences": len(sequences), "steps": len(sequences[0]), "of_steps": of_steps}
     numbers |= matrix_numbers(module)
-    agreed = "likely" if spread <= max(KEPT, 0.1 * abs(numbers["exponent"])) else "unsure"
+    agreed = agreement([one["exponent"] for one in measured])
     findings = [finding for look in LOOKS for finding in look(numbers, agreed)]
     return Diagnosis(type(module).__name__, numbers, tuple(findings))
 
 
-def pick(module: nn.Module, x: Tensor) -> list[Tensor]:
-    """A few sequences, and of a large network fewer and shorter ones."""
+def agreement(exponents: list[float]) -> str:
+    """How sure one can be of their mean."""
+    if len(exponents) < 2:
+        return "from one sequence"
+    spread = statistics.pstdev(exponents)
+    return "likely" if spread <= max(KEPT, 0.1 * abs(statistics.fmean(exponents))) else "unsure"
+
+
+def batch_first(module: nn.Module, x: Tensor) -> Tensor:
+    """(batch, time, inputs), however the module takes it."""
     if x.dim() not in (2, 3):
         raise ValueError(f"diagnose expects x of 2 or 3 dimensions; got shape {tuple(x.shape)}")
     batch = x[None] if x.dim() == 2 else x if getattr(module, "batch_first", False) else x.transpose(0, 1)
     if not len(batch):
         raise ValueError(f"diagnose expects at least one sequence; got x of shape {tuple(x.shape)}")
+    return batch
+
+
+def pick(module: nn.Module, batch: Tensor) -> list[Tensor]:
+    """A few sequences, and of a large network fewer and shorter ones."""
     batch = batch[:SEQUENCES, :STEPS]
     steps = len(shortened(module, batch[0]))
     return list(batch[: max(1, SEQUENCES * steps // batch.shape[1]), :steps])
@@ -140,18 +154,20 @@ def matrix_numbers(module: nn.Module) -> dict[str, float]:
 
 
 def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
-    exponent, steps = numbers["exponent"], numbers["steps"]
+    """Over the whole length, though it may have been measured on its first steps."""
+    exponent, steps, measured = numbers["exponent"], numbers["of_steps"], numbers["steps"]
+    first = "" if measured == steps else f", as measured on the first {measured:.0f} of {steps:.0f} steps"
     change = math.exp(min(exponent * steps, 700.0))
-    if abs(exponent) <= KEPT:
-        yield Finding("Nothing is lost: perturbations of the state neither grow nor shrink", "", agreed)
+    if abs(exponent) * max(steps, STEPS) <= KEPT * STEPS:
+        yield Finding(f"Nothing is lost: perturbations of the state neither grow nor shrink{first}", "", agreed)
     elif -math.log(2) < exponent * steps < math.log(10):
         yield Finding(
-            f"Little is lost: over {steps:.0f} steps gradients change by a factor of {change:.2g}", "", agreed
+            f"Little is lost: over {steps:.0f} steps gradients change by a factor of {change:.2g}{first}", "", agreed
         )
     elif exponent > 0:
         every = math.log(10) / exponent
         yield Finding(
-            f"Gradients grow tenfold every {every:.3g} steps, by {change:.2g} over {steps:.0f}",
+            f"Gradients grow tenfold every {every:.3g} steps, by {change:.2g} over {steps:.0f}{first}",
             "Clip them (train.clip 1.0) or take a layer whose matrix stays orthogonal: scornn, exprnn.",
             agreed,
         )
@@ -167,7 +183,7 @@ def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
             gone = "that is the mean of all states, and those that are attended to lose less"
             longer = "keep more states (relevant), or attend to all (memrnn, memlstm)."
         yield Finding(
-            f"Gradients shrink tenfold every {every:.3g} steps; {gone}",
+            f"Gradients shrink tenfold every {every:.3g} steps; {gone}{first}",
             f"That is enough for sequences of {steps:.0f} steps." if every > steps else f"For longer memory: {longer}",
             agreed,
         )

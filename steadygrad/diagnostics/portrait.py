@@ -73,7 +73,7 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
     short = shortened(module, x)
     followed = short if attends(module) else x
     flow = None if attends(module) else jacobians(module, short)
-    diagnosis = conclude(module, [short], [measure(module, short, flow)])
+    diagnosis = conclude(module, [short], [measure(module, short, flow)], len(x))
     result: dict[str, Any] = {
         "steps": len(short),
         "of_steps": len(x),

@@ -58,10 +58,16 @@ class Observer(Watch):
         model.load_state_dict(trainer.best_weights)
         trainer.tell("portrait", 0.0)  # of a large network it takes a minute
         found = attempt(lambda: self.sequence_portrait(model, trainer) if recurrent else unseen_problem(model, trainer))
-        best = result["best"]
         if found:
-            row = finite({"step": best["step"] if best else 0, **found})
+            row = finite({"step": best_step(result), **found})
             trainer.directory.write(PORTRAIT, json.dumps(row) + "\n")
+
+    def lacks(self, trainer: Trainer, result: dict[str, Any]) -> bool:
+        """A portrait, or has one of weights that were the best before the run went on."""
+        if not is_recurrent(trainer.model) and not isinstance(trainer.model, RelationalModel):
+            return False
+        drawn = trainer.directory.rows(PORTRAIT)
+        return not drawn or drawn[0].get("step") != best_step(result)
 
     def sequence_portrait(self, model: nn.Module, trainer: Trainer) -> dict[str, Any]:
         x, target = self.shown(model, trainer)
@@ -69,6 +75,12 @@ class Observer(Watch):
 
     def shown(self, model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor]:
         return trainer.task.shown(model, 1, stream(trainer.settings.seed, "observe"))
+
+
+def best_step(result: dict[str, Any]) -> int:
+    """After which update the weights were the best; those at the start if there was no evaluation."""
+    best = result.get("best")
+    return best["step"] if best else 0
 
 
 def is_recurrent(model: nn.Module) -> bool:

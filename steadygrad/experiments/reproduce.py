@@ -1,17 +1,19 @@
 """Runs rows of papers and sets our numbers beside theirs."""
 
 import statistics
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from steadygrad.experiments.recipe import Recipe
-from steadygrad.experiments.transfer import Change, tests, transfer, words
-from steadygrad.training import RunDirectory, RunError, Watch, train
+from steadygrad.experiments.transfer import reason, tests, transfer, words
+from steadygrad.training import InUseError, RunDirectory, RunError, Watch, train
 
 Watches = Callable[[Recipe, int], Sequence[Watch]]
 """who follows the run of a row with a seed"""
+Notes = Mapping[str, str]
+"""what a run's files do not say: ``status`` and ``why`` of one without a result, why it is ``untested``"""
+FAILED, ELSEWHERE = "failed", "running elsewhere"
 
 
 def seeds_of(recipe: Recipe, count: int) -> list[int]:
@@ -34,7 +36,8 @@ def reproduce(
 ) -> list[dict[str, Any]]:
     """Run every row with every seed; what is done already is not done again, what is half done goes on.
 
-    Returns the rows of the table. A row that fails says why, and the others run all the same.
+    Returns the rows of the table. A row that fails says why, and the others run all the same. What another process
+    has in hand is left to it.
     """
     if seeds < 1:
         raise ValueError(f"reproduce expects at least one seed; got {seeds}")
@@ -42,34 +45,83 @@ def reproduce(
         if not recipe.missing:
             settings = recipe.settings(scale)
             settings.build_model(settings.build_task())
-    failures: dict[tuple[str, int], str] = {}
-    for number in range(seeds):  # a first result of every row before a second of any
-        for recipe in recipes:
-            if recipe.missing:
-                continue
-            seed = seeds_of(recipe, seeds)[number]
-            directory = run_directory(recipe, seed, Path(out))
-            try:
-                result = train(recipe.settings(scale, seed), directory, resume=True, watches=watches(recipe, seed))
-                if result["status"] != "interrupted" and (changes := recipe.transfers(scale)):
-                    transfer(RunDirectory(directory), changes, watches(recipe, seed))
-            except RunError as error:
-                failures[recipe.name, seed] = str(error)
-                continue
-            except Exception:  # the table says so; the other rows still have their turn
-                failures[recipe.name, seed] = traceback.format_exc().strip().splitlines()[-1]
-                continue
-            if result["status"] == "interrupted":
-                raise KeyboardInterrupt
-    return [summary(recipe, scale, seeds_of(recipe, seeds), Path(out), failures) for recipe in recipes]
+    notes: dict[tuple[str, int], Notes] = {}
+    turns = [  # a first result of every row before a second of any
+        (recipe, seeds_of(recipe, seeds)[number]) for number in range(seeds) for recipe in recipes if not recipe.missing
+    ]
+    for _ in range(2):  # again at the end: what another process had in hand may be done by then, or given up
+        for recipe, seed in turns:
+            notes[recipe.name, seed] = run_row(recipe, scale, seed, Path(out), watches)
+        turns = [turn for turn in turns if notes[turn[0].name, turn[1]].get("status") == ELSEWHERE]
+    return [summary(recipe, scale, seeds_of(recipe, seeds), Path(out), notes) for recipe in recipes]
+
+
+def run_row(recipe: Recipe, scale: str, seed: int, out: Path, watches: Watches) -> Notes:
+    """Train, and test on other settings; whatever goes wrong, the other rows have their turn."""
+    directory, trained = run_directory(recipe, seed, out), False
+    try:
+        result = train(recipe.settings(scale, seed), directory, resume=True, watches=watches(recipe, seed))
+        trained = True
+        if result["status"] != "interrupted" and (changes := recipe.transfers(scale)):
+            transfer(RunDirectory(directory), changes, watches(recipe, seed))
+    except InUseError:
+        return {"status": ELSEWHERE}
+    except Exception as error:
+        return {"untested": reason(error)} if trained else {"status": FAILED, "why": reason(error)}
+    if result["status"] == "interrupted":
+        raise KeyboardInterrupt
+    return {}
 
 
 def summary(
-    recipe: Recipe, scale: str, seeds: Sequence[int], out: Path, failures: dict[tuple[str, int], str] | None = None
+    recipe: Recipe, scale: str, seeds: Sequence[int], out: Path, notes: Mapping[tuple[str, int], Notes] | None = None
 ) -> dict[str, Any]:
     """A row of the table, from the run directories."""
-    changes = recipe.transfers(scale)
-    runs = [outcome(recipe, seed, out, (failures or {}).get((recipe.name, seed)), changes) for seed in seeds]
+    known = notes or {}
+    return table_row(
+        recipe, scale, [outcome(recipe, scale, seed, out, known.get((recipe.name, seed), {})) for seed in seeds]
+    )
+
+
+def whole_table(
+    rows: Sequence[dict[str, Any]], recipes: Sequence[Recipe], scale: str, out: Path
+) -> list[dict[str, Any]]:
+    """``rows`` of a table of ``recipes`` with what else lies in ``out``: other rows and seeds that ended at this scale.
+
+    What ran elsewhere is looked at once more.
+    """
+    asked = {row["row"]: row["runs"] for row in rows}
+    table = []
+    for recipe in recipes:
+        runs = [
+            outcome(recipe, scale, run["seed"], out, {"status": ELSEWHERE}) if run["status"] == ELSEWHERE else run
+            for run in asked.get(recipe.row, [])
+        ]
+        known = [run["seed"] for run in runs]
+        runs += [outcome(recipe, scale, seed, out) for seed in ended(recipe, scale, out) if seed not in known]
+        if runs or recipe.row in asked:
+            table.append(table_row(recipe, scale, runs))
+    return table
+
+
+def ended(recipe: Recipe, scale: str, out: Path) -> list[int]:
+    """Seeds whose runs came to an end with the settings of this scale."""
+    names = [path.parent.name for path in run_directory(recipe, 0, out).parent.glob("seed-*/result.json")]
+    seeds = sorted(int(name) for name in (name.removeprefix("seed-") for name in names) if name.isdecimal())
+    return [seed for seed in seeds if has_ended(recipe, scale, seed, out)]
+
+
+def has_ended(recipe: Recipe, scale: str, seed: int, out: Path) -> bool:
+    directory = RunDirectory(run_directory(recipe, seed, out))
+    try:
+        result = directory.result()
+        same = directory.settings().resolved() == recipe.settings(scale, seed).resolved()
+    except ValueError:  # not what a run leaves behind, or not of this library
+        return False
+    return same and result is not None and result["status"] in ("done", "diverged")
+
+
+def table_row(recipe: Recipe, scale: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     values = [run["value"] for run in runs if run["value"] is not None]
     return {
         "paper": recipe.paper,
@@ -80,6 +132,7 @@ def summary(
         "missing": recipe.missing,
         "scale": scale,
         "reduced": recipe.reduced(scale),
+        "same_task": not recipe.scales.get(scale, {}).get("task"),
         "metric": recipe.metric,
         "attained": recipe.attained,
         "counts": recipe.counts,
@@ -91,18 +144,19 @@ def summary(
         "trained_on": words(recipe.trained_on(scale)),
         "transfer": [
             {"name": words(change), "published": recipe.published.get(f"{recipe.metric}@{value}")}
-            for change in changes
+            for change in recipe.transfers(scale)
             for value in change.values()
         ],
-        "runs": [] if recipe.missing else runs,
+        "runs": [] if recipe.missing else list(runs),
         "seconds": sum(run["seconds"] or 0.0 for run in runs),
         "note": recipe.note,
         "figures": list(recipe.figures),
     }
 
 
-def outcome(recipe: Recipe, seed: int, out: Path, failure: str | None, changes: Sequence[Change]) -> dict[str, Any]:
-    directory = RunDirectory(run_directory(recipe, seed, out))
+def outcome(recipe: Recipe, scale: str, seed: int, out: Path, notes: Notes | None = None) -> dict[str, Any]:
+    directory, said = RunDirectory(run_directory(recipe, seed, out)), dict(notes or {})
+    untested = said.pop("untested", None)
     found = {
         "seed": seed,
         "status": "not run",
@@ -112,11 +166,9 @@ def outcome(recipe: Recipe, seed: int, out: Path, failure: str | None, changes: 
         "seconds": None,
         "transfer": [],
     }
-    result = directory.result() if failure is None else None
-    if failure is not None:
-        return found | {"status": "failed", "why": failure}
+    result = directory.result() if said.get("status") != FAILED else None
     if result is None:
-        return found
+        return found | said
     score, better = result["score"], max if result["higher_is_better"] else min
     scores = {
         split: [row[score] for row in directory.rows() if row["split"] == split and row.get(score) is not None]
@@ -133,12 +185,33 @@ def outcome(recipe: Recipe, seed: int, out: Path, failure: str | None, changes: 
         "parameters": result["parameters"],
         "guessing_loss": result["guessing_loss"],
         "seconds": result["wall_seconds"],
-        "transfer": [
-            {"name": words(test["task"]), "value": test.get(recipe.metric), "examples": test["examples"]}
-            for test in (tests(directory, result) if changes else [])
-            if test["task"] in changes
-        ],
+        "transfer": tested(recipe, scale, directory, result, untested),
     }
+
+
+def tested(
+    recipe: Recipe, scale: str, directory: RunDirectory, result: dict[str, Any], why: str | None
+) -> list[dict[str, Any]]:
+    """What the tests on other settings came to; one that failed has no value and says why."""
+    changes = recipe.transfers(scale)
+    try:
+        known = tests(directory, result) if changes else []
+    except RunError as error:
+        known, why = [], str(error)
+    if why is not None:
+        missing = {"examples": result["train"]["evaluate_examples"], "why": why}
+        known = known + [{"task": change, **missing} for change in changes]  # those that are known come first
+    found = [next((test for test in known if test["task"] == change), None) for change in changes]
+    return [
+        {
+            "name": words(test["task"]),
+            "value": test.get(recipe.metric),
+            "examples": test["examples"],
+            **({"why": test["why"]} if "why" in test else {}),
+        }
+        for test in found
+        if test
+    ]
 
 
 def number(recipe: Recipe, directory: RunDirectory, result: dict[str, Any]) -> float | None:

@@ -1,6 +1,7 @@
 """A run's weights on other settings of its task than those it was trained on."""
 
 import json
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,17 +19,23 @@ def words(change: Change) -> str:
     return ", ".join(f"{key} {value}" for key, value in change.items())
 
 
+def reason(error: Exception) -> str:
+    """In a line: what follows the first is a trace of C++."""
+    return str(error) if isinstance(error, RunError) else traceback.format_exception_only(error)[0].splitlines()[0]
+
+
 def transfer(directory: RunDirectory, changes: Sequence[Change], watches: Sequence[Watch] = ()) -> None:
     """Test the best weights on the task with each change, on as many sequences as in the run's evaluations.
 
-    What comes out is kept in ``transfer.json``; what stands there already is not tested again.
+    What comes out is kept in ``transfer.json``; what stands there already is not tested again. A test that fails, as
+    for want of memory, has its reason there instead, and is tried again the next time.
     """
     with directory.locked():
         result = directory.result()
         if result is None or result["best"] is None:  # it diverged before there were weights worth keeping
             return
         own, examples = directory.settings(), result["train"]["evaluate_examples"]
-        found = tests(directory, result)
+        found = [test for test in tests(directory, result) if "why" not in test]
         missing = [change for change in changes if change not in [test["task"] for test in found]]
         others = [replace(own, task=own.task | change) for change in missing]
         lengths = [other.build_task().steps for other in others]
@@ -36,9 +43,12 @@ def transfer(directory: RunDirectory, changes: Sequence[Change], watches: Sequen
             for number, (change, other, length) in enumerate(zip(missing, others, lengths, strict=True)):
                 before, total = examples * sum(lengths[:number]), examples * sum(lengths)
                 progress = partial(tell, watches, words(change), before, examples * length, total)
-                progress(0)
-                numbers = evaluate_run(directory, other, examples=examples, progress=progress)
-                found.append({"task": change, "examples": examples, **numbers})
+                found.append({"task": change, "examples": examples})
+                try:
+                    progress(0)
+                    found[-1] |= evaluate_run(directory, other, examples=examples, progress=progress)
+                except Exception as error:  # the other tests have their turn all the same
+                    found[-1]["why"] = reason(error)
                 content = {"weights": "best", "step": result["best"]["step"], "tests": found}
                 directory.write(TRANSFER, json.dumps(finite(content), indent=1) + "\n")
         finally:
@@ -52,7 +62,10 @@ def tell(watches: Sequence[Watch], what: str, before: int, steps: int, total: in
 
 
 def tests(directory: RunDirectory, result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What is known of the best weights, as ``task``, ``examples``, loss and metrics. Other weights' tests are void."""
+    """What is known of the best weights, as ``task``, ``examples``, loss and metrics, or ``why`` there are none.
+
+    Other weights' tests are void.
+    """
     path = directory.file(TRANSFER)
     if not path.exists():
         return []

@@ -7,7 +7,7 @@ from steadygrad.kernels.elman import Operator, elman_unroll, elman_unroll_refere
 from steadygrad.kernels.exponential import exponential_backward, exponential_forward
 from steadygrad.kernels.gru import gru_unroll, gru_unroll_reference
 from steadygrad.kernels.lstm import lstm_unroll, lstm_unroll_reference
-from steadygrad.kernels.plain import at_least_single, autocasts, needs_plain, wants_graph, with_graph
+from steadygrad.kernels.plain import at_least_single, autocasts, in_own_precision, needs_plain, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -31,6 +31,7 @@ __all__ = [
     "exponential_forward",
     "gru_unroll",
     "gru_unroll_reference",
+    "in_own_precision",
     "lstm_unroll",
     "lstm_unroll_reference",
     "matmul",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import C_ENUM, bias_gradient
-from steadygrad.kernels.plain import only_once
+from steadygrad.kernels.plain import in_own_precision, only_once
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -164,6 +164,7 @@ class Attentive(torch.autograd.Function):
         return states, cells, macro
 
     @staticmethod
+    @in_own_precision
     @only_once("attention in C has no second derivatives: set STEADYGRAD_KERNELS=reference, slower, which has")
     def backward(
         ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None, macro_gradient: Tensor | None

@@ -9,7 +9,7 @@ from torch import Tensor
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import C_ENUM, COMPLEX_MODRELU, activate, bias_gradient, deactivate
 from steadygrad.kernels.backend import choose_for
-from steadygrad.kernels.plain import at_least_single, wants_graph, with_graph
+from steadygrad.kernels.plain import at_least_single, in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -106,6 +106,7 @@ class Elman(torch.autograd.Function):
         return states
 
     @staticmethod
+    @in_own_precision
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, U, W, bias, initial, states = ctx.saved_tensors
         if wants_graph():
@@ -126,6 +127,12 @@ def forward_c(
     x: Tensor, U: Tensor, W: Tensor, bias: Tensor | None, initial: Tensor, activation: str, steps: Steps
 ) -> Tensor:
     N, I = U.shape
+    half = activation == COMPLEX_MODRELU
+    native.check_shapes(
+        "elman_unroll",
+        *(("x", x, (steps.rows, I)), ("W", W, (N, N)), ("the initial states", initial, (steps.batch, N))),
+        ("the bias", bias, (N // 2 if half else N,)),
+    )
     states = native.empty(x, steps.rows, N)
     parts = native.slices(steps, N * (N + I))
     native.call("elman_forward", steps, N, I, C_ENUM.index(activation), x, U, bias, W, initial, states, parts)

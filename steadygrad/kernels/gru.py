@@ -12,7 +12,7 @@ from torch import Tensor
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import ACTIVATIONS, activate, bias_gradient, deactivate
 from steadygrad.kernels.backend import choose_for
-from steadygrad.kernels.plain import wants_graph, with_graph
+from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -94,6 +94,7 @@ class GRU(torch.autograd.Function):
         return states
 
     @staticmethod
+    @in_own_precision
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, W, U, bias, modulus, initial, states, gates, products = ctx.saved_tensors
         if wants_graph():
@@ -127,6 +128,11 @@ def forward_c(
     reset: str,
 ) -> Walked:
     N, I = U.shape[1], W.shape[1]
+    native.check_shapes(
+        "gru_unroll",
+        *(("x", x, (steps.rows, I)), ("W", W, (3 * N, I)), ("U", U, (3 * N, N)), ("the bias", bias, (3 * N,))),
+        *(("the modulus", modulus, (N,)), ("the initial states", initial, (steps.batch, N))),
+    )
     states, gates = native.empty(x, steps.rows, N), native.empty(x, steps.rows, 3 * N)
     products = native.empty(x, steps.rows, N) if reset == "after" else None
     parts = native.slices(steps, 3 * N * (N + I))

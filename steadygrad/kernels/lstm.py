@@ -10,7 +10,7 @@ from torch import Tensor
 
 from steadygrad.kernels import native
 from steadygrad.kernels.backend import choose_for
-from steadygrad.kernels.plain import wants_graph, with_graph
+from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -97,6 +97,7 @@ class LSTM(torch.autograd.Function):
         return states, cells
 
     @staticmethod
+    @in_own_precision
     def backward(ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         x, W, U, bias, initial, initial_cells, states, cells, gates = ctx.saved_tensors
         if wants_graph():
@@ -132,6 +133,12 @@ def forward_c(
     x: Tensor, W: Tensor, U: Tensor, bias: Tensor | None, initial: Tensor, initial_cells: Tensor, steps: Steps
 ) -> tuple[Tensor, Tensor, Tensor]:
     N, I = U.shape[1], W.shape[1]
+    native.check_shapes(
+        "lstm_unroll",
+        *(("x", x, (steps.rows, I)), ("W", W, (4 * N, I)), ("U", U, (4 * N, N)), ("the bias", bias, (4 * N,))),
+        ("the initial states", initial, (steps.batch, N)),
+        ("the initial cells", initial_cells, (steps.batch, N)),
+    )
     states, cells, gates = (native.empty(x, steps.rows, width) for width in (N, N, 4 * N))
     parts = native.slices(steps, 4 * N * (N + I))
     native.call("lstm_forward", steps, N, I, x, W, bias, U, initial, initial_cells, states, cells, gates, parts)

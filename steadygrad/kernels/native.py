@@ -68,8 +68,18 @@ def empty(like: Tensor, *shape: int) -> Tensor:
 def call(name: str, steps: Steps, *arguments: int | float | Tensor | None) -> int:
     """Run the walk ``steadygrad_<name>`` on contiguous tensors; None is a null pointer. Returns what it returns."""
     dtype = next(a.dtype for a in arguments if isinstance(a, Tensor))
+    for a in arguments:
+        if isinstance(a, Tensor) and (a.device.type != "cpu" or (a.is_floating_point() and a.dtype != dtype)):
+            raise ValueError(f"{name} expects all tensors on the CPU and of type {dtype}; got {a.dtype} on {a.device}")
     values = [a.data_ptr() if isinstance(a, Tensor) else a or 0 for a in arguments]
     return run(name, dtype, len(steps.sizes), steps.batch, steps.offsets_tensor.data_ptr(), int(steps.reverse), *values)
+
+
+def check_shapes(who: str, *expected: tuple[str, Tensor | None, tuple[int, ...]]) -> None:
+    """C goes by the sizes that it is told: what has another would be read beyond its end."""
+    for name, tensor, shape in expected:
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(f"{who} expects {name} of shape {shape}; got {tuple(tensor.shape)}")
 
 
 def run(name: str, dtype: torch.dtype, *arguments: int | float) -> int:

@@ -10,14 +10,9 @@ from torch import Tensor
 
 def needs_plain(x: Tensor) -> bool:
     """Whether ``x`` is a stand-in that notes what is done to it, rather than numbers in memory."""
-    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-        return False
-    return (
-        torch._C._are_functorch_transforms_active()
-        or x.is_meta
-        or torch._C._is_tracing()
-        or torch.compiler.is_exporting()
-    )
+    if torch._C._are_functorch_transforms_active() or torch.compiler.is_exporting():
+        return True
+    return not torch.compiler.is_compiling() and (x.is_meta or torch._C._is_tracing())
 
 
 def autocasts(kind: str) -> bool:
@@ -50,6 +45,20 @@ def with_graph(
         values, upstream = zip(*known, strict=True)
         found = iter(torch.autograd.grad(values, wanted, upstream, create_graph=True, allow_unused=True))
         return tuple(next(found) if ask else None for ask in asked)
+
+
+def in_own_precision(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """For a backward pass written by hand: autocast where it is called does not reach into it."""
+
+    @wraps(backward)
+    def undisturbed(ctx: Any, *gradients: Tensor | None) -> Any:
+        kind = next((gradient.device.type for gradient in gradients if gradient is not None), "cpu")
+        if not autocasts(kind):
+            return backward(ctx, *gradients)
+        with torch.autocast(kind, enabled=False):
+            return backward(ctx, *gradients)
+
+    return undisturbed
 
 
 def only_once(message: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

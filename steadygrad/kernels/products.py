@@ -18,7 +18,8 @@ def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, out: Tensor | Non
     if (
         torch.compiler.is_compiling()
         or choose(A) != "c"
-        or not (plain(A) and plain(B) and (target is None or target.is_contiguous()))
+        or not (plain(A) and plain(B) and A.dtype == B.dtype and A.device == B.device)
+        or not (target is None or (target.is_contiguous() and target.dtype == A.dtype))
     ):
         if add is not None:
             return add.addmm_(A, B, alpha=alpha)

@@ -57,4 +57,4 @@ class ComplexElmanCell(Cell):
         return elman_walk(weights, self.b, COMPLEX_MODRELU, x, steps, state)
 
     def matrices(self) -> dict[str, Tensor]:
-        return {"recurrent": self.W()}
+        return {"recurrent": self.W.value()}

@@ -15,8 +15,6 @@ from steadygrad.matrices import Free, Matrix, Spec
 class GORUCell(GRUCell):
     """See `GORU`. W, U and b stand in the order r, g, c; the kernel has u = 1 − g = σ(−z_g), so g's turn their sign."""
 
-    sign: Tensor
-
     def __init__(
         self, input_size: int, hidden_size: int, *, recurrent: Spec, activation: str, reset_bias: float
     ) -> None:
@@ -34,13 +32,15 @@ class GORUCell(GRUCell):
         nn.init.constant_(self.b[:hidden_size], reset_bias)
         # the authors' code leaves it to TensorFlow; this is what we take its choice to be
         uniform(math.sqrt(3 / hidden_size))(self.b[hidden_size : 2 * hidden_size])
-        sign = torch.tensor([1.0, -1.0, 1.0]).repeat_interleave(hidden_size)
-        self.register_buffer("sign", sign, persistent=False)
 
     def weights(self, table: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
         W, U, b = super().weights(table)
-        rows = self.sign[:, None]
-        return W * rows, U * rows, None if b is None else b * self.sign
+        return turned(W), turned(U), None if b is None else turned(b)
+
+
+def turned(rows: Tensor) -> Tensor:
+    r, g, c = rows.chunk(3)
+    return torch.cat([r, -g, c])
 
 
 def small(size: int) -> Matrix:

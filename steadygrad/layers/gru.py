@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Unpack
+from typing import Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from steadygrad.kernels import Steps, gru_unroll
 from steadygrad.layers.cell import Cell, through
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.rnn import Initialiser, check_activation, uniform
-from steadygrad.matrices import Spec, build
+from steadygrad.matrices import Matrix, Spec, build
 
 GateSpecs = Spec | Mapping[str, Spec]
 
@@ -76,7 +76,7 @@ class GRUCell(Cell):
         return through(table, self.W), U, bias
 
     def matrices(self) -> dict[str, Tensor]:
-        return {gate: matrix() for gate, matrix in zip(self.GATES, self.U, strict=True)}
+        return {gate: cast(Matrix, matrix).value() for gate, matrix in zip(self.GATES, self.U, strict=True)}
 
 
 class GRU(RecurrentLayer):

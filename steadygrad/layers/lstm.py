@@ -1,7 +1,7 @@
 """Long short-term memory (Hochreiter & Schmidhuber, 1997), each gate with any matrix."""
 
 import math
-from typing import Unpack
+from typing import Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from steadygrad.layers.cell import Cell, through
 from steadygrad.layers.gru import GateSpecs, build_gates
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.rnn import uniform
+from steadygrad.matrices import Matrix
 
 
 class LSTMCell(Cell):
@@ -53,7 +54,7 @@ class LSTMCell(Cell):
         return None
 
     def matrices(self) -> dict[str, Tensor]:
-        return {gate: matrix() for gate, matrix in zip(self.GATES, self.U, strict=True)}
+        return {gate: cast(Matrix, matrix).value() for gate, matrix in zip(self.GATES, self.U, strict=True)}
 
 
 class LSTM(RecurrentLayer):

@@ -67,7 +67,7 @@ class ElmanCell(Cell):
         return Recurrence(U, W, self.b, self.activation) if isinstance(W, Tensor) else None
 
     def matrices(self) -> dict[str, Tensor]:
-        return {"recurrent": self.W()}
+        return {"recurrent": self.W.value()}
 
 
 class RNN(RecurrentLayer):

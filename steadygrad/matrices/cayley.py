@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import matmul, needs_plain, wants_graph, with_graph
+from steadygrad.kernels import in_own_precision, matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import cayley_inverse
 from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_count, nearest_orthogonal, skew, skew_free
@@ -23,6 +23,7 @@ class CayleyGradient(torch.autograd.Function):
         return W
 
     @staticmethod
+    @in_own_precision
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         free, F, W, D = ctx.saved_tensors
         if wants_graph():

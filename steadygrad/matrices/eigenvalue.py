@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import needs_plain, wants_graph, with_graph
+from steadygrad.kernels import in_own_precision, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import probes
 from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_between
@@ -26,6 +26,7 @@ class Normalised(torch.autograd.Function):
         return W
 
     @staticmethod
+    @in_own_precision
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         T, W, C = ctx.saved_tensors
         if wants_graph():
@@ -39,8 +40,11 @@ def normalised(T: Tensor, scale: float, rho: float, C: Tensor | None) -> Tensor:
     """The same by plain operations."""
     if C is None:
         return T / scale
-    eigenvalues = torch.linalg.eigvals(T.double())
-    return T / (eigenvalues.abs().amax() - rho + scale).to(T.dtype)
+    return T / (largest_modulus(T) - rho + scale).to(T.dtype)
+
+
+def largest_modulus(T: Tensor) -> Tensor:
+    return torch.linalg.eigvals(T.double()).abs().amax()
 
 
 class EigenvalueNormalized(nn.Module):
@@ -93,9 +97,12 @@ class EigenvalueNormalized(nn.Module):
 
     def _plain(self, T: Tensor) -> Tensor:
         """W by plain operations; whether ρ(T) > 1 has been met is not noted."""
-        rho = torch.linalg.eigvals(T.double()).abs().amax()
+        normal = self.normalised | (largest_modulus(T.detach()) > 1)
+        # a gradient goes through what is not chosen too: it must have one
+        harmless = torch.arange(1, self.size + 1, dtype=T.dtype, device=T.device).diag()
+        rho = largest_modulus(torch.where(normal, T, harmless))
         scale = (rho + self.epsilon) * (1 + 4 * torch.finfo(T.dtype).eps)
-        return torch.where(self.normalised | (rho > 1), T / scale.to(T.dtype), T)
+        return torch.where(normal, T / scale.to(T.dtype), T)
 
     def right_inverse(self, W: Tensor) -> Tensor:
         """W itself; with ρ(W) > 1 it comes back divided by its spectral radius."""

@@ -8,15 +8,23 @@ pass, written by hand, takes six.
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import exponential_backward, exponential_forward, matmul, needs_plain, wants_graph, with_graph
+from steadygrad.kernels import (
+    at_least_single,
+    exponential_backward,
+    exponential_forward,
+    in_own_precision,
+    matmul,
+    needs_plain,
+    wants_graph,
+    with_graph,
+)
 from steadygrad.matrices import init as initialisers
-from steadygrad.matrices.matrix import Matrix, nearest_orthogonal, skew, skew_free
+from steadygrad.matrices.matrix import Matrix, index_of, nearest_orthogonal, skew, skew_free
 
 
 class Scheme(NamedTuple):
@@ -79,11 +87,10 @@ SCHEMES = {torch.float32: four_product_scheme(3.25), torch.float64: four_product
 WORTH_A_LOOK = 192  # size from which a closer look at the norm costs less than the squaring that it may save
 
 
-@lru_cache
+@index_of
 def table(dtype: torch.dtype, device: torch.device) -> Tensor:
     """The coefficients of a scheme as a tensor (4, 4)."""
-    with torch.inference_mode(False):  # it outlives the call that happens to come first
-        return torch.tensor(SCHEMES[dtype].coefficients, dtype=dtype, device=device)
+    return torch.tensor(SCHEMES[dtype].coefficients, dtype=dtype, device=device)
 
 
 def norm_bound(A: Tensor, A2: Tensor, enough: float) -> float:
@@ -129,6 +136,7 @@ class SkewExp(torch.autograd.Function):
         return X.to(free.dtype)
 
     @staticmethod
+    @in_own_precision
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         free, A, S, E, B4, *squares = ctx.saved_tensors
         if wants_graph():
@@ -151,7 +159,44 @@ def skew_exponential(free: Tensor, size: int) -> Tensor:
     return skew_exp(free, size) if needs_plain(free) else SkewExp.apply(free, size)
 
 
-class Exponential(nn.Module):
+class MovingBase(nn.Module):
+    """A map around a rotation ``base`` that moves with training, kept orthogonal in whatever precision it is.
+
+    It moves in `forward`, when the free tensor has changed since the last one. So optimizers that try values and take
+    them back (a line search of LBFGS) do not get on with it, nor do averages of weights.
+    """
+
+    base: Tensor
+
+    def polish(self, base: Tensor) -> Tensor:
+        return polished(base)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        self._mend()
+        return self
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state, prefix, *rest)
+        saved = state.get(f"{prefix}base")
+        if saved is not None and saved.dtype != self.base.dtype:
+            self._mend()
+
+    @torch.no_grad()
+    def _mend(self) -> None:
+        """After a change of type: what was orthogonal in fewer digits is not yet in more."""
+        if "base" not in self._buffers:
+            return
+        base = at_least_single(self.base)
+        for _ in range(3):  # an error is squared each time, and that of 8 bits is 1e-2
+            base = self.polish(base)
+        if base.dtype == self.base.dtype:
+            self.base.copy_(base)  # where it lies: other processes may share it
+        else:
+            self.base = base
+
+
+class Exponential(MovingBase):
     """W = B exp(A),  with A skew-symmetric and B a fixed rotation, so W is a rotation (det W = +1).
 
     Without ``rebase_every`` B is the identity and stays: the static map of expRNN. With ``rebase_every=K`` every K
@@ -159,7 +204,6 @@ class Exponential(nn.Module):
     manifold at B instead of a distorted one far from 0.
     """
 
-    base: Tensor
     seen: Tensor
     updates: Tensor
 
@@ -200,20 +244,15 @@ class Exponential(nn.Module):
     def rebase(self, free: Tensor) -> None:
         """B ← B exp(A), A ← 0: the same W seen from itself."""
         # polished, or rounding would add up over thousands of rebases
-        self.base = polished(self.base @ SkewExp.apply(free, self.size))
+        base = self.base.to(free.dtype)
+        self.base = polished(base @ SkewExp.apply(free, self.size)).to(self.base.dtype)
         free.zero_()
         self.updates.zero_()
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Exponential":
-        super()._apply(fn, recurse)
-        if self.rebase_every:
-            self.base = polished(self.base)  # what was orthogonal in single precision is not yet in double
-        return self
 
     def right_inverse(self, W: Tensor) -> Tensor:
         W = nearest_orthogonal(W, determinant=1)
         if self.rebase_every:
-            W = self.base.mT @ W
+            W = self.base.to(W.dtype).mT @ W
         return skew_free(rotation_log(W))
 
     def extra_repr(self) -> str:

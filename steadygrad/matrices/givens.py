@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from steadygrad.kernels import Operator
 from steadygrad.matrices.complex import phases
-from steadygrad.matrices.matrix import Matrix, check_size, is_count
+from steadygrad.matrices.matrix import Matrix, check_size, index_of, is_count
 
 Layout = list[list[tuple[int, int]]]
 """layers of pairs (i, j), no index twice in a layer"""
@@ -25,6 +25,28 @@ def fourier_layout(size: int) -> Layout:
     return [[(i, i + s) for i in range(size - s) if (i // s) % 2 == 0] for s in strides]
 
 
+def layout(size: int, layers: int | None) -> Layout:
+    """Of neighbours in so many layers, or as in a Fourier transform."""
+    return fourier_layout(size) if layers is None else tunable_layout(size, layers)
+
+
+@index_of
+def pairs_of(size: int, layers: int | None, device: torch.device) -> Tensor:
+    """i and j of all pairs, (2, rotations)."""
+    pairs = [pair for layer in layout(size, layers) for pair in layer]
+    return torch.tensor(pairs, dtype=torch.long, device=device).view(-1, 2).T.contiguous()
+
+
+@index_of
+def partners_of(size: int, layers: int | None, device: torch.device) -> Tensor:
+    """By layer, whom each unit is rotated with: itself if it has none."""
+    partners = [list(range(size)) for _ in layout(size, layers)]
+    for partner, layer in zip(partners, layout(size, layers), strict=True):
+        for i, j in layer:
+            partner[i], partner[j] = j, i
+    return torch.tensor(partners, dtype=torch.long, device=device).view(-1, size)
+
+
 class Givens(nn.Module):
     """W = F_L … F_1 D,  F rotates pairs: (a, b) → (e^{iφ} (a cos θ − b sin θ), a sin θ + b cos θ),  D = diag(e^{iω}).
 
@@ -32,10 +54,6 @@ class Givens(nn.Module):
     them and reaches every unitary matrix; ``"fft"`` has log₂ n, with pairs 1, 2, 4, … apart. Any size will do: a unit
     without a partner in a layer passes it unchanged.
     """
-
-    first: Tensor
-    second: Tensor
-    partner: Tensor
 
     complex = True
     kinds = ("angle", "angle", "angle")
@@ -48,23 +66,14 @@ class Givens(nn.Module):
         if capacity is not None and (style != "tunable" or not is_count(capacity, least=1)):
             raise ValueError(f"Givens expects capacity to be at least 1, for the tunable style only; got {capacity!r}")
         self.style = style
-        layers = size if style == "full" else capacity or 2
-        layout = fourier_layout(size) if style == "fft" else tunable_layout(size, layers)
-        self.capacity = len(layout)
-        counts = [len(layer) for layer in layout]
+        self.layers = None if style == "fft" else size if style == "full" else capacity or 2
+        counts = [len(layer) for layer in layout(size, self.layers)]
+        self.capacity = len(counts)
         self.bounds = [sum(counts[:k]) for k in range(len(counts) + 1)]
-        pairs = torch.tensor([pair for layer in layout for pair in layer], dtype=torch.long).view(-1, 2)
-        self.register_buffer("first", pairs[:, 0].clone(), persistent=False)
-        self.register_buffer("second", pairs[:, 1].clone(), persistent=False)
-        partner = torch.arange(size).repeat(len(layout), 1)
-        for k, (begin, end) in enumerate(pairwise(self.bounds)):
-            i, j = pairs[begin:end].T
-            partner[k, i], partner[k, j] = j, i
-        self.register_buffer("partner", partner, persistent=False)
 
     @property
     def rotations(self) -> int:
-        return len(self.first)
+        return self.bounds[-1]
 
     @property
     def operator_from(self) -> int:
@@ -74,13 +83,15 @@ class Givens(nn.Module):
     def operator(self, theta: Tensor, phi: Tensor, omega: Tensor) -> Operator:
         """Each layer is h ← h∘own + h[partner]∘other, own and other of size n."""
         cos, sin, turn = theta.cos(), theta.sin(), phases(phi)
+        first, second = pairs_of(self.size, self.layers, theta.device)
+        partners = partners_of(self.size, self.layers, theta.device)
         layers = []
         for k, (begin, end) in enumerate(pairwise(self.bounds)):
-            here, i, j = slice(begin, end), self.first[begin:end], self.second[begin:end]
+            here, i, j = slice(begin, end), first[begin:end], second[begin:end]
             own = torch.ones(self.size, dtype=turn.dtype, device=turn.device)
             own = own.index_put((i,), turn[here] * cos[here]).index_put((j,), cos[here].to(turn.dtype))
             other = torch.zeros_like(own).index_put((i,), -turn[here] * sin[here])
-            layers.append((own, other.index_put((j,), sin[here].to(turn.dtype)), self.partner[k]))
+            layers.append((own, other.index_put((j,), sin[here].to(turn.dtype)), partners[k]))
         D = phases(omega)
 
         def multiply(h: Tensor) -> Tensor:

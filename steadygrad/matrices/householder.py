@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from steadygrad.kernels import Operator, matmul, needs_plain, wants_graph, with_graph
+from steadygrad.kernels import Operator, in_own_precision, matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.matrix import Matrix, check_size, check_square, index_of, is_count, nearest_orthogonal
 
 
@@ -28,6 +28,7 @@ class Reflections(torch.autograd.Function):
         return W
 
     @staticmethod
+    @in_own_precision
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         free, V, S, Y, length = ctx.saved_tensors
         k, n = V.shape

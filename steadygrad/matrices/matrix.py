@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from steadygrad.kernels import Operator, at_least_single, autocasts, needs_plain
 
@@ -68,34 +69,45 @@ class Matrix(nn.Module):
         return operator(*map(at_least_single, free))
 
     def forward(self) -> Tensor:
-        free = self._free()
-        if torch.compiler.is_compiling() or needs_plain(free[0]):
-            return self._dropped(self._evaluate(free))
-        lasting = not self.training and (not torch.is_grad_enabled() or all(map(is_frozen, free)))
-        if self.trusting and self._remembered is not None and lasting:
-            W, versions, _ = self._remembered
-            if self._versions(W) == versions:
-                return W
-        self._check_finite(free)
-        if not lasting:
-            self._remembered = None
-            return self._dropped(self._evaluate(free))
-        if self._remembered is None or not self._still_holds(*self._remembered):
-            # a tensor born in inference mode could never take part in training again
-            with torch.inference_mode(False), torch.no_grad():
-                W = self._evaluate(free)
-                self._remembered = W, self._versions(W), [t.detach().clone() for t in self._causes()]
-        return self._remembered[0]
-
-    def _dropped(self, W: Tensor) -> Tensor:
-        """W with the share of its entries that training drops at 0."""
+        """W, in training without the share of its entries that is dropped."""
+        W = self.value()
         if not (self.training and self.dropout):
             return W
         return W * dropout(torch.ones_like(W.real), self.dropout) if W.is_complex() else dropout(W, self.dropout)
 
+    def value(self) -> Tensor:
+        """W, whole."""
+        free = self._free()
+        if torch.compiler.is_compiling() or needs_plain(free[0]):
+            return self._evaluate(free)
+        lasting = not self.training and (not torch.is_grad_enabled() or self._is_frozen(free))
+        remembered = self._remembered  # read once: another thread may forget it meanwhile
+        if self.trusting and remembered is not None and lasting and self._versions(remembered[0]) == remembered[1]:
+            return remembered[0]
+        self._check_finite(free)
+        if not lasting:
+            self._remembered = None
+            return self._evaluate(free)
+        if remembered is not None and self._still_holds(*remembered):
+            return remembered[0]
+        # a tensor born in inference mode could never take part in training again
+        with torch.inference_mode(False), torch.no_grad():
+            W = self._evaluate(free)
+            self._remembered = W, self._versions(W), [t.detach().clone() for t in self._causes()]
+        return W
+
     def _free(self) -> tuple[Tensor, ...]:
-        """The free tensors, without the detour by name that a ParameterList takes for each."""
-        return tuple(f for f in self.free._parameters.values() if f is not None)
+        """The free tensors, without the detour by name that a ParameterList takes for each.
+
+        By name where something else stands in a parameter's place, as pruning and parametrisations have it.
+        """
+        own = self.free._parameters
+        if len(own) == len(self.free) and all(map(own.__contains__, map(str, range(len(own))))):
+            return tuple(f for f in own.values() if f is not None)
+        return tuple(self.free)
+
+    def _is_frozen(self, free: tuple[Tensor, ...]) -> bool:
+        return all(map(is_frozen, free)) and all(map(is_frozen, self.map.parameters()))
 
     def _evaluate(self, free: tuple[Tensor, ...]) -> Tensor:
         """map(*free), in single precision at least: autocast and half precision would break the constraint."""
@@ -107,7 +119,7 @@ class Matrix(nn.Module):
             return W if W.is_complex() else W.to(dtype)  # there is no half of a complex number
 
     def _causes(self) -> list[Tensor]:
-        return [*self._free(), *self.map.buffers()]
+        return [*self._free(), *self.map.parameters(), *self.map.buffers()]
 
     def _versions(self, W: Tensor) -> list[int]:
         # a tensor born in inference mode counts no versions
@@ -175,7 +187,8 @@ def index_of(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(make)
     def index(*key: Any) -> Tensor:
-        if torch.compiler.is_compiling():
+        passing = torch._C._are_functorch_transforms_active() or _get_current_dispatch_mode() is not None
+        if torch.compiler.is_compiling() or passing:  # what is made then belongs to them
             return make(*key)
         with torch.inference_mode(False):  # it outlives the call that happens to come first
             return cached(*key)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import matmul, needs_plain, wants_graph, with_graph
+from steadygrad.kernels import in_own_precision, matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.exponential import Exponential
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.matrix import Matrix, check_size, index_of, is_between, lower_triangle
@@ -31,6 +31,7 @@ class SchurProduct(torch.autograd.Function):
         return matmul(Q, P.mT)
 
     @staticmethod
+    @in_own_precision
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         P, core, Q, theta, gamma, T = ctx.saved_tensors
         if wants_graph():

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import matmul, needs_plain, wants_graph, with_graph
+from steadygrad.kernels import in_own_precision, matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.exponential import Exponential
 from steadygrad.matrices.householder import Householder, start
 from steadygrad.matrices.init import free_tensor
@@ -23,6 +23,7 @@ class SVDProduct(torch.autograd.Function):
         return matmul(U * sigma, V.mT)
 
     @staticmethod
+    @in_own_precision
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         U, sigma, V = ctx.saved_tensors
         if wants_graph():

@@ -4,16 +4,15 @@ The complex scaled Cayley transform (Maduranga, Helfrich & Ye, 2019), and steps 
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import at_least_single, needs_plain
+from steadygrad.kernels import needs_plain
 from steadygrad.matrices import init as initialisers
 from steadygrad.matrices.cayley import CayleyGradient, cayley
 from steadygrad.matrices.complex import complexify, haar_unitary, phases, realify, skew_hermitian, skew_hermitian_free
-from steadygrad.matrices.exponential import polished
+from steadygrad.matrices.exponential import MovingBase, polished
 from steadygrad.matrices.inverse import cayley_inverse
 from steadygrad.matrices.matrix import Matrix, check_size, check_square, skew, skew_free
 
@@ -74,14 +73,13 @@ def complex_cayley(size: int, *, init: str = "cayley") -> Matrix:
     return Matrix(map, skew_hermitian_free(A.to(A.dtype.to_complex())), torch.empty(size).uniform_(0, 2 * math.pi))
 
 
-class StiefelSteps(nn.Module):
+class StiefelSteps(MovingBase):
     """W = (I + A/2)⁻¹ (I − A/2) B,  A skew-Hermitian; after every update B ← W and A ← 0.
 
     So an optimizer's step on A is one along the Stiefel manifold: at A = 0 the gradient of A is the Riemannian one at
     W = B. B is polished each time, or rounding would add up over thousands of products.
     """
 
-    base: Tensor
     seen: Tensor
 
     complex = True
@@ -102,16 +100,12 @@ class StiefelSteps(nn.Module):
     @torch.no_grad()
     def step(self, free: Tensor) -> None:
         """B ← W, A ← 0: the same W seen from itself."""
-        self.base = polished(structured(cayley_unitary(free / 2, self.size) @ self.base))
+        self.base = self.polish(cayley_unitary(free / 2, self.size) @ self.base.to(free.dtype)).to(self.base.dtype)
         free.zero_()
         self.seen = free.detach().clone()
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "StiefelSteps":
-        super()._apply(fn, recurse)
-        self.base = polished(
-            structured(at_least_single(self.base))
-        )  # what was unitary in single precision is not yet in double
-        return self
+    def polish(self, base: Tensor) -> Tensor:
+        return polished(structured(base))
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Results as pictures."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from steadygrad.report.files import whole
-from steadygrad.report.runs import Run, group_of, labels, spelled
+from steadygrad.report.runs import Run, group_of, labels, told_apart
 
 # Okabe & Ito's colours, which everybody can tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
@@ -72,25 +72,6 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
 def tasks_of(runs: Sequence[Run]) -> list[str]:
     """Names that tell tasks apart, but not what they hold out for tests."""
     return told_apart([run.result["task"] for run in runs], but=("held_out", "shapes_seed"))
-
-
-def told_apart(tables: Sequence[dict[str, Any]], but: Collection[str] = ()) -> list[str]:
-    """Names of layers or tasks, each with the settings in which those of its name differ."""
-    values: dict[tuple[str, str], set[str]] = {}
-    for table in tables:
-        for key, value in table.items():
-            values.setdefault((table["name"], key), set()).add(spelled(value))
-    return [
-        ", ".join(
-            [table["name"]]
-            + [
-                f"{key} {spelled(value)}"
-                for key, value in table.items()
-                if key not in but and len(values[table["name"], key]) > 1
-            ]
-        )
-        for table in tables
-    ]
 
 
 def plain(text: str) -> str:

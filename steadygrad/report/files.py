@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 def whole(target: Path) -> Iterator[Path]:
     """Where to write: it takes the target's name once all is there, and leaves nothing behind otherwise."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.stem}.part{target.suffix}")  # a figure's format is what its name ends in
+    name = f".{target.stem}.{os.getpid()}.part{target.suffix}"  # a figure's format is what its name ends in
+    partial = target.with_name(name)
     try:
         yield partial
         partial.replace(target)

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
 
 from steadygrad.report import compare
-from steadygrad.report.figures import COLOURS, STYLE, curves, plain, save, tasks_of, told_apart
-from steadygrad.report.runs import Run, group_of, labels, level_name, part_name
+from steadygrad.report.figures import COLOURS, STYLE, curves, plain, save, tasks_of
+from steadygrad.report.runs import Run, group_of, labels, level_name, part_name, told_apart
 
 FLOOR = 1e-8
 """share of the largest norm below which a map no longer tells influence from none"""

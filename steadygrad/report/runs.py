@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -200,18 +200,44 @@ def parsed(text: str) -> Iterator[dict[str, Any]]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Short names that tell the runs apart: row or layer, then as far as needed the task, the size, the seed."""
-    parts = [
+    """Short names that tell the runs apart: row or layer, then as far as needed the layer, the task, the size, other
+    settings that differ, the seed."""
+    named = [row_or_layer(run) for run in runs]
+    for words in (
+        [run.layer for run in runs],
         [run.task for run in runs],
         [str(run.result["layer"].get("hidden_size", "")) for run in runs],
-        [f"seed {run.seed}" for run in runs],
-    ]
-    named = [row_or_layer(run) for run in runs]
-    for words in parts:
-        longer = [f"{name} {word}" for name, word in zip(named, words, strict=True)]
-        if len(set(longer)) > len(set(named)):
-            named = longer
+    ):
+        named = longer_if_needed(named, words)
+    for table in ("layer", "task", "train"):
+        tables = [run.result.get(table, {}) | {"name": name} for run, name in zip(runs, named, strict=True)]
+        named = told_apart(tables, but=[key for one in tables for key in one if key.endswith("seed")])
+    named = longer_if_needed(named, [f"seed {run.seed}" for run in runs])
     return named if len(set(named)) == len(runs) else [path.as_posix() for path in distinct_paths(runs)]
+
+
+def longer_if_needed(names: list[str], words: Sequence[str]) -> list[str]:
+    longer = [f"{name} {word}" for name, word in zip(names, words, strict=True)]
+    return longer if len(set(longer)) > len(set(names)) else names
+
+
+def told_apart(tables: Sequence[dict[str, Any]], but: Collection[str] = ()) -> list[str]:
+    """Names of tables, each with the settings in which those of its name differ."""
+    values: dict[tuple[str, str], set[str]] = {}
+    for table in tables:
+        for key, value in table.items():
+            values.setdefault((table["name"], key), set()).add(spelled(value))
+    return [
+        ", ".join(
+            [table["name"]]
+            + [
+                f"{key} {spelled(value)}"
+                for key, value in table.items()
+                if key not in but and len(values[table["name"], key]) > 1
+            ]
+        )
+        for table in tables
+    ]
 
 
 def distinct_paths(runs: Sequence[Run]) -> list[Path]:

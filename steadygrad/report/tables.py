@@ -9,6 +9,8 @@ from steadygrad.report.runs import Run, labels
 Rows = list[list[str]]
 TRAINED = "trained: "
 """before the setting that weights were trained on, where others stand beside it"""
+FEW = 6
+"""names of rows that a line lists"""
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 1) -> str:
@@ -167,27 +169,60 @@ def paper_notes(table: Sequence[dict[str, Any]]) -> list[str]:
     }
     counted = values.get(str(table[0].get("counts")), values["best"])
     lines = [f"Ours: {counted}; of several seeds the median and the range."]
-    tests = [done for row in table for run in row["runs"] for done in run.get("transfer", [])]
+    tests = [done for row in table for run in row["runs"] for done in run.get("transfer", []) if not done.get("why")]
     counts = ", ".join(map(str, sorted({done["examples"] for done in tests})))
     if tests:
         lines.append(f"Tests on other settings: weights of the lowest validation loss, {counts} sequences a number.")
-    reduced = {(row["scale"], row["reduced"]) for row in table if row["reduced"] and row["runs"]}
-    lines += [f"Scale {scale}: {words}." for scale, words in sorted(reduced)]
+    lines += reductions(table)
     lines += [f"- {row['row']}: {row['note']}" for row in table if row["note"]]
-    lines += [
-        f"- {row['row']}, seed {run['seed']}: {run['status']}: {run['why']}"
-        for row in table
-        for run in row["runs"]
-        if run.get("why")
-    ]
+    return lines + [f"- {trouble}" for trouble in troubles(table)]
+
+
+def reductions(table: Sequence[dict[str, Any]]) -> list[str]:
+    """What a scale changed, and in which of the rows that were run, unless in all."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in table:
+        if row["runs"] and not row["missing"]:
+            groups.setdefault((row["scale"], row["reduced"]), []).append(row["row"])
+    run = [name for names in groups.values() for name in names]
+    lines = []
+    for (scale, changes), names in sorted(groups.items()):
+        others = [name for name in run if name not in names]
+        where = f", {listed(names, others)}" if others else ""
+        lines += [f"Scale {scale}{where}: {changes}."] if changes else []
+    return lines
+
+
+def listed(names: Sequence[str], others: Sequence[str]) -> str:
+    """Names, or where they are many and the others fewer, all but these."""
+    but = "all but " if len(names) > FEW and len(others) < len(names) else ""
+    shown = others if but else names
+    rest = f" and {len(shown) - FEW} more" if len(shown) > FEW + 1 else ""  # the name of one is as short
+    return but + ", ".join(shown[:FEW] if rest else shown) + rest
+
+
+def troubles(table: Sequence[dict[str, Any]]) -> list[str]:
+    """Why runs, or their tests on other settings, have no number."""
+    lines = []
+    for row in table:
+        for run in row["runs"]:
+            who = f"{row['row']}, seed {run['seed']}"
+            lines += [f"{who}: {run['status']}: {run['why']}"] if run.get("why") else []
+            failed = [test for test in run.get("transfer", []) if test.get("why")]
+            for why in dict.fromkeys(str(test["why"]) for test in failed):
+                names = [test["name"] for test in failed if str(test["why"]) == why]
+                lines.append(f"{who}, {', '.join(names)}: not tested: {why}")
     return lines
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """pass: our median is at least as good as the printed number; miss: it is not."""
+    """pass: our median is at least as good as the printed number, both as the table shows them; miss: it is not.
+
+    None where the scale has another task.
+    """
     values = [run["value"] for run in row["runs"] if run["value"] is not None]
-    if row["published"] is None or not values or row["scale"] == "smoke":
+    if row["published"] is None or not values or row["scale"] == "smoke" or not row.get("same_task", True):
         return "–"
-    middle = statistics.median(values)
-    better = middle <= row["published"] if row["attained"] == "min" else middle >= row["published"]
+    ours, theirs = float(number(statistics.median(values))), float(number(row["published"]))
+    better = ours <= theirs if row["attained"] == "min" else ours >= theirs
     return "pass" if better else "miss"

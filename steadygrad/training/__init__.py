@@ -1,7 +1,7 @@
 """The loop, optimizers, and run directories."""
 
 from steadygrad.training.data import Batches, stream
-from steadygrad.training.directory import RunDirectory, RunError, finite
+from steadygrad.training.directory import InUseError, RunDirectory, RunError, finite
 from steadygrad.training.evaluate import check_sizes, evaluate, evaluate_run, load_model, parameter_count
 from steadygrad.training.loop import Trainer, Watch, train
 from steadygrad.training.optimizers import TensorFlowRMSprop, make_optimizer
@@ -10,6 +10,7 @@ from steadygrad.training.settings import Settings, Train
 
 __all__ = [
     "Batches",
+    "InUseError",
     "RunDirectory",
     "RunError",
     "Settings",

@@ -20,10 +20,15 @@ from steadygrad.training.settings import Settings
 
 SETTINGS, METRICS, RESULT, LOCK = "settings.toml", "metrics.jsonl", "result.json", ".lock"
 BEST, LAST, CHECKPOINT = "model.safetensors", "last.safetensors", "checkpoint.safetensors"
+LENGTHS = ("train.steps", "train.epochs", "train.frames")
 
 
 class RunError(ValueError):
     """A run directory that cannot be used as asked."""
+
+
+class InUseError(RunError):
+    """Another process has the directory."""
 
 
 class Checkpoint(NamedTuple):
@@ -57,7 +62,7 @@ class RunDirectory:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise RunError(f"{self} is in use: another process trains in it") from None
+                raise InUseError(f"{self} is in use: another process trains in it") from None
             yield
 
     def begin(self, settings: Settings, resume: bool) -> None:
@@ -194,13 +199,15 @@ def finite(value: Any) -> Any:
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """In words; more updates, epochs or frames than before are no difference."""
+    """In words; more updates, epochs or frames than before are none, unless the learning rate goes by the length."""
     flat_found, flat_wanted = flat(found), flat(wanted)
-    for length in ("train.steps", "train.epochs", "train.frames"):
+    cosine = flat_found.get("train.schedule") == "cosine"
+    why = dict.fromkeys(LENGTHS, " (a cosine is made for its length)") if cosine else {}
+    for length in () if cosine else LENGTHS:
         if length in flat_found and flat_found[length] <= flat_wanted.get(length, 0):
             flat_found[length] = flat_wanted[length]
     return [
-        f"{key} {flat_found.get(key, 'not given')!r}, asked {flat_wanted.get(key, 'not given')!r}"
+        f"{key} {flat_found.get(key, 'not given')!r}, asked {flat_wanted.get(key, 'not given')!r}{why.get(key, '')}"
         for key in sorted(flat_found.keys() | flat_wanted.keys())
         if flat_found.get(key) != flat_wanted.get(key)
     ]

@@ -47,6 +47,10 @@ class Watch:
 
     def end(self, trainer: "Trainer", result: dict[str, Any]) -> None: ...
 
+    def lacks(self, trainer: "Trainer", result: dict[str, Any]) -> bool:
+        """Of a run that is over: whether it was killed before `end` had come to its end, which then comes again."""
+        return False
+
     def tested(self, what: str, done: int, total: int) -> None:
         """Comes when a trained run is tested: at first, with nothing done, and then batch by batch, in time steps."""
 
@@ -81,7 +85,10 @@ def train(
     with directory.locked():
         directory.begin(settings, resume)
         result = directory.result()
-        return result if result and is_over(result, settings) else trainer.run()
+        if result is None or not is_over(result, settings):
+            return trainer.run()
+        trainer.catch_up(result)
+        return result
 
 
 def is_over(result: dict[str, Any], settings: Settings) -> bool:
@@ -192,6 +199,26 @@ class Trainer:
         for watch in self.watches:
             watch.end(self, result)
         return result
+
+    def catch_up(self, result: dict[str, Any]) -> None:
+        """What is still to be done when a run is over, as far as its weights have been kept."""
+        late = [watch for watch in self.watches if watch.lacks(self, result)]
+        if not late:
+            return
+        try:
+            self.best_weights = self.directory.load_weights(BEST)
+            for weights in (self.best_weights, self.directory.load_weights(LAST)):
+                self.model.load_state_dict(weights)
+        except (RunError, RuntimeError):  # gone, or of an older version: the result stands all the same
+            return
+        self.step = result["steps"]
+        try:
+            for watch in late:
+                watch.begin(self)
+                watch.end(self, result)
+        finally:
+            for watch in late:
+                watch.close()
 
     def stop_if_asked(self) -> None:
         if self.asked.is_set():

@@ -161,7 +161,9 @@ class Settings:
         return named_network(self.layer, named("task", self.task, TASKS))
 
     def given_options(self) -> dict[str, Any]:
-        return {key: value for key, value in self.layer.items() if key != "name"}
+        known = self.known_options()
+        given = {key: value for key, value in self.layer.items() if key != "name"}
+        return {key: meant(value, known[key].annotation) if key in known else value for key, value in given.items()}
 
     def known_options(self) -> dict[str, Any]:
         """What ``layer`` may say besides the name, as `inspect.Parameter`s."""
@@ -181,7 +183,7 @@ class Settings:
         known = self.known_options()
         defaults = {key: p.default for key, p in known.items() if p.default is not inspect.Parameter.empty}
         return {
-            "layer": {"name": self.layer["name"], **defaults, **self.layer},
+            "layer": {"name": self.layer["name"], **defaults, **self.given_options()},
             "task": {"name": self.task["name"], **asdict(self.build_task())},
             "train": asdict(self.train),
         }
@@ -290,7 +292,8 @@ def build(cls: type[Record], given: Mapping[str, Any], who: str) -> Record:
 
 def check_type(who: str, key: str, value: Any, expected: Any) -> Any:
     """``value`` if it is of the type; a whole number also passes for a float."""
-    options = get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
+    value = meant(value, expected)
+    options = alternatives(expected)
     plain = [option for option in options if option in (int, float, str, bool, dict, type(None))]
     if len(plain) < len(options) or type(value) in plain:  # what is no plain type checks itself
         return value
@@ -299,6 +302,17 @@ def check_type(who: str, key: str, value: Any, expected: Any) -> Any:
     kinds = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", dict: "a table"}
     wanted = " or ".join(kinds[option] for option in plain if option in kinds)
     raise ValueError(f"{who} expects {key} to be {wanted}; got {value!r}")
+
+
+def alternatives(expected: Any) -> tuple[Any, ...]:
+    """int | None → int, None"""
+    return get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
+
+
+def meant(value: Any, expected: Any) -> Any:
+    """``none`` of a command line is the word, where a word is expected and None is not."""
+    options = alternatives(expected)
+    return "none" if value is None and str in options and type(None) not in options else value
 
 
 def at_least(record: Any, who: str, bound: int, *names: str) -> None:

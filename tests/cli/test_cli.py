@@ -20,7 +20,7 @@ from steadygrad.layers import LAYERS
 from steadygrad.models import MODELS
 from steadygrad.report import tables
 from steadygrad.tasks import TASKS
-from steadygrad.training import ShowProgress, Train
+from steadygrad.training import RunDirectory, ShowProgress, Train
 from steadygrad.training.settings import keyword_options, networks
 
 TINY = [
@@ -340,6 +340,16 @@ def test_a_relational_network_is_trained_and_tested(run, tmp_path):
     assert "corelnet" in (tmp_path / "report.html").read_text("utf-8")
 
 
+def test_none_is_a_choice_where_it_is_a_word(run, tmp_path):
+    short = ["--train.steps", "2", "--train.evaluate_examples", "4", "--task.glyphs", "own", "--threads", "1"]
+    code, _, err = run("train", "corelnet", "rmts", "--layer.normalisation", "none", *short, "--out", "mine")
+    assert (code, err.count("\n")) == (0, 1)
+    assert 'normalisation = "none"' in (tmp_path / "mine" / "settings.toml").read_text("utf-8")
+    assert run("evaluate", "mine", "--examples", "4")[0] == 0
+    code, _, err = run("train", "corelnet", "rmts", "--layer.encoder", "none", *short)
+    assert (code, err) == (2, "steadygrad: CoRelNet expects encoder to be one of learned, random; got 'none'\n")
+
+
 def test_a_run_that_exists_is_not_overwritten(run, trained):
     content = {path: path.read_bytes() for path in (trained / "lstm").iterdir()}
     code, _, err = run("train", "lstm", "copy", *TINY, "--out", trained / "lstm")
@@ -558,6 +568,58 @@ def test_a_row_that_fails_says_why_and_the_others_run(run, tmp_path):
     assert f"rnn, seed 0: failed: there/demo/copy/rnn/{reason}" in out
     found = json.loads((tmp_path / "there" / "demo" / "copy" / "table.json").read_text("utf-8"))
     assert [(row["row"], row["runs"][0]["status"]) for row in found] == [("lstm", "done"), ("rnn", "failed")]
+
+
+def test_a_run_of_another_command_is_no_failure(run, tmp_path):
+    command = ("reproduce", "demo/copy/lstm", "--scale", "smoke", "--out", "there", "--threads", "1")
+    directory = RunDirectory(tmp_path / "there" / "demo" / "copy" / "lstm" / "seed-0")
+    directory.path.mkdir(parents=True)
+    with directory.locked():
+        code, out, err = run(*command)
+    assert (code, err) == (0, "")
+    assert "0, 1 running elsewhere" in out
+    assert out.splitlines()[-1] == "table.md, table.json in there/demo/copy"
+    assert run(*command)[0] == 0
+    with directory.locked():  # done, but its command is not
+        code, out, err = run(*command)
+    assert (code, err) == (0, "")
+    assert "elsewhere" not in out + (directory.path.parents[1] / "table.md").read_text("utf-8")
+
+
+def test_row_by_row_the_table_is_filled(run, tmp_path):
+    for row, seeds in (("rnn", 2), ("lstm", 1), ("rnn", 1)):
+        options = ("--scale", "smoke", "--seeds", seeds, "--out", "there", "--threads", "1")
+        code, out, _ = run("reproduce", f"demo/copy/{row}", *options)
+        assert code == 0
+    folder = tmp_path / "there" / "demo" / "copy"
+    found = json.loads((folder / "table.json").read_text("utf-8"))
+    assert [(row["row"], [one["seed"] for one in row["runs"]]) for row in found] == [("lstm", [0]), ("rnn", [0, 1])]
+    assert [line.split()[0] for line in out.splitlines()[2:4]] == ["lstm", "rnn"]
+    assert "| lstm | " in (folder / "table.md").read_text("utf-8")
+    section = (folder / "report.html").read_text("utf-8").split("Paper against ours")[-1].split("</table>")[0]
+    assert ">lstm<" in section
+    assert ">rnn<" in section
+
+
+def test_a_test_that_fails_leaves_its_run_a_number(run, tmp_path, monkeypatch):
+    def evaluate(*options, **others):
+        raise MemoryError("too long")
+
+    monkeypatch.setattr("steadygrad.experiments.transfer.evaluate_run", evaluate)
+    command = ("reproduce", "relrnn-2020/transfer-copy/lstm", "--scale", "smoke", "--out", "there", "--threads", "1")
+    code, out, err = run(*command)
+    assert (code, err) == (1, "steadygrad: some rows failed, see above\n")
+    why = "lstm, seed 0, delay 12: not tested: MemoryError: too long"
+    assert why in out.splitlines()
+    folder = tmp_path / "there" / "relrnn-2020" / "transfer-copy"
+    assert f"- {why}" in (folder / "table.md").read_text("utf-8")
+    (found,) = json.loads((folder / "table.json").read_text("utf-8"))
+    assert (found["runs"][0]["status"], found["ours"]) == ("done", found["runs"][0]["value"])
+    assert found["ours"] is not None
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run(*command)
+    assert (code, "not tested" in out) == (0, False)
 
 
 def test_a_wrong_recipe_shows_before_anything_runs(run, tmp_path, monkeypatch):

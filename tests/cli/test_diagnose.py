@@ -1,6 +1,7 @@
 """`steadygrad diagnose` of a layer, a run, and somebody's own file."""
 
 import json
+import sys
 
 import pytest
 
@@ -76,6 +77,42 @@ def test_bad_input_is_one_line(run, words, message):
     code, out, err = run("diagnose", *words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
+
+
+CAREFUL = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from helper_beside import SIZE
+
+@dataclass
+class Config:
+    hidden: int = SIZE
+
+def make():
+    import other_beside
+    return torch.nn.GRU(3, Config().hidden + other_beside.MORE)
+"""
+
+
+@pytest.mark.parametrize("name", ["careful", "torch", "json"])  # a name that others have is no matter
+def test_a_file_may_have_dataclasses_and_import_what_stands_beside_it(run, tmp_path, monkeypatch, name):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / f"{name}.py").write_text(CAREFUL)
+    for module, text in (("helper_beside", "SIZE = 4"), ("other_beside", "MORE = 1")):
+        (folder / f"{module}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.chdir(tmp_path)
+    path, torch_before = list(sys.path), sys.modules["torch"]
+    code, out, err = run("diagnose", f"mine/{name}.py:make", "--steps", 10)
+    assert (code, err) == (0, "")
+    assert out.startswith("GRU\n- ")
+    assert sys.path == path
+    assert sys.modules["torch"] is torch_before
 
 
 # as a page

@@ -58,6 +58,38 @@ def test_one_that_explodes(x):
     assert "grow tenfold every 11.5 steps" in words(diagnose(linear(math.exp(0.2) * orthogonal()), x))
 
 
+@pytest.mark.parametrize(
+    ("scale", "verdict"),
+    [
+        (0.996, "For longer memory"),  # tenfold in 575 steps: enough for the 400 that are measured, not for 3000
+        (0.9995, "That is enough for sequences of 3000 steps"),
+        (0.9998, "Little is lost: over 3000 steps gradients change by a factor of 0.55"),
+        (1.0, "Nothing is lost"),
+        (1.001, "Gradients grow tenfold every 2.3e+03 steps, by 20 over 3000"),
+    ],
+)
+def test_a_verdict_is_on_all_steps_though_some_are_measured(scale, verdict):
+    found = diagnose(linear(scale * orthogonal(4)), torch.zeros(3000, 2, 2).double())
+    assert verdict in words(found)
+    assert "as measured on the first 400 of 3000 steps" in words(found)
+    assert [found.numbers[key] for key in ("steps", "of_steps")] == [400, 3000]
+
+
+def test_sequences_that_agree_are_more_than_one(x):
+    module = linear(0.9 * orthogonal())
+    assert [finding.sure for finding in diagnose(module, x).findings] == ["likely"]
+    for one in (x[:, :1], x[:, 0]):
+        assert [finding.sure for finding in diagnose(module, one).findings] == ["from one sequence"]
+    assert [finding["sure"] for finding in portrait(module, x[:, 0])["findings"]] == ["from one sequence"]
+    assert "measured" not in words(diagnose(module, x))  # all of it was
+
+
+def test_sequences_that_do_not_agree(x):
+    loud = nn.RNN(2, 6).double()
+    x = torch.stack([torch.zeros(60, 2), 10 * torch.ones(60, 2)], dim=1).double()  # the second saturates it
+    assert diagnose(loud, x).findings[0].sure == "unsure"
+
+
 def test_two_lines_for_somebodys_lstm(x):
     torch.manual_seed(0)
     found = steadygrad.diagnose(nn.LSTM(2, 8).double(), x)

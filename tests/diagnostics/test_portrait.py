@@ -437,7 +437,8 @@ def test_only_so_many_steps_are_looked_at():
     x = sequence(STEPS + 7, 2)
     found = portrait(RNN(2, 2), x, torch.sum)
     assert (found["steps"], found["of_steps"]) == (STEPS, STEPS + 7) == (400, 407)
-    assert found["numbers"]["steps"] == 400
+    assert (found["numbers"]["steps"], found["numbers"]["of_steps"]) == (400, 407)
+    assert "as measured on the first 400 of 407 steps" in found["findings"][0]["what"]
     for key in ("output_gradients", "loss_gradients"):
         assert len(found[key]) == 407  # of the whole sequence: what counts is at its end
     assert found["every"] * len(found["input_maps"]["state"]) == 400

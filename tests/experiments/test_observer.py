@@ -6,6 +6,7 @@ import signal
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from steadygrad.diagnostics import portrait
 from steadygrad.diagnostics.portrait import relation_portrait
@@ -14,6 +15,7 @@ from steadygrad.experiments.observer import LOOKS, OBSERVATIONS, PORTRAIT
 from steadygrad.layers import LAYERS
 from steadygrad.tasks import TASKS, EnvironmentTask, ObjectTask, TextTask
 from steadygrad.training import RunDirectory, Settings, Watch, finite, load_model, loop, stream, train
+from steadygrad.training.directory import SETTINGS
 from tests.stopping import StopAt, StoppedError
 
 TINY = {"steps": 30, "batch": 4, "evaluate_every": 10, "evaluate_examples": 10, "log_every": 5}
@@ -218,6 +220,69 @@ def test_who_comes_late_sees_the_rest(tmp_path):
     train(tiny(steps=40), tmp_path, resume=True, watches=[Observer()])
     assert steps(tmp_path) == [20, 30, 40]
 
+
+class Killed(Observer):
+    """Dies in the minute in which the portrait is made."""
+
+    def sequence_portrait(self, model, trainer):
+        raise StoppedError
+
+
+def left(folder):
+    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name not in (".lock", SETTINGS)}
+
+
+@pytest.mark.parametrize("layer", CUT)
+def test_a_run_killed_before_its_portrait_has_it_later(tmp_path, alone, layer):
+    with pytest.raises(StoppedError):
+        train(CUT[layer], tmp_path, watches=[Killed()])
+    before = left(tmp_path)
+    assert "result.json" in before
+    assert PORTRAIT not in before
+    again = train(CUT[layer], tmp_path, resume=True, watches=[Observer()])
+    assert again == RunDirectory(tmp_path).result()
+    assert files(tmp_path) == files(alone / layer)
+    assert outcome(tmp_path) == outcome(alone / layer)
+    assert left(tmp_path) == left(tmp_path) | {name: before[name] for name in before if name != OBSERVATIONS}
+
+
+def test_a_portrait_of_weights_that_were_the_best_once_is_made_anew(tmp_path, alone):
+    train(CUT["nnrnn"], tmp_path, watches=[Interrupt(12), Observer()])
+    with pytest.raises(StoppedError):
+        train(CUT["nnrnn"], tmp_path, resume=True, watches=[Killed()])
+    assert files(tmp_path)[1] != files(alone / "nnrnn")[1]
+    train(CUT["nnrnn"], tmp_path, resume=True, watches=[Observer()])
+    assert files(tmp_path) == files(alone / "nnrnn")
+
+
+def test_a_run_that_diverged_has_its_portrait_later_too(tmp_path):
+    settings = tiny("irnn", optimizer="sgd", max_loss=100.0, evaluate_every=1, lr=1e8)
+    with pytest.raises(StoppedError):
+        train(settings, tmp_path / "killed", watches=[Killed()])
+    train(settings, tmp_path / "killed", resume=True, watches=[Observer()])
+    train(settings, tmp_path / "alone", watches=[Observer()])
+    assert files(tmp_path / "killed") == files(tmp_path / "alone")
+
+
+def test_a_run_that_has_its_portrait_is_not_looked_at_again(tmp_path, monkeypatch):
+    result = train(tiny(), tmp_path, watches=[Observer()])
+    before = left(tmp_path)
+    monkeypatch.setattr(Observer, "begin", refuse)
+    monkeypatch.setattr(Observer, "end", refuse)
+    assert train(tiny(), tmp_path, resume=True, watches=[Observer()]) == finite(result)
+    assert left(tmp_path) == before
+
+
+@pytest.mark.parametrize("weights", [None, b"damaged", save({"old": torch.zeros(2)})], ids=["gone", "damaged", "old"])
+def test_without_its_weights_a_run_that_is_over_has_no_portrait(tmp_path, weights):
+    result = train(tiny(), tmp_path)
+    for path in tmp_path.glob("*.safetensors"):
+        path.unlink() if weights is None else path.write_bytes(weights)
+    assert train(tiny(), tmp_path, resume=True, watches=[Observer()]) == finite(result)
+    assert not (tmp_path / PORTRAIT).exists()
+
+
+# the portrait
 
 # the portrait
 

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 
 from steadygrad.experiments import reproduce, seeds_of, summary
 from steadygrad.experiments.recipe import read
-from steadygrad.experiments.reproduce import run_directory
-from steadygrad.training import RunDirectory, Watch, evaluate_run
+from steadygrad.experiments.reproduce import run_directory, whole_table
+from steadygrad.experiments.transfer import transfer
+from steadygrad.training import RunDirectory, RunError, Watch, evaluate_run
 
 PAPER = """
 [table]
@@ -142,6 +144,85 @@ def test_what_is_half_done_goes_on(tmp_path):
     assert [row["ours"] for row in smoke(ALL, stopped)] == [row["ours"] for row in smoke(ALL, whole)]
     for recipe in (RNN, GRU):
         assert logged(recipe, 0, stopped) == logged(recipe, 0, whole)
+
+
+# beside others
+
+
+def held(recipe, out, seed=0):
+    """Locked, as by another process that trains there."""
+    directory = RunDirectory(run_directory(recipe, seed, out))
+    directory.path.mkdir(parents=True, exist_ok=True)
+    return directory.locked()
+
+
+def test_what_another_process_trains_has_not_failed(tmp_path):
+    with held(RNN, tmp_path):
+        rnn, _, gru = smoke(ALL, tmp_path)
+    (run,) = rnn["runs"]
+    assert (run["status"], run["value"], run.get("why")) == ("running elsewhere", None, None)
+    assert gru["runs"][0]["status"] == "done"
+
+
+def test_what_another_process_has_done_counts(tmp_path):
+    """It may still hold its lock, as while it tests."""
+    before = smoke(ALL, tmp_path)
+    with held(RNN, tmp_path):
+        assert smoke(ALL, tmp_path) == before
+
+
+def test_what_another_process_gave_up_is_run_at_the_end(tmp_path):
+    lock = held(RNN, tmp_path)
+    lock.__enter__()
+    beginnings = Beginnings()
+
+    def watches(recipe, seed):
+        if recipe is GRU:
+            lock.__exit__(None, None, None)
+        return beginnings(recipe, seed)
+
+    rnn, *_ = smoke(ALL, tmp_path, watches=watches)
+    assert rnn["runs"][0]["status"] == "done"
+    assert beginnings.begun == [("gru", 0), ("rnn", 0)]
+
+
+def shown(table):
+    return {row["row"]: [(run["seed"], run["status"]) for run in row["runs"]] for row in table}
+
+
+def test_the_whole_table_has_what_was_run_before(tmp_path):
+    """Also where fewer seeds, or other rows, are asked for now."""
+    everything = smoke([RNN, GRU], tmp_path, seeds=3)
+    for asked in ([GRU], [RNN], [RNN, GRU]):
+        assert whole_table(smoke(asked, tmp_path), ALL, "smoke", tmp_path) == everything
+    assert shown(whole_table(smoke([RIVAL], tmp_path), ALL, "smoke", tmp_path))["rival"] == []
+
+
+def test_the_whole_table_has_nothing_that_is_not_of_it(tmp_path):
+    """Runs of other settings, half runs, files of others."""
+    smoke([RNN], tmp_path, seeds=5)
+    place = run_directory(RNN, 0, tmp_path).parent
+    with pytest.raises(KeyboardInterrupt):
+        smoke([RNN], tmp_path, seeds=6, watches=lambda recipe, seed: [Stop(4)])
+    (place / "seed-1" / "settings.toml").unlink()
+    (place / "seed-2" / "result.json").write_text("{")
+    settings = place / "seed-3" / "settings.toml"
+    settings.write_text(settings.read_text("utf-8").replace("delay = 2", "delay = 3"), "utf-8")
+    (place / "seed-4").rename(place / "seed-mine")
+    rows = smoke([GRU], tmp_path)
+    assert shown(whole_table(rows, ALL, "smoke", tmp_path)) == {"rnn": [(0, "done")], "gru": [(0, "done")]}
+    assert shown(whole_table(rows, changed("steps = 6", "steps = 7"), "smoke", tmp_path)) == {"gru": [(0, "done")]}
+
+
+def test_the_whole_table_keeps_failures_and_looks_again_at_what_ran_elsewhere(tmp_path):
+    (run_directory(GRU, 0, tmp_path) / "thesis").mkdir(parents=True)
+    with held(RNN, tmp_path):
+        rows = smoke(ALL, tmp_path)
+        assert whole_table(rows, ALL, "smoke", tmp_path) == rows
+    smoke([RNN], tmp_path)
+    found = whole_table(rows, ALL, "smoke", tmp_path)
+    assert shown(found) == {"rnn": [(0, "done")], "rival": [], "gru": [(0, "failed")]}
+    assert "it has files but no settings.toml" in found[-1]["runs"][0]["why"]
 
 
 # testing on other settings
@@ -276,8 +357,55 @@ def test_tests_that_were_altered_are_named(content, tmp_path):
     smoke([with_tests([4])], tmp_path)
     (run_directory(RNN, 0, tmp_path) / "transfer.json").write_text(content)
     (row,) = smoke([with_tests([4])], tmp_path)
-    assert row["runs"][0]["status"] == "failed"
-    assert "transfer.json is not what transfer writes" in row["runs"][0]["why"]
+    (run,) = row["runs"]
+    assert (run["status"], row["ours"]) == ("done", run["score"]["valid"])
+    assert "transfer.json is not what transfer writes" in run["transfer"][0]["why"]
+
+
+def without_memory(monkeypatch, delay):
+    """Tests on this delay fail."""
+
+    def evaluate(directory, settings, **options):
+        if settings.task["delay"] == delay:
+            raise RuntimeError("no memory\nframe #0: c10")
+        return evaluate_run(directory, settings, **options)
+
+    monkeypatch.setattr(sys.modules[transfer.__module__], "evaluate_run", evaluate)
+
+
+def test_a_test_that_fails_says_why_and_is_tried_again(tmp_path, monkeypatch):
+    """The run keeps its number, and the other tests theirs."""
+    recipe = with_tests([4, 9, 6])
+    with monkeypatch.context() as patched:
+        without_memory(patched, 9)
+        (row,) = smoke([recipe], tmp_path)
+    (run,) = row["runs"]
+    assert (run["status"], row["ours"]) == ("done", run["score"]["valid"])
+    assert [test["name"] for test in run["transfer"]] == ["delay 4", "delay 9", "delay 6"]
+    assert run["transfer"][1] == {"name": "delay 9", "value": None, "examples": 4, "why": "RuntimeError: no memory"}
+    assert not any("why" in run["transfer"][place] or run["transfer"][place]["value"] is None for place in (0, 2))
+    assert summary(recipe, "smoke", [0], tmp_path) == row  # who reads the files knows it too
+    tests = Hears()
+    (again,) = smoke([recipe], tmp_path, watches=tests)
+    assert {what for what, *_ in tests.seen} == {"delay 9"}
+    assert not any("why" in test for test in again["runs"][0]["transfer"])
+    assert again["runs"][0]["transfer"][::2] == run["transfer"][::2]
+    assert again["runs"][0]["transfer"][1]["value"] is not None
+
+
+def test_tests_that_cannot_be_written_leave_the_run_its_number(tmp_path, monkeypatch):
+    smoke([RNN], tmp_path)
+    write = RunDirectory.write
+
+    def full(self, name, content):
+        if name == "transfer.json":
+            raise RunError("no space left")
+        write(self, name, content)
+
+    monkeypatch.setattr(RunDirectory, "write", full)
+    (row,) = smoke([with_tests([4, 9])], tmp_path)
+    assert (row["runs"][0]["status"], row["ours"]) == ("done", row["runs"][0]["score"]["valid"])
+    assert [test["why"] for test in row["runs"][0]["transfer"]] == ["no space left"] * 2
 
 
 def test_a_loss_that_is_no_number_is_null(tmp_path):

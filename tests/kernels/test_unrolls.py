@@ -13,6 +13,7 @@ from torch import Tensor
 
 from steadygrad.kernels import ACTIVATIONS, Steps, elman_unroll, gru_unroll, lstm_unroll, native
 from steadygrad.kernels.backend import VARIABLE
+from steadygrad.layers import GRU, LSTM, RNN
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 5e-5}
 
@@ -333,3 +334,20 @@ def test_empty_batch():
     case = problem("elman", "tanh", Steps.padded(3, 0), 4, 2, torch.float32)
     for backend in ("reference", "python", "auto"):
         assert case.solve(backend)[0].shape == (0, 4)
+
+
+@needs_c
+def test_c_is_given_nothing_of_another_type_size_or_place():
+    layer, x = RNN(3, 8), torch.randn(5, 2, 3)
+    layer.cells[0].W.double()
+    with pytest.raises(
+        ValueError, match=r"elman_forward expects all tensors on the CPU and of type torch.float32; got"
+    ):
+        layer(x)
+    layer.cells[0].W.to("meta")
+    with pytest.raises(ValueError, match=r"got torch.float64 on meta"):
+        layer(x)
+    for layer in (RNN(3, 8), GRU(3, 8), LSTM(3, 8)):
+        layer.cells[0].b = torch.nn.Parameter(torch.zeros(3))
+        with pytest.raises(ValueError, match=r"_unroll expects the bias of shape \(\d+,\); got \(3,\)"):
+            layer(x)

@@ -170,3 +170,16 @@ def test_wrong_shape_is_explained():
 def test_flag_is_no_parameter():
     matrix = Matrix(EigenvalueNormalized(3), torch.eye(3))
     assert [name for name, _ in matrix.named_parameters()] == ["free.0"]
+
+
+@pytest.mark.parametrize("T", [torch.zeros(4, 4), torch.ones(4, 4).triu(1), 0.1 * torch.eye(4), 2 * torch.eye(4)])
+def test_plain_operations_have_the_same_gradient(T):
+    """Also where the eigenvalues, which are not needed then, have none."""
+    map = EigenvalueNormalized(4).double()
+    K = torch.randn(4, 4, dtype=torch.float64)
+    found = torch.func.grad(lambda T: (map(T) * K).sum())(T.double())
+    if T[0, 0] == 2:  # a multiple eigenvalue: ρ counts as a constant
+        assert found.shape == (4, 4)
+        return
+    leaf = T.double().requires_grad_()
+    torch.testing.assert_close(found, *torch.autograd.grad((map(leaf) * K).sum(), leaf))

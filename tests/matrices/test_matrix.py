@@ -1,10 +1,17 @@
 """The object that owns free tensors, and the packing of skew-symmetric matrices."""
 
+import contextlib
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import weight_norm
 
+from steadygrad.layers import OrthogonalRNN
 from steadygrad.matrices import Free, Matrix, ScaledCayley, build, nearest_orthogonal, skew, skew_free
 
 
@@ -174,3 +181,66 @@ def test_dropout_leaves_a_share_of_the_entries(name):
     torch.testing.assert_close(dropped[left], W[left] / 0.75)
     assert (W != 0).sum() * 0.6 < left.sum() < (W != 0).sum() * 0.9
     torch.testing.assert_close(matrix.eval()().detach(), W)
+
+
+def test_another_thread_may_forget_it(monkeypatch):
+    matrix = build("cayley", 6).eval()
+    with torch.no_grad():
+        W = matrix()
+
+        def forgetful(*remembered):
+            matrix._remembered = None
+            return True
+
+        monkeypatch.setattr(matrix, "_still_holds", forgetful)
+        torch.testing.assert_close(matrix(), W)
+
+
+def test_pruned_and_parametrised_tensors_are_used():
+    matrix = build("free", 8)
+    prune.l1_unstructured(matrix.free, "0", amount=0.75)
+    assert (matrix() == 0).sum() == 48
+    matrix = build("free", 8)
+    with torch.no_grad():
+        W = matrix().clone()
+        weight_norm(matrix.free, "0")
+        torch.testing.assert_close(matrix(), W)
+        matrix.free.parametrizations["0"].original0.mul_(2)
+        torch.testing.assert_close(matrix(), 2 * W)
+
+
+def test_a_map_with_a_parameter_of_its_own():
+    class Scaled(nn.Module):
+        size = 3
+
+        def __init__(self):
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(()))
+
+        def forward(self, free):
+            return self.gain * free
+
+    matrix = Matrix(Scaled(), torch.eye(3)).eval()
+    with torch.no_grad():
+        assert matrix()[0, 0] == 1
+        matrix.map.gain.fill_(0.5)
+        assert matrix()[0, 0] == 0.5
+    matrix.free[0].requires_grad_(False)
+    matrix().sum().backward()
+    assert matrix.map.gain.grad == 3
+
+
+def test_what_is_dropped_in_training_is_no_part_of_the_matrix():
+    layer = OrthogonalRNN(3, 32, pull=1.0)
+    layer.drop_weights(0.5)
+    assert layer.penalty().item() < 1e-6
+    assert (layer.matrices()["recurrent_l0"].detach() != 0).all()
+
+
+@pytest.mark.parametrize("name", ["exponential", "cayley", "schur", "householder"])
+def test_nothing_of_a_transform_or_mode_stays_behind(name):
+    size = 11  # which no other test has made an index for
+    torch.func.functionalize(lambda: build(name, size)())()
+    with contextlib.suppress(Exception), FakeTensorMode():  # in which no module can be built
+        build(name, size)()
+    assert build(name, size)().isfinite().all()

@@ -487,6 +487,36 @@ def test_what_one_seed_has_to_show_is_shown(tmp_path):
     assert whole(page_of(tmp_path)).chart("Distance from orthogonal")["series"][0]["x"] == [0, 10]
 
 
+def test_other_settings_are_another_experiment_whatever_the_seed(tmp_path):
+    """Colours, names and portraits of their own; the seeds of each still share theirs."""
+    for seed, (delay, lr) in enumerate([(5, 0.1), (9, 0.1), (9, 0.2), (9, 0.2)]):
+        task = {"name": "copy", "delay": delay, "shapes_seed": seed}
+        write_run(tmp_path / str(seed), task=task, seed=seed, train={"steps": 20, "lr": lr}, portrait=sketch(seed))
+    names = ["gru, delay 5", "gru, delay 9, lr 0.1", "gru, delay 9, lr 0.2"]
+    parsed = whole(page_of(tmp_path))
+    curves = [(one["name"], one["colour"]) for one in parsed.chart("Validation loss")["series"]]
+    seeds = [f"{names[group]} seed {seed}" for seed, group in enumerate((0, 1, 2, 2))]
+    assert curves == list(zip(seeds, (0, 1, 2, 2), strict=True))
+    inside = parsed.chart("Gradient of the last output")["series"]
+    assert [(one["name"], one["colour"], one["y"][0]) for one in inside] == [(n, i, i) for i, n in enumerate(names)]
+
+
+def test_what_an_older_version_did_not_write_is_no_difference(tmp_path):
+    write_run(tmp_path / "old", train={"steps": 20})
+    write_run(tmp_path / "new", seed=1, train={"steps": 20, "frames": None})
+    assert sorted(runs.labels(runs.find([tmp_path]))) == ["gru seed 0", "gru seed 1"]
+
+
+def test_rows_of_one_name_in_two_tables_are_told_apart(tmp_path):
+    for table, delay in (("short", 5), ("long", 9)):
+        for seed in (0, 1):
+            write_run(tmp_path / table / "ours" / f"seed-{seed}", task={"name": "copy", "delay": delay}, seed=seed)
+    names = {f"ours, delay {delay} seed {seed}" for delay in (5, 9) for seed in (0, 1)}
+    assert set(runs.labels(runs.find([tmp_path]))) == names
+    write_run(tmp_path / "other" / "ours" / "seed-0", "lstm")
+    assert "ours lstm seed 0" in runs.labels(runs.find([tmp_path]))
+
+
 def test_only_a_number_makes_a_seed():
     assert runs.group_of("gru copy seed 12") == "gru copy"
     assert runs.group_of("gru") == "gru"

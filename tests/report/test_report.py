@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import steadygrad
-from steadygrad.report import figures, runs, tables
+from steadygrad.experiments import select, summary
+from steadygrad.report import figures, files, runs, tables
 
 
 def write_run(folder, layer="gru", task="copy", seed=0, hidden=8, score="accuracy", values=(2.0, 1.0), **result):
@@ -200,6 +201,60 @@ def test_a_table_says_what_our_numbers_are(row, words):
     assert note == f"Ours: {words}; of several seeds the median and the range."
 
 
+def test_what_a_scale_changed_is_said_of_the_rows_it_holds_for():
+    rows = [paper_row("enrnn", reduced="examples 20")]
+    rows += [paper_row(name, reduced="examples 20, steps 40") for name in ("lstm", "scornn")]
+    rows += [paper_row("gru", values=(), reduced="batch 3"), paper_row("rnn")]  # not run; as in the paper
+    assert tables.paper_notes(rows)[1:] == [
+        "Scale desk, enrnn: examples 20.",
+        "Scale desk, lstm, scornn: examples 20, steps 40.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("many", "few", "where"),
+    [
+        (40, 0, ""),
+        (6, 1, ", many-0, many-1, many-2, many-3, many-4, many-5"),
+        (7, 1, ", all but few-0"),
+        (40, 7, ", all but few-0, few-1, few-2, few-3, few-4, few-5, few-6"),
+        (40, 8, ", all but few-0, few-1, few-2, few-3, few-4, few-5 and 2 more"),
+        (8, 9, ", many-0, many-1, many-2, many-3, many-4, many-5 and 2 more"),
+    ],
+)
+def test_many_rows_are_not_all_named(many, few, where):
+    rows = [paper_row(f"many-{i}", reduced="steps 40") for i in range(many)]
+    rows += [paper_row(f"few-{i}") for i in range(few)]
+    assert tables.paper_notes(rows)[1:] == [f"Scale desk{where}: steps 40."]
+
+
+@pytest.mark.parametrize(
+    ("published", "value", "attained", "expected"),
+    [
+        (0.0204, 0.020396, "max", "pass"),
+        (0.0204, 0.020444, "min", "pass"),
+        (1.0, 0.9995, "max", "pass"),
+        (1.0, 0.9994, "max", "miss"),
+        (0.5, 0.495, "max", "miss"),  # shown with all its digits
+        (0.5, 0.5051, "min", "miss"),
+        (5.43e-4, 5.434e-4, "min", "pass"),
+        (123.0, 123.4, "min", "pass"),
+        (0.0, 1e-9, "min", "miss"),
+    ],
+)
+def test_a_verdict_compares_what_is_shown(published, value, attained, expected):
+    row = paper_row(values=(value,), published=published, attained=attained)
+    assert tables.verdict(row) == expected
+
+
+def test_numbers_of_another_task_have_no_verdict():
+    assert tables.verdict(paper_row(same_task=True)) == "miss"
+    assert tables.verdict(paper_row(same_task=False)) == "–"
+    (timit, *_), (adding, *_) = (select(f"enrnn-2020/{table}") for table in ("timit", "adding"))
+    rows = [summary(recipe, scale, [0], Path("nowhere")) for recipe in (timit, adding) for scale in ("desk", "paper")]
+    assert [row["same_task"] for row in rows] == [False, True, True, True]
+
+
 # the same weights on other settings
 
 
@@ -264,6 +319,18 @@ def test_the_text_has_a_second_table_and_says_how_it_was_tested():
     assert second.splitlines()[0] == "| accuracy: paper / ours | trained: delay 100 | delay 200 | delay 400 |"
     assert second.splitlines()[2:] == ["| lstm | 0.99 / 1 | 0.64 / 0.5 | – / 0.25 |"]
     assert "weights of the lowest validation loss, 500 sequences a number." in text
+
+
+def test_tests_that_failed_say_why_below():
+    row = transfer_row(ours=((0.5, None), (None, None)))
+    first, second = (run["transfer"] for run in row["runs"])
+    for test in (first[1], *second):
+        test["why"] = "no memory"
+    assert tables.transfer_header_and_rows([row])[1] == [["lstm", "0.99 / 1 (1 … 1)", "0.64 / 0.5", "– / –"]]
+    assert tables.paper_notes([row])[-2:] == [
+        "- lstm, seed 0, delay 400: not tested: no memory",
+        "- lstm, seed 1, delay 200, delay 400: not tested: no memory",
+    ]
 
 
 def test_tables_without_such_tests_are_as_before():
@@ -346,6 +413,21 @@ def test_labels_are_as_short_as_tells_runs_apart(tmp_path, given, expected):
 def test_runs_that_nothing_tells_apart_go_by_their_folders(tmp_path):
     found = [runs.read(write_run(tmp_path / name)) for name in ("x/a", "x/b/c", "x/b/d")]
     assert runs.labels(found) == ["a", "b/c", "b/d"]
+
+
+# files
+
+
+def test_two_processes_may_write_the_same_file(tmp_path, monkeypatch):
+    target = tmp_path / "page.html"
+    with files.whole(target) as ours:
+        ours.write_text("ours")
+        monkeypatch.setattr("os.getpid", lambda: 0)
+        with files.whole(target) as theirs:
+            theirs.write_text("theirs")
+        assert target.read_text() == "theirs"
+    assert target.read_text() == "ours"
+    assert list(tmp_path.iterdir()) == [target]
 
 
 # figures

@@ -115,6 +115,18 @@ def test_more_updates_than_before_are_the_same_run(directory, tiny):
     assert directory.settings().train.steps == 300
 
 
+@pytest.mark.parametrize("steps", [20, 300])
+def test_a_cosine_of_another_length_is_another_run(tmp_path, tiny, steps):
+    directory = RunDirectory(tmp_path / "run")
+    directory.begin(tiny(schedule="cosine"), resume=False)
+    directory.begin(tiny(schedule="cosine"), resume=True)
+    with pytest.raises(RunError, match=rf"train.steps 30, asked {steps} \(a cosine is made for its length\)$"):
+        directory.begin(tiny(schedule="cosine", steps=steps), resume=True)
+    with pytest.raises(RunError, match=r"train.schedule 'cosine', asked 'constant'; train.steps 30, asked 300 \(a cos"):
+        directory.begin(tiny(steps=300), resume=True)
+    assert directory.settings().train.steps == 30
+
+
 @pytest.mark.parametrize("content", [b"seed = ", b"\xff\xfe", b'seed = 0\nseed = 1\n[layer]\nname = "gru"'])
 def test_settings_that_cannot_be_read_are_named(directory, tiny, content):
     directory.file(SETTINGS).write_bytes(content)

@@ -189,6 +189,22 @@ def test_what_may_be_left_out_may_be_none():
     assert (train.clip, train.window, train.stop_at) == (None, None, None)
 
 
+@pytest.mark.parametrize("layer", [{"name": "corelnet"}, {"name": "gru", "hidden_size": 4}])
+def test_none_is_a_word_where_words_are_expected(layer):
+    """As `--layer.normalisation none` gives it."""
+    table = {**layer, "normalisation": None}
+    found = Settings.from_tables({"layer": table, "task": {"name": "rmts", "glyphs": "own"}})
+    assert build(found).normalisation is None
+    tables = found.resolved()
+    assert tables["layer"]["normalisation"] == found.complete()["layer"]["normalisation"] == "none"
+    assert Settings.from_tables(tables).resolved() == tables
+
+
+def test_none_is_no_word_of_any_kind():
+    with pytest.raises(ValueError, match=r"Train expects optimizer to be one of adam, .*; got 'none'"):
+        settings(train={"optimizer": None})
+
+
 def test_resolved_has_every_default():
     tables = settings(seed=3).resolved()
     assert list(tables) == ["seed", "layer", "task", "train"]
