@@ -102,7 +102,7 @@ class Matrix(nn.Module):
         By name where something else stands in a parameter's place, as pruning and parametrisations have it.
         """
         own = self.free._parameters
-        if len(own) == len(self.free) and all(map(own.__contains__, map(str, range(len(own))))):
+        if len(own) == len(self.free) and "".join(own).isdigit():  # "0", "1", …, and no "0_orig"
             return tuple(f for f in own.values() if f is not None)
         return tuple(self.free)
 
