@@ -1,4 +1,4 @@
-"""Where code of our own must give way to plain operations, and precision: torch.func, export, second derivatives."""
+"""Plain operations in the place of code of our own, for torch.func, export and second derivatives; and precision."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -42,6 +42,8 @@ def with_graph(
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         known = [(out, gradient) for out, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
         wanted = [alias for alias, ask in zip(aliases, asked, strict=True) if ask]
+        if not known:
+            return (None,) * len(asked)
         values, upstream = zip(*known, strict=True)
         found = iter(torch.autograd.grad(values, wanted, upstream, create_graph=True, allow_unused=True))
         return tuple(next(found) if ask else None for ask in asked)
