@@ -155,11 +155,11 @@ class Householder(nn.Module):
 
 def mirror(x: Tensor) -> Tensor:
     """A vector of length 1 whose reflection takes x to ‖x‖ e_1."""
-    v, rest, length = x.clone(), torch.linalg.vector_norm(x[1:]), torch.linalg.vector_norm(x)
-    v[0] = x[0] - length if x[0] < 0 else -(rest**2) / (x[0] + length)  # x_1 − ‖x‖ without cancellation
-    if not torch.linalg.vector_norm(v) > torch.finfo(x.dtype).eps:  # x is there, or nowhere
-        v = torch.zeros_like(v)
-        v[-1] = 1
+    rest, length = torch.linalg.vector_norm(x[1:]), torch.linalg.vector_norm(x)
+    first = torch.where(x[0] < 0, x[0] - length, -(rest**2) / (x[0] + length))  # x_1 − ‖x‖ without cancellation
+    v, last = torch.cat([first[None], x[1:]]), torch.zeros_like(x)
+    last[-1] = 1
+    v = torch.where(torch.linalg.vector_norm(v) > torch.finfo(x.dtype).eps, v, last)  # x is there, or nowhere
     return v / torch.linalg.vector_norm(v)
 
 

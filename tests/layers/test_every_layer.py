@@ -383,6 +383,8 @@ def test_device_and_dtype(make):
     assert {p.device.type for p in layer.parameters()} == {"meta"}
     assert {p.dtype for p in layer.parameters()} == {torch.float64}
     assert {p.dtype for p in make(I, N).parameters()} == {torch.get_default_dtype()}
+    with torch.device("meta"):
+        assert {p.device.type for p in make(I, N).parameters()} == {"meta"}
 
 
 @every_layer
