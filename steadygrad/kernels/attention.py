@@ -11,7 +11,9 @@ from torch import Tensor
 
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import C_ENUM, bias_gradient
-from steadygrad.kernels.plain import in_own_precision, only_once
+from steadygrad.kernels.elman import elman_unroll_reference
+from steadygrad.kernels.lstm import lstm_unroll_reference
+from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -125,9 +127,8 @@ class Attentive(torch.autograd.Function):
         ages: Tensor,
         now: dict[str, Tensor],
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        x, U, W, A, B = (part.contiguous() for part in (x, U, W, A, B))
-        initial, initial_macro = initial.contiguous(), initial_macro.contiguous()
-        bias, v, initial_cells = (None if part is None else part.contiguous() for part in (bias, v, initial_cells))
+        given = (x, U, W, bias, A, B, v, initial, initial_cells, initial_macro, carried_states)
+        x, U, W, bias, A, B, v, initial, initial_cells, initial_macro = contiguous(*given[:-1])
         (short, relevant, _), rows, (N, I) = sizes, steps.rows, (W.shape[1], U.shape[1])
         tail = carried_states.numel() // N
         states, keys = native.empty(x, rows + tail, N), native.empty(x, rows + tail, N)
@@ -157,21 +158,21 @@ class Attentive(torch.autograd.Function):
             )
             if code == 0:
                 break
-        given = (x, U, W, A, B, v, initial_cells, initial_macro)
         ctx.save_for_backward(*given, states, cells, gates, macro, keys, queries, weights)
-        ctx.settings = activation, exponentials, factor, sizes, steps, ages, kept, carried_states.shape
+        ctx.settings, ctx.exponentials = (activation, factor, sizes, steps, ages, kept), exponentials
         ctx.set_materialize_grads(False)
         return states, cells, macro
 
     @staticmethod
     @in_own_precision
-    @only_once("attention in C has no second derivatives: set STEADYGRAD_KERNELS=reference, slower, which has")
     def backward(
         ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None, macro_gradient: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        x, U, W, A, B, v, initial_cells, initial_macro, *walked, weights = ctx.saved_tensors
-        states, cells, gates, macro, keys, queries = walked
-        activation, exponentials, factor, sizes, steps, ages, kept, carried_shape = ctx.settings
+        given, (states, cells, gates, macro, keys, queries, weights) = ctx.saved_tensors[:11], ctx.saved_tensors[11:]
+        if wants_graph():
+            return with_graph(replayed, (*given, *ctx.settings), [gradient, cell_gradient, macro_gradient])
+        activation, factor, sizes, steps, ages, kept = ctx.settings
+        x, U, W, _, A, B, v, _, initial_cells, initial_macro, carried_states = contiguous(*given)
         rows, N, lstm = steps.rows, W.shape[1], activation is None
         d_states = (
             torch.zeros_like(states) if gradient is None else gradient.clone(memory_format=torch.contiguous_format)
@@ -186,7 +187,7 @@ class Attentive(torch.autograd.Function):
         native.call(
             "attention_backward",
             steps,
-            *(N, *sizes, 0 if lstm else C_ENUM.index(activation), exponentials, factor),
+            *(N, *sizes, 0 if lstm else C_ENUM.index(activation), ctx.exponentials, factor),
             *(W, A, B, v, initial_cells, states, cells, gates, keys, queries, weights, kept, ages),
             *(cell_gradient, macro_gradient, d_states, deltas, d_keys, d_queries),
             *(d_initial, d_initial_cells, d_initial_macro, d_v),
@@ -210,9 +211,76 @@ class Attentive(torch.autograd.Function):
             d_initial,
             d_initial_cells,
             d_initial_macro,
-            d_carried.view(carried_shape),
+            d_carried.view(carried_states.shape),
             *[None] * 6,
         )
+
+
+def contiguous(*tensors: Tensor | None) -> list[Any]:
+    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
+
+
+def replayed(
+    x: Tensor,
+    U: Tensor,
+    W: Tensor,
+    bias: Tensor | None,
+    A: Tensor,
+    B: Tensor,
+    v: Tensor | None,
+    initial: Tensor,
+    initial_cells: Tensor | None,
+    initial_macro: Tensor,
+    carried_states: Tensor,
+    activation: str | None,
+    factor: float,
+    sizes: tuple[int, int, int],
+    steps: Steps,
+    ages: Tensor,
+    kept: Tensor,
+) -> tuple[Tensor, ...]:
+    """What `Attentive` makes of the same, by plain operations: ``kept`` says which of R each row attended to."""
+    (short, relevant, carried), inputs = sizes, x.split(steps.sizes)
+    starts = [part for part in (initial, initial_cells, initial_macro) if part is not None]
+    now = [start[:0] for start in starts]
+    walked: dict[int, list[Tensor]] = {}
+    known = dict(enumerate(carried_states.flatten(0, 1).unbind(), steps.rows))  # states by row
+    ends = [steps.rows + b * (carried + relevant) + carried for b in range(steps.batch)]
+    past = [list(range(end - min(age, carried), end)) for end, age in zip(ends, ages.tolist(), strict=True)]
+    for t in steps.order():
+        begin, size = steps.offsets[t], steps.sizes[t]
+        h, *own, s = (
+            torch.cat([part, start[len(part) : size]])[:size] for part, start in zip(now, starts, strict=True)
+        )
+        distant = kept[begin : begin + size].tolist()
+        items = [past[b][-short:] + [row for row in distant[b] if row >= 0] for b in range(size)]
+        s = attended(s, h, [[known[row] for row in rows] for rows in items], A, B, v, factor)
+        if activation is None:
+            now = [*lstm_unroll_reference(inputs[t], U, W, bias, s, own[0], Steps((size,))), s]
+        else:
+            now = [elman_unroll_reference(inputs[t], U, W, bias, s, activation, Steps((size,))), s]
+        walked[t] = now
+        for b, state in enumerate(now[0].unbind()):
+            known[begin + b] = state
+            past[b].append(begin + b)
+    h, *own, s = (torch.cat([walked[t][i] for t in range(len(steps.sizes))]) for i in range(len(starts)))
+    return torch.cat([h, carried_states.flatten(0, 1)]), own[0] if own else h[:0], s
+
+
+def attended(
+    query: Tensor, h: Tensor, memories: list[list[Tensor]], A: Tensor, B: Tensor, v: Tensor | None, factor: float
+) -> Tensor:
+    """f · (h + Σ α_m m), a row a sequence, each with states m of its own; h where there are none."""
+    rows = []
+    for b, memory in enumerate(memories):
+        if not memory:
+            rows.append(h[b])
+            continue
+        states = torch.stack(memory)
+        asked, keys = A @ query[b], states @ B.mT
+        logits = keys @ asked / len(h[b]) ** 0.5 if v is None else (asked + keys).tanh() @ v
+        rows.append(factor * (h[b] + logits.softmax(dim=0) @ states))
+    return torch.stack(rows) if rows else h
 
 
 def parts(steps: Steps, W: Tensor, sizes: tuple[int, int, int]) -> int:

@@ -61,24 +61,3 @@ def in_own_precision(backward: Callable[..., Any]) -> Callable[..., Any]:
             return backward(ctx, *gradients)
 
     return undisturbed
-
-
-def only_once(message: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """For a backward pass whose gradients have none themselves: asking for them raises a RuntimeError that says so.
-
-    torch's ``once_differentiable`` lets it pass, as if they were constant, where the incoming gradient is a constant.
-    """
-
-    def decorate(backward: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(backward)
-        def guarded(ctx: Any, *gradients: Tensor | None) -> Any:
-            with torch.no_grad():
-                found = backward(ctx, *gradients)
-            if not wants_graph():
-                return found
-            refuse: Any = torch._C._functions.DelayedError(message.encode(), len(found))
-            return refuse(*(part if part is None else part.detach().requires_grad_() for part in found))
-
-        return guarded
-
-    return decorate

@@ -288,6 +288,30 @@ def test_step_by_step_is_the_whole(make, backend):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("make", [RelRNN, RelLSTM, MemRNN, partial(RelRNN, alignment="dot", activation="modrelu")])
+def test_gradients_of_gradients_are_the_definition_s(make, monkeypatch):
+    """In both directions, with sequences of unequal length, from a memory that others left and beyond S and R."""
+    sizes = {} if make is MemRNN else {"short": 3, "relevant": 2}
+    layer = make(2, 4, bidirectional=True, **sizes, **double)
+    batch = pack_sequence([torch.randn(n, 2, **double) for n in (9, 6, 1)])
+    with torch.no_grad():
+        state = layer(pack_sequence([torch.randn(n, 2, **double) for n in (7, 4, 4)]))[1]
+    found = []
+    for kernels in ("auto", "reference"):
+        monkeypatch.setenv("STEADYGRAD_KERNELS", kernels)
+        x = batch.data.clone().requires_grad_()
+        start = tuple(part.clone().requires_grad_() for part in state)
+        output, end = layer(batch._replace(data=x), start)
+        loss = output.data.sin().sum() + sum(part.cos().sum() for part in end[:-1])
+        first = torch.autograd.grad(loss, [x, *start[:-1], *layer.parameters()], create_graph=True)
+        second = torch.autograd.grad(
+            sum((part**2).sum() for part in first), [x, *start[:-1], *layer.parameters()], allow_unused=True
+        )
+        found.append([*first, *(torch.zeros(()) if part is None else part for part in second)])
+    assert any(part.any() for part in found[0][len(first) :])
+    torch.testing.assert_close(found[0], found[1], check_dtype=False)
+
+
 def test_concatenation_starts_as_the_mean_and_learns():
     layer = RelRNN(3, 5, combine="concatenate", **double)
     plain = RelRNN(3, 5, **double)
