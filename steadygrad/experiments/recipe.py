@@ -108,6 +108,11 @@ class Recipe:
             return f"task {task}"
         return None if layer in networks(task) else f"layer {layer}"
 
+    @property
+    def weights(self) -> str:
+        """Whose number counts, and which are tested on other settings."""
+        return "last" if self.counts == "last" else "best"
+
     def reduced(self, scale: str) -> str:
         """What ``scale`` changes, in words; empty if nothing."""
         changes = self.scales.get(scale, {})

@@ -63,7 +63,7 @@ def run_row(recipe: Recipe, scale: str, seed: int, out: Path, watches: Watches) 
         result = train(recipe.settings(scale, seed), directory, resume=True, watches=watches(recipe, seed))
         trained = True
         if result["status"] != "interrupted" and (changes := recipe.transfers(scale)):
-            transfer(RunDirectory(directory), changes, watches(recipe, seed))
+            transfer(RunDirectory(directory), changes, watches(recipe, seed), recipe.weights)
     except InUseError:
         return {"status": ELSEWHERE}
     except Exception as error:
@@ -195,7 +195,7 @@ def tested(
     """What the tests on other settings came to; one that failed has no value and says why."""
     changes = recipe.transfers(scale)
     try:
-        known = tests(directory, result) if changes else []
+        known = tests(directory, result, recipe.weights) if changes else []
     except RunError as error:
         known, why = [], str(error)
     if why is not None:

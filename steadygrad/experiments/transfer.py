@@ -24,8 +24,10 @@ def reason(error: Exception) -> str:
     return str(error) if isinstance(error, RunError) else traceback.format_exception_only(error)[0].splitlines()[0]
 
 
-def transfer(directory: RunDirectory, changes: Sequence[Change], watches: Sequence[Watch] = ()) -> None:
-    """Test the best weights on the task with each change, on as many sequences as in the run's evaluations.
+def transfer(
+    directory: RunDirectory, changes: Sequence[Change], watches: Sequence[Watch] = (), weights: str = "best"
+) -> None:
+    """Test the best weights, or the last, on the task with each change, on as many sequences as in evaluations.
 
     What comes out is kept in ``transfer.json``; what stands there already is not tested again. A test that fails, as
     for want of memory, has its reason there instead, and is tried again the next time.
@@ -35,7 +37,7 @@ def transfer(directory: RunDirectory, changes: Sequence[Change], watches: Sequen
         if result is None or result["best"] is None:  # it diverged before there were weights worth keeping
             return
         own, examples = directory.settings(), result["train"]["evaluate_examples"]
-        found = [test for test in tests(directory, result) if "why" not in test]
+        found = [test for test in tests(directory, result, weights) if "why" not in test]
         missing = [change for change in changes if change not in [test["task"] for test in found]]
         others = [replace(own, task=own.task | change) for change in missing]
         lengths = [other.build_task().steps for other in others]
@@ -46,10 +48,10 @@ def transfer(directory: RunDirectory, changes: Sequence[Change], watches: Sequen
                 found.append({"task": change, "examples": examples})
                 try:
                     progress(0)
-                    found[-1] |= evaluate_run(directory, other, examples=examples, progress=progress)
+                    found[-1] |= evaluate_run(directory, other, weights=weights, examples=examples, progress=progress)
                 except Exception as error:  # the other tests have their turn all the same
                     found[-1]["why"] = reason(error)
-                content = {"weights": "best", "step": result["best"]["step"], "tests": found}
+                content = {"weights": weights, "step": step_of(weights, result), "tests": found}
                 directory.write(TRANSFER, json.dumps(finite(content), indent=1) + "\n")
         finally:
             for watch in watches:
@@ -61,8 +63,13 @@ def tell(watches: Sequence[Watch], what: str, before: int, steps: int, total: in
         watch.tested(what, before + round(steps * share), total)
 
 
-def tests(directory: RunDirectory, result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What is known of the best weights, as ``task``, ``examples``, loss and metrics, or ``why`` there are none.
+def step_of(weights: str, result: Mapping[str, Any]) -> int:
+    """After which update they were the weights."""
+    return result["steps"] if weights == "last" else result["best"]["step"]
+
+
+def tests(directory: RunDirectory, result: Mapping[str, Any], weights: str) -> list[dict[str, Any]]:
+    """What is known of ``weights``, as ``task``, ``examples``, loss and metrics, or ``why`` there are none.
 
     Other weights' tests are void.
     """
@@ -71,7 +78,8 @@ def tests(directory: RunDirectory, result: Mapping[str, Any]) -> list[dict[str, 
         return []
     try:
         written = json.loads(path.read_text("utf-8"))
-        same = result["best"] is not None and written["step"] == result["best"]["step"]
+        these = result["best"] is not None and (weights, step_of(weights, result))
+        same = (written["weights"], written["step"]) == these
         examples = result["train"]["evaluate_examples"]
         return [test for test in written["tests"] if test["task"] and test["examples"] == examples and same]
     except (ValueError, KeyError, TypeError) as error:

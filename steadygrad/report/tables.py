@@ -172,7 +172,8 @@ def paper_notes(table: Sequence[dict[str, Any]]) -> list[str]:
     tests = [done for row in table for run in row["runs"] for done in run.get("transfer", []) if not done.get("why")]
     counts = ", ".join(map(str, sorted({done["examples"] for done in tests})))
     if tests:
-        lines.append(f"Tests on other settings: weights of the lowest validation loss, {counts} sequences a number.")
+        weights = "the last weights" if table[0].get("counts") == "last" else "weights of the lowest validation loss"
+        lines.append(f"Tests on other settings: {weights}, {counts} sequences a number.")
     lines += reductions(table)
     lines += [f"- {row['row']}: {row['note']}" for row in table if row["note"]]
     return lines + [f"- {trouble}" for trouble in troubles(table)]

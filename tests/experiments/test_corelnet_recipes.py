@@ -7,12 +7,13 @@ from steadygrad.training import parameter_count
 
 KINDS = {
     "rmts-3": 6,
-    "identity-rules-4": 7,
     "same-different-6": 12,
     "relational-game": 1,
     "comparison": 1,
     "transitive-comparison": 1,
 }
+IDENTITY_RULES_4 = {(False, False): 7, (False, True): 5, (True, False): 3, (True, True): 2}
+"""by whether they are flipped and some are missing"""
 TASKS = ("same-different", "rmts", "dist3", "identity-rules")
 HARDEST = {"same-different": 98, "same-different-6": 98, "rmts-3": 94, "identity-rules-4": 94}
 """m of the captions; 95 for the others"""
@@ -81,12 +82,16 @@ def test_tables_1_and_2_of_the_games(game):
         assert recipe.transfers() == ([{"test_shapes": "stripes"}] if len(values) == 2 else [])
 
 
+def kinds_in(task):
+    """Of problems in training, 32 of each in a batch, as in the released code."""
+    if task["name"] == "identity-rules-4":
+        return IDENTITY_RULES_4[task.get("flipped", False), task.get("missing", False)]
+    return 1 if task.get("restricted") else KINDS.get(task["name"], 3)
+
+
 def test_rows_are_trained_as_the_appendix_has_it():
     for recipe in load("corelnet-2022").recipes:
-        train, kinds = (
-            recipe.train,
-            KINDS.get(recipe.task["name"], 3),
-        )  # of problems, 32 of each, as in the released code
+        train, kinds = recipe.train, kinds_in(recipe.task)
         assert (train["optimizer"], train["lr"], train["batch"]) == ("adam", 5e-4, 32 * kinds)
         assert recipe.counts == "last"
         assert recipe.seeded == (() if recipe.task["name"] == "relational-game" else ("shapes_seed",))

@@ -257,6 +257,18 @@ def test_the_best_weights_are_tested_on_other_settings(tmp_path):
     assert row["ours"] == sum(run["value"] for run in row["runs"]) / 2  # as without the tests
 
 
+def test_the_last_weights_are_tested_where_they_count(tmp_path):
+    best = with_tests([4])
+    smoke([best], tmp_path)
+    recipe = replace(best, counts="last")  # tests of the best ones are void
+    (row,) = smoke([recipe], tmp_path)
+    directory, content = RunDirectory(run_directory(recipe, 0, tmp_path)), written(recipe, tmp_path)
+    assert (content["weights"], content["step"]) == ("last", directory.result()["steps"])
+    own = directory.settings()
+    numbers = evaluate_run(directory, replace(own, task=own.task | {"delay": 4}), weights="last", examples=4)
+    assert row["runs"][0]["transfer"][0]["value"] == numbers["accuracy"]
+
+
 def test_rows_without_tests_write_none(tmp_path):
     (row,) = smoke([RNN], tmp_path)
     assert (row["transfer"], row["trained_on"], row["runs"][0]["transfer"]) == ([], "", [])
