@@ -17,7 +17,7 @@ INPUTS := pyproject.toml constraints.txt setup.py $(wildcard steadygrad/kernels/
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: setup  ## a network that remembers beside two that forget, in about a minute
+demo: setup  ## a network that remembers beside two that forget, in half a minute once installed
 	$(BIN)/steadygrad reproduce demo --out runs
 	@echo 'Open runs/demo/copy/report.html in a browser to look around.'
 

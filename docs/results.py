@@ -33,8 +33,8 @@ LARGEST = 64_000  # bytes; of longer metrics only the evaluations are kept
 HEAD = """# Results
 
 The papers' numbers and ours. `make results` writes this page from the files under [results/](../results), which
-`steadygrad reproduce` made; every run's settings, seed, versions and commit are there. Times are of one thread on a
-machine that did other work too.
+`steadygrad reproduce` made; every run's settings, seed, versions and commit are there. Times are of one thread
+(of two for TIMIT's lstm-468 and nnRNN on characters) on a machine that did other work too.
 """
 
 

@@ -1,6 +1,7 @@
 """What the verbs share: dotted settings, output, and the way a command fails."""
 
 import argparse
+import os
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES) -> dict[str, dic
             known = f"settings are {', '.join(f'--{table}.KEY' for table in tables)}, and " if tables else ""
             raise ValueError(f"unknown argument {word!r}; {known}--help lists what there is")
         if not equals:
-            if not words:
+            if not words or words[0].startswith("--"):
                 raise ValueError(f"{key} expects a value")
             value = words.pop(0)
         found.setdefault(table, {})[name] = parse(value)
@@ -73,7 +74,7 @@ def take_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
             plain.append(word)
             continue
         settings.append(word)
-        if "=" not in word and rest:
+        if "=" not in word and rest and not rest[0].startswith("--"):
             settings.append(rest.pop(0))
     return plain, settings
 
@@ -102,8 +103,9 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 def set_threads(options: argparse.Namespace) -> None:
     if options.threads is None:
         return
-    if options.threads < 1:
-        raise ValueError(f"--threads expects at least 1; got {options.threads}")
+    most = max(64, 4 * (os.cpu_count() or 1))  # thousands crash torch
+    if not 1 <= options.threads <= most:
+        raise ValueError(f"--threads expects 1 to {most} here; got {options.threads}")
     import torch
 
     torch.set_num_threads(options.threads)

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--inputs", type=int, metavar="N", help="features of the random inputs (default: the module's own)"
     )
-    parser.add_argument("--steps", type=int, default=200, metavar="N", help="length of the random inputs (default 200)")
+    parser.add_argument("--steps", type=int, metavar="N", help="length of the random inputs (default 200)")
     parser.add_argument("-o", "--output", metavar="FILE.html", help="also write a page that shows it")
     parser.add_argument("--json", action="store_true", help="numbers and findings as JSON")
     add_threads(parser)
@@ -48,13 +48,19 @@ def run(options: argparse.Namespace) -> int:
     from steadygrad.training import RunDirectory, finite
 
     set_threads(options)
-    if options.steps < 2:
+    if options.steps is not None and options.steps < 2:
         raise ValueError(f"--steps expects at least 2; got {options.steps}")
+    if options.inputs is not None and options.inputs < 1:
+        raise ValueError(f"--inputs expects at least 1; got {options.inputs}")
+    if options.output and not options.output.endswith(".html"):
+        raise ValueError(f"diagnose expects -o FILE.html; got {options.output}")
     if options.what not in LAYERS and given:
         raise ValueError(f"--layer.KEY goes with the name of a layer; got {options.what}")
     if options.what in LAYERS:
         module, x = fresh_layer(options, given)
     elif RunDirectory(options.what).exists():
+        if options.steps is not None or options.inputs is not None:
+            raise ValueError("--steps and --inputs are of random inputs; a run is shown those of its own task")
         module, x = trained(RunDirectory(options.what))
     elif ".py:" in options.what:
         module = made(options.what)
@@ -64,8 +70,6 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(
             f"diagnose expects a run's directory, FILE.py:FUNCTION or a layer out of {known}; got {options.what}"
         )
-    if options.output and not options.output.endswith(".html"):
-        raise ValueError(f"diagnose expects -o FILE.html; got {options.output}")
     with Console(stderr=True).status("following gradients through time"):  # only on a terminal
         found = diagnose(module, x)
         page = make_page(module, x, found.name) if options.output else ""
@@ -97,7 +101,7 @@ def fresh_layer(options: argparse.Namespace, given: dict) -> "tuple[nn.Module, T
 
     torch.manual_seed(0)
     table = {"name": options.what, "hidden_size": 64, **given}
-    layer = Settings(table, {"name": "copy"}, Train()).build_layer(options.inputs or 10)
+    layer = Settings(table, {"name": "copy"}, Train()).build_layer(10 if options.inputs is None else options.inputs)
     return layer, random_inputs(layer, options)
 
 
@@ -127,7 +131,10 @@ def made(what: str) -> "nn.Module":
         module = getattr(loaded, name, None)
         if not callable(module):
             raise ValueError(f"{path} has no function {name!r}")
-        module = module if isinstance(module, nn.Module) else module()
+        try:
+            module = module if isinstance(module, nn.Module) else module()
+        except TypeError as error:
+            raise ValueError(f"{what} expects to be called without arguments: {error}") from error
     if not isinstance(module, nn.Module):
         raise ValueError(f"{what} expects to return a torch module; got {type(module).__name__}")
     return module
@@ -147,9 +154,23 @@ def importing_from(folder: Path) -> Iterator[None]:
 def random_inputs(module: "nn.Module", options: argparse.Namespace) -> "Tensor":
     import torch
 
-    size = options.inputs or getattr(module, "input_size", None)
+    own = getattr(module, "input_size", None)
+    size = own if options.inputs is None else options.inputs
     if not isinstance(size, int) or size < 1:
         raise ValueError("diagnose expects --inputs N for a module that has no input_size")
+    if isinstance(own, int) and size != own:
+        raise ValueError(f"diagnose expects --inputs {own}, which the module has; got {size}")
     like = next(module.parameters(), torch.zeros(()))
-    x = torch.randn(SEQUENCES, options.steps, size, generator=torch.Generator().manual_seed(1)).to(like)
-    return x if getattr(module, "batch_first", False) else x.transpose(0, 1)
+    x = torch.randn(SEQUENCES, options.steps or 200, size, generator=torch.Generator().manual_seed(1)).to(like)
+    x = x if getattr(module, "batch_first", False) else x.transpose(0, 1)
+    try:
+        with torch.no_grad():
+            output, _ = module(x)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"diagnose expects a module that is called as torch.nn.GRU is; with {size} inputs: {reason}"
+        ) from error
+    if not isinstance(output, torch.Tensor) or output.shape[:2] != x.shape[:2]:
+        raise ValueError("diagnose expects a module whose first output has a row for each step, as torch.nn.GRU's")
+    return x

@@ -62,10 +62,11 @@ def bibtex(name: str | None) -> str:
     """Of the paper of this name, or of the one that brought the layer of this name."""
     from steadygrad import experiments
 
-    for paper in map(experiments.load, experiments.names()):
-        if name is not None and name in (paper.name, paper.name.rpartition("-")[0]) and "bibtex" in paper.header:
+    papers = [paper for paper in map(experiments.load, experiments.names()) if "bibtex" in paper.header]
+    for paper in papers:
+        if name in (paper.name, paper.name.rpartition("-")[0]):
             return str(paper.header["bibtex"]).strip()
-    raise ValueError(f"no bibtex entry for {name!r}; papers: {', '.join(experiments.names())}")
+    raise ValueError(f"--bibtex expects one of {', '.join(paper.name for paper in papers)}, or a layer; got {name}")
 
 
 def overview() -> None:

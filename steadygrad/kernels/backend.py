@@ -67,8 +67,12 @@ def describe() -> str:
     """One line on what runs on a CPU here, and why."""
     wanted = os.environ.get(VARIABLE, "auto")
     loaded = native.library()
+    if wanted not in CHOICES:
+        return f"none: {VARIABLE} expects one of {', '.join(CHOICES)}; got {wanted!r}"
     if wanted in ("python", "reference"):
         return f"{wanted} kernels ({VARIABLE}={wanted})"
+    if isinstance(loaded, str) and wanted == "c":
+        return f"none: {VARIABLE}=c, and there is no C kernel: {loaded}"
     if isinstance(loaded, str):
         return f"python kernels (no C kernel: {loaded})"
     return f"C kernels, {native.instruction_set()} ({VARIABLE}={wanted}); Python kernels for other devices and types"

@@ -51,9 +51,9 @@ class SABCell(AttentiveCell):
 class SAB(LSTM):
     """h_t = g_t + Σ α_m m,  g_t, c_t = LSTM(x_t, h_{t−1}, c_{t−1}),  α sparse over the states m kept, by a(g_t, m).
 
-    Each ``every``-th h is kept. With e = a(g_t, m), e' the (``top`` + 1)-th largest: α ∝ max(e − e', 0), so gradients
-    reach back to ``top`` moments at most. Every logit has to be computed all the same: the work is quadratic in the
-    length.
+    Each ``every``-th h is kept. With e = a(g_t, m), e' the (``top`` + 1)-th largest: α ∝ max(e − e', 0), so states
+    come from ``top`` moments at most, and gradients reach back to these and through e' to one more. Every logit has
+    to be computed all the same: the work is quadratic in the length.
     """
 
     def __init__(

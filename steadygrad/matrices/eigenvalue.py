@@ -1,6 +1,6 @@
 """Matrices whose spectral radius may not exceed 1, by normalisation (Helfrich & Ye, 2020)."""
 
-import math
+import sys
 from typing import Any
 
 import torch
@@ -63,8 +63,8 @@ class EigenvalueNormalized(nn.Module):
     def __init__(self, size: int, epsilon: float = 0.0) -> None:
         super().__init__()
         self.size = check_size("EigenvalueNormalized", size)
-        if not is_between(epsilon, 0, math.inf):
-            raise ValueError(f"EigenvalueNormalized expects epsilon of at least 0; got {epsilon!r}")
+        if not is_between(epsilon, 0, sys.float_info.max):
+            raise ValueError(f"EigenvalueNormalized expects a finite epsilon of at least 0; got {epsilon!r}")
         self.epsilon = epsilon
         self.register_buffer("normalised", torch.tensor(False))
         self.register_buffer("multiple", torch.tensor(0))

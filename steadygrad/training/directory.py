@@ -50,6 +50,10 @@ class RunDirectory:
     def exists(self) -> bool:
         return self.file(SETTINGS).exists()
 
+    def trained(self) -> bool:
+        """Whether a run got as far as its first row of metrics: before, there is nothing to go on from or to lose."""
+        return any(self.file(name).exists() for name in (METRICS, CHECKPOINT, RESULT))
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else trains in here meanwhile. The system lets go of the lock when a process dies, however it dies."""
@@ -71,6 +75,9 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         for leftover in self.path.glob(".*.tmp"):  # of a run that was killed while it wrote
             leftover.unlink(missing_ok=True)
+        if not self.trained():
+            for row_file in self.path.glob("*.jsonl"):  # what was seen of a start that led nowhere
+                row_file.unlink()
         self.write(SETTINGS, toml.dumps(settings.resolved()))  # when resumed: the number of updates may have grown
 
     def refuse(self, settings: Settings, resume: bool) -> None:
@@ -84,7 +91,9 @@ class RunDirectory:
         if not self.exists():
             raise RunError(f"{self} expects to be a run's directory or empty; it has files but no {SETTINGS}")
         if not resume:
-            raise RunError(f"{self} holds a run already: go on with --resume, or choose another --out")
+            if self.trained():
+                raise RunError(f"{self} holds a run already: go on with --resume, or choose another --out")
+            return
         found = self.settings().resolved()
         if other := differences(found, wanted):
             raise RunError(f"{self} belongs to other settings: {'; '.join(other)}")

@@ -432,11 +432,14 @@ class Trainer:
 
 def usable(device: str | torch.device) -> torch.device:
     try:
-        return torch.empty(0, device=device).device
+        found = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
             f"training expects a device that is here; got {device}: {str(error).splitlines()[0]}"
         ) from None
+    if found.type == "meta":
+        raise ValueError(f"training expects a device that has numbers; got {device}")
+    return found
 
 
 def readings(model: nn.Module) -> dict[str, float]:

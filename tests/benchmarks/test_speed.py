@@ -80,6 +80,11 @@ def test_order_rotates_and_slow_ones_run_less_often(clock):
     assert timings.ratio("s", "a") == Spread(9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 2)
 
 
+def test_those_who_run_less_often_rehearse_all_the_same(clock):
+    interleave([clock.contender("a", 1.0), clock.contender("s", 9.0, every=4)], 0, least=1, warmup=2, clock=clock)
+    assert sorted(clock.log[:4]) == ["a", "a", "s", "s"]
+
+
 def test_rounds_follow_the_time_that_is_left(clock):
     done: list[int] = []
     timings = interleave([clock.contender("a", 1.0)], 10, least=3, warmup=2, clock=clock, after_round=done.append)

@@ -71,10 +71,42 @@ def test_a_file_of_ones_own(run, tmp_path):
         (["lstm", "--steps", "1"], "--steps expects at least 2; got 1"),
         (["lstm", "--layer.hiden", "3"], "unknown key 'hiden'"),
         (["x.py:make", "--layer.hidden_size", "3"], "goes with the name of a layer"),
+        (["lstm", "--inputs", "0"], "--inputs expects at least 1; got 0"),
+        (["lstm", "--layer.hidden_size", "--json"], "--layer.hidden_size expects a value"),
     ],
 )
 def test_bad_input_is_one_line(run, words, message):
     code, out, err = run("diagnose", *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+OTHERS = """
+import torch
+
+def gru():
+    return torch.nn.GRU(10, 8)
+
+def linear():
+    return torch.nn.Linear(10, 8)
+
+def needs(x):
+    return torch.nn.GRU(10, 8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gru", "--inputs", "7"], "diagnose expects --inputs 10, which the module has; got 7"),
+        (["linear", "--inputs", "10"], "diagnose expects a module that is called as torch.nn.GRU is; with 10 inputs: "),
+        (["linear", "--inputs", "3"], "diagnose expects a module that is called as torch.nn.GRU is; with 3 inputs: "),
+        (["needs"], "expects to be called without arguments: needs() missing 1 required positional argument"),
+    ],
+)
+def test_a_module_that_does_not_fit_is_explained_in_a_line(run, tmp_path, words, message):
+    (tmp_path / "others.py").write_text(OTHERS, "utf-8")
+    code, out, err = run("diagnose", f"{tmp_path}/others.py:{words[0]}", "--steps", "5", *words[1:])
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
 

@@ -58,3 +58,7 @@ def test_without_the_library_everything_runs_and_says_so_once(monkeypatch):
     elman_unroll(*arguments)  # a second warning would be an error here
     assert len(caught) == 1
     assert "python kernels (no C kernel: it was not built)" in describe()
+    monkeypatch.setenv(backend.VARIABLE, "c")
+    assert describe().startswith("none: STEADYGRAD_KERNELS=c, and there is no C kernel: it was not built")
+    monkeypatch.setenv(backend.VARIABLE, "refrence")
+    assert describe() == "none: STEADYGRAD_KERNELS expects one of auto, c, python, reference; got 'refrence'"

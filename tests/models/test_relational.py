@@ -167,7 +167,9 @@ def test_weights_survive_a_file(name, images):
     [
         ({"encoder": "trained"}, "expects encoder to be one of learned, random; got 'trained'"),
         ({"normalisation": "layer"}, "expects normalisation to be one of context, segmented, none; got 'layer'"),
-        ({"l1": -1.0}, "expects l1 of at least 0; got -1.0"),
+        ({"l1": -1.0}, "expects a finite l1 of at least 0; got -1.0"),
+        ({"l1": float("inf")}, "expects a finite l1 of at least 0; got inf"),
+        ({"l1": "1"}, "expects a finite l1 of at least 0; got '1'"),
         ({"objects": 0}, "expects objects to be a whole number of at least 1; got 0"),
         ({"image_size": 7}, "Encoder expects images of at least 8 × 8 pixels; got 7"),
         ({"segments": ((0, 2),)}, r"expects segments that hold each of 4 objects once, in order; got \(\(0, 2\),\)"),
@@ -190,6 +192,16 @@ def test_counts_are_whole_and_positive(name):
 
 
 @every_model
+def test_images_of_another_type_are_refused_and_none_are_answered(name):
+    model = build(name)
+    images = torch.zeros(2, *model.shape, dtype=torch.float64)
+    for other in (torch.uint8, torch.float32):
+        with pytest.raises(ValueError, match=f"expects images of torch.float64, as its parameters are; got {other}"):
+            model(images.to(other))
+    assert model(images[:0]).shape == (0, model.answers)
+
+
+@every_model
 def test_images_of_another_shape_are_refused(name):
     message = r"expects images \(batch, \*\(4, 2, 8, 8\)\); got \(2, 5, 2, 8, 8\)"
     with pytest.raises(ValueError, match=f"{MODELS[name].__name__} {message}"):
@@ -203,7 +215,7 @@ def test_single_objects_need_no_partner_without_normalisation(images):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("corelnet-mix", {"temperature": 0.0}, "CoRelNetMix expects a temperature above 0; got 0.0"),
+        ("corelnet-mix", {"temperature": 0.0}, "CoRelNetMix expects a finite temperature above 0; got 0.0"),
         ("ntm", {"slots": 2}, "NTM expects at least 3 slots, as its heads move; got 2"),
         ("transformer", {"heads": 5}, "TransformerLayer expects a width that 5 heads can share; got 128"),
         ("transformer", {"positions": "none"}, "expects positions to be one of sinusoidal, learned; got 'none'"),

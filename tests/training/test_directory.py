@@ -60,7 +60,15 @@ def test_parents_are_made_and_an_empty_directory_is_taken(tmp_path, tiny):
     assert (tmp_path / "empty" / SETTINGS).exists()
 
 
+def test_a_start_that_led_nowhere_holds_nothing(directory, tiny):
+    directory.write("observations.jsonl", "{}\n")
+    directory.begin(tiny("lstm"), resume=False)
+    assert directory.settings().layer["name"] == "lstm"
+    assert not directory.file("observations.jsonl").exists()
+
+
 def test_a_run_is_not_overwritten(directory, tiny):
+    directory.log({"step": 1})
     with pytest.raises(RunError, match=r"run holds a run already: go on with --resume, or choose another --out$"):
         directory.begin(tiny(), resume=False)
     directory.begin(tiny(), resume=True)

@@ -1,11 +1,13 @@
 """CoRelNet-mix: two ways to relate objects compete (Kerg, 2022)."""
 
 import math
+import sys
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from steadygrad.matrices.matrix import is_between
 from steadygrad.models.relational.corelnet_diff import Difference
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron
@@ -41,8 +43,8 @@ class CoRelNetMix(RelationalModel):
     ) -> None:
         super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
         self.check_counts(hidden_size=hidden_size, signature_size=signature_size)
-        if not temperature > 0:
-            raise ValueError(f"CoRelNetMix expects a temperature above 0; got {temperature!r}")
+        if not is_between(temperature, sys.float_info.min, sys.float_info.max):
+            raise ValueError(f"CoRelNetMix expects a finite temperature above 0; got {temperature!r}")
         self.temperature, self.hard, self.full = temperature, hard, full
         self.similarity = Similarity(FEATURES, asymmetric)
         self.difference = Difference(FEATURES)
