@@ -5,6 +5,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -94,6 +95,22 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
     for row in rows:
         result.add_row(*map(Text, row))
     console().print(result)
+
+
+def check_target(who: str, name: str | None, endings: Sequence[str]) -> None:
+    """Before the work: whether a file of this name can be written, if one is asked for."""
+    if not name:
+        return
+    if Path(name).suffix not in endings:
+        raise ValueError(f"{who} expects -o {' or '.join(f'FILE{ending}' for ending in endings)}; got {name}")
+    check_folder(Path(name).absolute().parent)
+
+
+def check_folder(folder: Path) -> None:
+    """Whether it is one, or could be made."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ValueError(f"cannot write in {folder}: {there} is {'not writable' if there.is_dir() else 'a file'}")
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from steadygrad.cli.common import add_threads, dotted, say, set_threads
+from steadygrad.cli.common import add_threads, check_target, dotted, say, set_threads
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -52,8 +52,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--steps expects at least 2; got {options.steps}")
     if options.inputs is not None and options.inputs < 1:
         raise ValueError(f"--inputs expects at least 1; got {options.inputs}")
-    if options.output and not options.output.endswith(".html"):
-        raise ValueError(f"diagnose expects -o FILE.html; got {options.output}")
+    check_target("diagnose", options.output, [".html"])
     if options.what not in LAYERS and given:
         raise ValueError(f"--layer.KEY goes with the name of a layer; got {options.what}")
     if options.what in LAYERS:

@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steadygrad.cli.common import dotted, say, show_table
+from steadygrad.cli.common import check_target, dotted, say, show_table
 
 if TYPE_CHECKING:
     from steadygrad.report.runs import Run
@@ -31,8 +31,7 @@ def run(options: argparse.Namespace) -> int:
 
     writers = {".html": write_page, ".md": write_markdown}
     target = Path(options.output) if options.output else None
-    if target and target.suffix not in writers:
-        raise ValueError(f"report expects -o FILE.html or FILE.md; got {options.output}")
+    check_target("report", options.output, list(writers))
     found = sorted(runs.find(options.folders), key=lambda run: run.task)
     for task, group in groupby(found, key=lambda run: run.task):
         show_table(task, *tables.runs_header_and_rows(list(group)))

@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steadygrad.cli.common import add_threads, dotted, fail, say, set_threads, show_table
+from steadygrad.cli.common import add_threads, check_folder, dotted, fail, say, set_threads, show_table
 
 if TYPE_CHECKING:
     from steadygrad.experiments import Recipe
@@ -37,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
     set_threads(options)
     recipes = select(options.rows)
     out = Path(options.out or f"runs/{options.scale}")
+    check_folder(out)
     rows = reproduce(recipes, scale=options.scale, seeds=options.seeds, out=out, watches=follow)
     failed = False
     for _, group in groupby(rows, key=lambda row: (row["paper"], row["table"])):

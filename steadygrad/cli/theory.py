@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steadygrad.cli.common import add_threads, dotted, say, set_threads, show_table
+from steadygrad.cli.common import add_threads, check_target, dotted, say, set_threads, show_table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,8 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     dotted(options.rest, ())
     set_threads(options)
+    from steadygrad.report.figures import FORMATS
     from steadygrad.training import finite
 
+    check_target(f"theory {options.what}", options.output, list(FORMATS))
     find, _ = THEORIES[options.what]
     found = find(options)
     figure = found.draw(options.output) if options.output else None

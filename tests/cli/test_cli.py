@@ -280,6 +280,17 @@ def test_what_the_parser_refuses_ends_with_the_reason(capsys, tmp_path, command,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "command", ["reproduce demo --out file", "report . -o file/x.html", "theory fisher -o file/x.png"]
+)
+def test_where_nothing_can_be_written_nothing_is_begun(run, tmp_path, command):
+    (tmp_path / "file").write_text("mine")
+    code, out, err = run(*command.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "file is a file" in err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 @pytest.mark.parametrize("device", ["nonsense", "cuda", "cpu:x", "meta"])
 def test_a_device_that_is_not_there_is_bad_input(run, tmp_path, device):
     if device == "cuda" and torch.cuda.is_available():

@@ -124,7 +124,7 @@ def test_json_names_the_figure(run, tmp_path):
         ("fisher --size 1", "theory fisher expects --size from 2 to 120; got 1"),
         ("fisher --size 200", "theory fisher expects --size from 2 to 120; got 200"),
         ("fisher --samples 3", "unknown argument '--samples'"),
-        ("fisher --size 4 -o figure.gif", "ends in .png, .svg, .pdf; got figure.gif"),
+        ("fisher --size 4 -o figure.gif", "theory fisher expects -o FILE.png or FILE.svg or FILE.pdf; got figure.gif"),
         ("transients --samples 0", "theory transients expects --samples from 2 to 1000; got 0"),
         ("powers --x -1", "theory powers expects --x above 0 and up to 10; got -1"),
         ("powers --x nan", "got nan"),

@@ -15,8 +15,9 @@ class CoRelNetT(RelationalModel):
 
     The thesis gives the numbers: 8 heads, width 512, queries and positions of 8, one layer. What it leaves open is
     decided here: positions stand beside the row, as 8 numbers cannot be added to it; a linear map brings both to
-    ``width``, which is that of the feed-forward part too; the answer is linear in the mean token. The switches are
-    CoRelNet's.
+    ``width``, which is that of the feed-forward part too; the answer is linear in the mean token. The program that the
+    authors released decides otherwise, and is another network: tokens R P with P learned, 8 wide, which one learned
+    query attends to, 128 units in the feed-forward part and 256 before the answer. The switches are CoRelNet's.
     """
 
     def __init__(
