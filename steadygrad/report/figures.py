@@ -60,7 +60,9 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
                     first = name not in axis.get_legend_handles_labels()[1]
                     line, colour = looks[name]
                     look: Any = {"color": colour, "linestyle": line, "linewidth": 1.6, "alpha": 0.9}
-                    axis.plot(*run.curve(metric), **look, label=name if first else None)
+                    steps, values = run.curve(metric)
+                    alone = "o" if len(steps) == 1 else ""  # a line of one point cannot be seen
+                    axis.plot(steps, values, **look, marker=alone, label=name if first else None)
                 finish(axis, metric, [run for run, _ in here])
                 axis.set_title(plain(task), fontsize=10)
             row[-1].legend(*row[0].get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1.02, 0.5))

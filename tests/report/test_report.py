@@ -457,6 +457,15 @@ def test_curves_of_an_error_need_one_panel(tmp_path, monkeypatch):
     assert axis.get_legend_handles_labels()[1] == ["lstm", "nnrnn"]
     lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in axis.get_lines()]
     assert lines[:2] == [([10, 20], [2.0, 1.0])] * 2
+    assert axis.get_lines()[0].get_marker() == ""
+
+
+def test_a_single_evaluation_is_a_dot(tmp_path, monkeypatch):
+    axes = []
+    monkeypatch.setattr(figures, "finish", lambda axis, metric, found: axes.append(axis))
+    write_run(tmp_path / "once", values=(2.0,))
+    assert is_png(figures.curves(runs.find([tmp_path / "once"]), tmp_path / "a.png"))
+    assert [line.get_marker() for axis in axes for line in axis.get_lines()] == ["o"] * len(axes)
 
 
 @pytest.mark.parametrize(("values", "whole"), [((0.2, 0.9), True), ((0.2, 2.1), False)])
