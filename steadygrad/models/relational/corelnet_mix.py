@@ -1,16 +1,14 @@
 """CoRelNet-mix: two ways to relate objects compete (Kerg, 2022)."""
 
 import math
-import sys
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from steadygrad.matrices.matrix import is_between
 from steadygrad.models.relational.corelnet_diff import Difference
 from steadygrad.models.relational.encoder import FEATURES
-from steadygrad.models.relational.model import RelationalModel, perceptron
+from steadygrad.models.relational.model import RelationalModel, is_finite, perceptron
 from steadygrad.models.relational.normalisation import Segments
 from steadygrad.models.relational.similarity import Similarity, row_softmax
 
@@ -43,7 +41,7 @@ class CoRelNetMix(RelationalModel):
     ) -> None:
         super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
         self.check_counts(hidden_size=hidden_size, signature_size=signature_size)
-        if not is_between(temperature, sys.float_info.min, sys.float_info.max):
+        if not is_finite(temperature) or temperature <= 0:
             raise ValueError(f"CoRelNetMix expects a finite temperature above 0; got {temperature!r}")
         self.temperature, self.hard, self.full = temperature, hard, full
         self.similarity = Similarity(FEATURES, asymmetric)

@@ -1,19 +1,21 @@
 """What every relational network is: objects encoded one by one, normalised together, then related."""
 
-import sys
+import math
 from collections.abc import Iterable
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import autocasts
-from steadygrad.matrices.matrix import is_between
 from steadygrad.models.relational.encoder import FEATURES, Encoder, each_once
 from steadygrad.models.relational.normalisation import ContextNormalisation, Segments
 
 ENCODERS = ("learned", "random")
 NORMALISATIONS = ("context", "segmented", "none")
+
+
+def is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 class RelationalModel(nn.Module):
@@ -42,7 +44,7 @@ class RelationalModel(nn.Module):
         self.check_counts(objects=objects, image_size=image_size, channels=channels, answers=answers)
         self.check_choice("encoder", encoder, ENCODERS)
         self.check_choice("normalisation", normalisation, NORMALISATIONS)
-        if not is_between(l1, 0, sys.float_info.max):
+        if not is_finite(l1) or l1 < 0:
             raise ValueError(f"{self._name} expects a finite l1 of at least 0; got {l1!r}")
         if [i for begin, end in segments for i in range(begin, end)] != list(range(objects)):
             raise ValueError(
@@ -62,7 +64,7 @@ class RelationalModel(nn.Module):
         if tuple(images.shape[1:]) != self.shape:
             raise ValueError(f"{self._name} expects images (batch, *{self.shape}); got {tuple(images.shape)}")
         own = self.encoder.out.weight.dtype
-        if images.dtype != own and not autocasts(images.device.type):
+        if images.dtype != own and not torch.is_autocast_enabled(images.device.type):
             raise ValueError(f"{self._name} expects images of {own}, as its parameters are; got {images.dtype}")
         z = each_once(self.features, images.flatten(0, 1)).unflatten(0, images.shape[:2])
         return z if self.normalisation is None else self.normalisation(z)
