@@ -8,6 +8,7 @@ steadygrad diagnose lstm -o lstm.html                         with pictures: gra
 
 import argparse
 import importlib.util
+import inspect
 import json
 import sys
 from collections.abc import Iterator
@@ -130,10 +131,12 @@ def made(what: str) -> "nn.Module":
         module = getattr(loaded, name, None)
         if not callable(module):
             raise ValueError(f"{path} has no function {name!r}")
-        try:
-            module = module if isinstance(module, nn.Module) else module()
-        except TypeError as error:
-            raise ValueError(f"{what} expects to be called without arguments: {error}") from error
+        if not isinstance(module, nn.Module):
+            try:
+                inspect.signature(module).bind()
+            except TypeError as error:
+                raise ValueError(f"{what} expects to be called without arguments: {error}") from error
+            module = module()
     if not isinstance(module, nn.Module):
         raise ValueError(f"{what} expects to return a torch module; got {type(module).__name__}")
     return module
@@ -166,7 +169,7 @@ def random_inputs(module: "nn.Module", options: argparse.Namespace) -> "Tensor":
         with torch.no_grad():
             output, _ = module(x)
     except (RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise ValueError(
             f"diagnose expects a module that is called as torch.nn.GRU is; with {size} inputs: {reason}"
         ) from error

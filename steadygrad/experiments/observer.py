@@ -30,7 +30,8 @@ class Observer(Watch):
         if not is_recurrent(trainer.model):
             return
         self.input, _ = self.shown(trainer.model, trainer)
-        kept = [row for row in trainer.directory.rows(OBSERVATIONS) if row["step"] <= trainer.step]
+        seen = trainer.directory.rows(OBSERVATIONS) if trainer.step else []  # a start that led nowhere is none
+        kept = [row for row in seen if row["step"] <= trainer.step]
         trainer.directory.write(OBSERVATIONS, "".join(json.dumps(row) + "\n" for row in kept))
         self.seen = kept[-1]["step"] if kept else -1
         if not kept:

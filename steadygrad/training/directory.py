@@ -75,9 +75,6 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         for leftover in self.path.glob(".*.tmp"):  # of a run that was killed while it wrote
             leftover.unlink(missing_ok=True)
-        if not self.trained():
-            for row_file in self.path.glob("*.jsonl"):  # what was seen of a start that led nowhere
-                row_file.unlink()
         self.write(SETTINGS, toml.dumps(settings.resolved()))  # when resumed: the number of updates may have grown
 
     def refuse(self, settings: Settings, resume: bool) -> None:

@@ -66,7 +66,7 @@ def acted(
     batch: int,
     progress: Callable[[float], object],
 ) -> dict[str, float]:
-    """The reward of episodes that no training begins with."""
+    """The reward of episodes whose seeds no training has."""
     agent = cast(PolicyModel, model)  # or another that is called like it
     device = next(model.parameters()).device
     total = 0.0

@@ -101,7 +101,7 @@ def needs(x):
         (["gru", "--inputs", "7"], "diagnose expects --inputs 10, which the module has; got 7"),
         (["linear", "--inputs", "10"], "diagnose expects a module that is called as torch.nn.GRU is; with 10 inputs: "),
         (["linear", "--inputs", "3"], "diagnose expects a module that is called as torch.nn.GRU is; with 3 inputs: "),
-        (["needs"], "expects to be called without arguments: needs() missing 1 required positional argument"),
+        (["needs"], "expects to be called without arguments: missing a required argument: 'x'"),
     ],
 )
 def test_a_module_that_does_not_fit_is_explained_in_a_line(run, tmp_path, words, message):

@@ -61,10 +61,10 @@ def test_parents_are_made_and_an_empty_directory_is_taken(tmp_path, tiny):
 
 
 def test_a_start_that_led_nowhere_holds_nothing(directory, tiny):
-    directory.write("observations.jsonl", "{}\n")
+    directory.write("notes.jsonl", "mine")
     directory.begin(tiny("lstm"), resume=False)
     assert directory.settings().layer["name"] == "lstm"
-    assert not directory.file("observations.jsonl").exists()
+    assert directory.file("notes.jsonl").read_text() == "mine"
 
 
 def test_a_run_is_not_overwritten(directory, tiny):

@@ -37,7 +37,8 @@ def each_once(encode: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     Rows of one product are not always rounded alike, and normalisation over objects would blow up the difference
     between two encodings of the same image. It also saves the work: five glyphs make up a batch of training.
     """
-    if images.requires_grad or not len(images) or images.is_meta:  # each copy has a gradient of its own
+    # each copy has a gradient of its own; and of none, or without numbers, nothing is alike
+    if images.requires_grad or not len(images) or images.is_meta:
         return encode(images)
     one_of_each, which = copies(images[:, :1] if images.stride(1) == 0 else images)
     return encode(images.index_select(0, one_of_each)).index_select(0, which)
