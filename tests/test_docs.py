@@ -115,6 +115,15 @@ def test_every_relational_task_is_in_the_picture(results):
 KINDS = {"reach", "gradients", "attention", "eigenvalues", "schur", "gates", "drift", "similarity"}
 
 
+def test_what_predictions_without_learning_are_worth_is_what_was_measured():
+    """When this fails: python docs/speech.py."""
+    page = (ROOT / "docs" / "data.md").read_text("utf-8")
+    for name, found in json.loads((ROOT / "results/enrnn-2020/timit/references.json").read_text("utf-8")).items():
+        (row,) = re.findall(rf"^\| {re.escape(name)} \| (.*) \|$", page, re.MULTILINE)
+        numbers = [float(cell) for cell in row.split(" | ")]
+        assert numbers == pytest.approx([found[key] for key in ("mse", "segsnr", "stoi", "pesq")], abs=0.005, rel=5e-3)
+
+
 def test_figures_that_recipes_ask_for_are_known():
     asked = {kind for recipe in experiments.every() for kind in recipe.figures}
     assert asked <= KINDS | set(compare.OF_TABLES)

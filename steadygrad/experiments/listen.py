@@ -21,7 +21,6 @@ SCORES: dict[str, Callable[[Tensor, Tensor], float]] = {
 """of an original and what is made of its predicted magnitudes with its own phases"""
 
 
-@torch.no_grad()
 def listen(
     directory: RunDirectory,
     out: Path,
@@ -30,17 +29,35 @@ def listen(
     weights: str = "best",
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """A run's predictions of all test sentences, the first ``files`` of them as sound in ``out``.
-
-    Returns ``sentences`` with the numbers of each, and their means: ``mse`` in dB² over all frames, the others over
-    sentences. ``padded_mse`` is the same error as the papers count it, with a zero for every frame that a sentence is
-    shorter than the longest. Scores whose package is not installed are left out. ``progress`` hears how many time
-    steps of how many are done.
-    """
+    """A run's predictions of all test sentences as `judge` finds them, the first ``files`` as sound in ``out``."""
     model, task, settings = load_model(directory, weights=weights)
     if not isinstance(task, TIMIT):
         raise ValueError(f"listen expects a run on timit; {directory} was trained on {settings.task['name']}")
-    model.eval()
+
+    def keep(number: int, name: str, original: Tensor, predicted: Tensor) -> None:
+        if not predicted.isfinite().all():
+            raise ValueError(f"listen expects numbers; the {weights} weights of {directory} predict what is none")
+        if number < files:
+            write(out / name, original, predicted)
+
+    return judge(model.eval(), task, keep=keep, progress=progress)
+
+
+@torch.no_grad()
+def judge(
+    model: nn.Module,
+    task: TIMIT,
+    *,
+    keep: Callable[[int, str, Tensor, Tensor], object] = lambda number, name, original, predicted: None,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> dict[str, Any]:
+    """How good a model's predictions of all test sentences are, one after the other.
+
+    Returns ``sentences`` with the numbers of each, and their means: ``mse`` in dB² over all frames, the others over
+    sentences. ``padded_mse`` is the same error as the papers count it, with a zero for every frame that a sentence is
+    shorter than the longest. Scores whose package is not installed are left out. ``keep`` is given each sentence's
+    number, name, original and predicted sound; ``progress`` hears how many time steps of how many are done.
+    """
     scores = {name: score for name, score in SCORES.items() if name not in missing_scores()}
     recordings, frames = task.part("test")
     sizes = [len(sentence) - 1 for sentence in frames]
@@ -49,12 +66,9 @@ def listen(
         progress(sum(sizes[:number]), sum(sizes))
         original = speech.read_speech("listen", recording.path)
         predicted, mse = prediction(model, task, number, original)
-        if not predicted.isfinite().all():
-            raise ValueError(f"listen expects numbers; the {weights} weights of {directory} predict what is none")
+        keep(number, recording.name, original, predicted)
         found = {name: score(original, predicted) for name, score in scores.items()}
         rows.append({"sentence": recording.name, "mse": mse, **found})
-        if number < files:
-            write(out / recording.name, original, predicted)
     squares = sum(row["mse"] * size for row, size in zip(rows, sizes, strict=True))
     means = {name: mean([row[name] for row in rows]) for name in scores}
     padded = squares / (len(sizes) * max(sizes))
