@@ -32,6 +32,7 @@ from benchmarks.memory import ROOT, growth
 from benchmarks.report import Table, show_markdown
 from benchmarks.speed import load, machine, positive, progress, versions, writable, write_atomically
 from benchmarks.timing import Contender, Timings, interleave
+from steadygrad.cli.common import Parser
 from steadygrad.layers import RelRNN
 from steadygrad.report import compare
 
@@ -156,7 +157,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--only", choices=PARTS, help="one part only")
     add("--layers", type=some_layers, default=list(BY_LENGTH), metavar="LIST", help="default: all that are known")

@@ -21,6 +21,7 @@ if __name__ == "__main__":
 from benchmarks.contenders import Size, TrainingStep
 from benchmarks.timing import Contender, interleave
 from steadygrad import layers
+from steadygrad.cli.common import Parser
 from steadygrad.report.tables import markdown
 
 SIZES = (256, 512, 1024)
@@ -35,7 +36,7 @@ HEADER = ["layer", "path", *(f"N = {n}, ms" for n in SIZES), f"N = {SIZES[-1]} /
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=90.0, help="for all together (default 90)")
     parser.add_argument("--threads", type=int, help="default: as many as torch takes")
     parser.add_argument("--json", metavar="FILE")

@@ -22,6 +22,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.timing import Contender, interleave
+from steadygrad.cli.common import Parser
 from steadygrad.layers import LAYERS
 from steadygrad.layers.recurrent import as_tuple
 from steadygrad.models import LanguageModel
@@ -52,7 +53,7 @@ class TorchLanguageModel(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", default="nnrnn,exprnn,ncgru", help="of steadygrad's (default nnrnn,exprnn,ncgru)")
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=128)

@@ -24,6 +24,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.timing import Contender, interleave
+from steadygrad.cli.common import Parser
 from steadygrad.models import MODELS
 from steadygrad.report.tables import markdown
 
@@ -36,7 +37,7 @@ HEADER = ["network", "images", "update, ms", "/ encoder", "10–90 %"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="corelnet", help=f"of {', '.join(MODELS)} (default corelnet)")
     parser.add_argument("--seconds", type=float, default=40.0, help="for all together (default 40)")
     parser.add_argument("--threads", type=int, help="default: as many as torch takes")

@@ -30,6 +30,7 @@ from benchmarks import matrices, memory, report, steps
 from benchmarks.contenders import RIVALS, SIZES
 from benchmarks.steps import Effort
 from benchmarks.timing import LEAST, TURN, WARMUP
+from steadygrad.cli.common import Parser
 from steadygrad.kernels import describe, native
 
 PARTS = ("steps", "matrices", "memory")
@@ -51,9 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     description, _, epilog = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--sizes", type=some_sizes, help="which sizes, by number: 0,1 (default: all)", metavar="LIST")
     add("--only", choices=PARTS, help="one part only")

@@ -6,7 +6,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -19,6 +19,13 @@ def fail(message: str, code: int = 2) -> int:
     """One line on stderr."""
     print("steadygrad: " + " ".join(message.split()), file=sys.stderr)
     return code
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(fail(f"{message}; {self.prog} --help lists what there is"))
 
 
 def console() -> Console:

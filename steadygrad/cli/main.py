@@ -4,19 +4,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
 
 import steadygrad
-from steadygrad.cli.common import fail, take_settings
+from steadygrad.cli.common import Parser, fail, take_settings
 
 VERBS = ("show", "train", "evaluate", "generate", "listen", "reproduce", "diagnose", "theory", "report", "bench")
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        sys.exit(fail(f"{message}; {self.prog} --help lists what there is"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -61,7 +61,8 @@ class PixelMNIST(ExampleTask):
 
     def __post_init__(self) -> None:
         self.check_flags("permuted", "fashion")
-        self.check(permutation_seed=0, held_back=1)
+        self.check(held_back=1)
+        self.check_seed("permutation_seed")
         if self.held_back >= TRAINING:
             raise ValueError(f"PixelMNIST expects held_back below {TRAINING}; got {self.held_back}")
 

@@ -91,6 +91,12 @@ class Task:
                 who = type(self).__name__
                 raise ValueError(f"{who} expects {name} to be a whole number of at least {bound}; got {value!r}")
 
+    def check_seed(self, name: str) -> None:
+        """numpy takes no larger ones."""
+        if not isinstance(value := getattr(self, name), int) or isinstance(value, bool) or not 0 <= value < 2**32:
+            who = type(self).__name__
+            raise ValueError(f"{who} expects {name} to be a whole number from 0 to {2**32 - 1}; got {value!r}")
+
     def check_flags(self, *names: str) -> None:
         for name in names:
             if not isinstance(value := getattr(self, name), bool):

@@ -253,7 +253,9 @@ def test_bad_arguments_end_with_a_sentence(arguments, complaint, capsys):
     with pytest.raises(SystemExit) as stop:
         speed.main(arguments)
     assert stop.value.code == 2
-    assert complaint in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
 
 
 def test_failed_writes_leave_nothing_behind(tmp_path, monkeypatch):

@@ -245,9 +245,11 @@ WHOLE_NUMBERS = [
 
 @pytest.mark.parametrize(("cls", "field"), WHOLE_NUMBERS)
 def test_bad_values_are_explained(cls, field):
-    zero = [] if field in ("noise", "held_out", "shapes_seed", "permutation_seed") else [0]  # brackets alone will do
-    for value in (*zero, -1, True, False, 1.5, "3", None):
-        expected = f"{cls.__name__} expects {field} to be a whole number of at least [0-3]; got {value!r}"
+    seed = field.endswith("_seed")
+    zero = [] if seed or field in ("noise", "held_out") else [0]  # brackets alone will do
+    bounds = f"from 0 to {2**32 - 1}" if seed else "of at least [0-3]"
+    for value in (*zero, *([2**32] if seed else []), -1, True, False, 1.5, "3", None):
+        expected = f"{cls.__name__} expects {field} to be a whole number {bounds}; got {value!r}"
         with pytest.raises(ValueError, match=expected):
             cls(**{field: value})
 

@@ -26,7 +26,8 @@ class ShapeTask(ObjectTask):
     glyphs: str = "auto"
 
     def __post_init__(self) -> None:
-        self.check(held_out=0, shapes_seed=0)
+        self.check(held_out=0)
+        self.check_seed("shapes_seed")
         self.check_flags("colour")
         self.check_choice("glyphs", glyphs.SOURCES)
         who = type(self).__name__
