@@ -21,16 +21,14 @@ from steadygrad.diagnostics.flow import (
     shortened,
 )
 from steadygrad.diagnostics.memory import attention_map
-from steadygrad.matrices import Matrix
-from steadygrad.matrices.measures import orthogonality_error, spectral_radius
+from steadygrad.matrices import Matrix, NonFiniteError
+from steadygrad.matrices.measures import largest_singular_values, orthogonality_error, spectral_radius
 
 SEQUENCES = 4
 """sequences of the batch that are looked at"""
 KEPT = 1e-3
 """a growth or decay a step below this does not show within the sequences that people train on"""
 SATURATED = 0.99
-ORTHOGONAL = {"skew", "reflector", "angle"}
-"""a matrix made of nothing else is meant to be orthogonal or unitary"""
 DRIFTED = 1e-3
 """‖WᵀW − I‖ that rounding in single precision does not explain"""
 
@@ -113,20 +111,41 @@ def measure(module: nn.Module, x: Tensor, flow: Jacobians | None = None) -> dict
     with looking_at(module), torch.no_grad():
         batch = x[None] if getattr(module, "batch_first", False) else x[:, None]
         output, state = module(batch)
+    check_finite(module, output.reshape(len(x), -1))
+    if not attends(module):
+        flow = flow or jacobians(module, x)
+        check_finite(module, flow.state.flatten(1))
     bounded = float(output.abs().max()) <= 1 + 1e-6
     return {
-        **(attention_numbers(module, x) if attends(module) else jacobian_numbers(flow or jacobians(module, x))),
+        **(attention_numbers(module, x) if flow is None else jacobian_numbers(flow)),
         "saturated": float((output.abs() > SATURATED).double().mean()) if bounded else 0.0,
         "silent": float((output.abs() < 1e-6).double().mean()),
         "state_size": float(sum(part.numel() for part in as_tuple(state))),
     }
 
 
+def check_finite(module: nn.Module, of_steps: Tensor) -> None:
+    """Rows, one a step: where they hold no numbers any more there is nothing to measure, but something to say."""
+    lost = (~of_steps.isfinite().all(dim=1)).nonzero()
+    if not len(lost):
+        return
+    broken = [name for name, parameter in module.named_parameters() if not parameter.isfinite().all()]
+    why = (
+        f"NaN or infinity is in {', '.join(broken)}"
+        if broken
+        else "its parameters are finite, so it grows without bound"
+    )
+    name, first = type(module).__name__, int(lost[0])
+    raise NonFiniteError(
+        f"diagnose expects finite states; {name} has others from step {first} of {len(of_steps)} on: {why}"
+    )
+
+
 def jacobian_numbers(flow: Jacobians) -> dict[str, float]:
     return {
         "exponent": float(flow.exponents[0]),
         "kept_directions": float((flow.exponents > -KEPT).double().mean()),
-        "input_gain": float(torch.linalg.matrix_norm(flow.input, 2).mean()),
+        "input_gain": float(largest_singular_values(flow.input).mean()),
     }
 
 
@@ -146,10 +165,12 @@ def matrix_numbers(module: nn.Module) -> dict[str, float]:
     found = {}
     for name, part in module.named_modules():
         if isinstance(part, Matrix):
-            W = part()
+            W = part.value()
             found[f"spectral_radius {name}"] = spectral_radius(W)
-            if set(part.kinds) <= ORTHOGONAL:
+            if part.orthogonal:
                 found[f"orthogonality_error {name}"] = orthogonality_error(W)
+                if (rounding := len(W) * torch.finfo(W.dtype).eps) > DRIFTED:  # half precision
+                    found[f"rounding {name}"] = rounding
     return found
 
 
@@ -207,7 +228,7 @@ def saturation(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
 def constraint(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
     for key, error in numbers.items():
         kind, _, name = key.partition(" ")
-        if kind == "orthogonality_error" and not error <= DRIFTED:
+        if kind == "orthogonality_error" and not error <= numbers.get(f"rounding {name}", DRIFTED):
             yield Finding(
                 f"{name} is no longer orthogonal: ‖WᵀW − I‖ = {error:.1e}",
                 "It drifted. Solve exactly more often (reset_every) or use the exponential or the exact Cayley map.",

@@ -151,7 +151,7 @@ def shortened(module: nn.Module, x: Tensor) -> Tensor:
     size = sum(part.numel() for part in as_tuple(state))
     if attends(module):  # every step remembers what it attended to, which grows with the square of the length
         return x[: max(2, int(len(x) * min(1, math.sqrt(REMEMBERED / (len(x) * size)))))]
-    return x[: max(2, min(STEPS, ENTRIES // size**2, WORK // size**3))]
+    return x[: max(2, min(STEPS, ENTRIES // (size * (size + x.shape[1])), WORK // size**3))]
 
 
 def initial_states(layer: RecurrentLayer, x: Tensor, state: State | None = None) -> list[tuple[Tensor, ...]]:
@@ -288,7 +288,7 @@ def lyapunov_from(jacobians: Tensor, skip: int | None = None) -> Tensor:
     skip = time // 10 if skip is None else skip
     if not 0 <= skip < time:
         raise ValueError(f"lyapunov_exponents expects to skip fewer than the {time} steps there are; got {skip}")
-    start = torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    start = torch.randn(size, size, dtype=torch.float64, device="cpu", generator=torch.Generator().manual_seed(0))
     directions = torch.linalg.qr(start.to(jacobians.device)).Q
     growth = torch.zeros(size, dtype=torch.float64, device=jacobians.device)
     for number, J in enumerate(jacobians.double()):

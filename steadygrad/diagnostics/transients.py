@@ -8,12 +8,14 @@ from torch import Tensor, nn
 
 from steadygrad.matrices import ComplexSchur, Matrix, RealSchur
 from steadygrad.matrices.complex import Realified
+from steadygrad.matrices.measures import doubled
 
 
 def trajectories(W: Tensor, steps: int, samples: int = 100, seed: int = 0) -> Tensor:
     """h_t = Wᵗ h_0 for t = 0 … steps from random h_0 on the unit sphere: (samples, steps + 1, N) (nnRNN, figure 1b)."""
-    W = W.detach().double()
-    start = torch.randn(samples, len(W), dtype=W.dtype, generator=torch.Generator().manual_seed(seed)).to(W.device)
+    W = doubled(W)
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(samples, len(W), dtype=W.dtype, device="cpu", generator=generator).to(W.device)
     states = [nn.functional.normalize(start, dim=1)]
     for _ in range(steps):
         states.append(states[-1] @ W.mT)

@@ -79,9 +79,9 @@ class Observer(Watch):
 
 
 def best_step(result: dict[str, Any]) -> int:
-    """After which update the weights were the best; those at the start if there was no evaluation."""
+    """After which update the weights were the best; the last of them if there was no evaluation."""
     best = result.get("best")
-    return best["step"] if best else 0
+    return best["step"] if best else result["steps"]
 
 
 def is_recurrent(model: nn.Module) -> bool:

@@ -7,7 +7,15 @@ from steadygrad.kernels.elman import Operator, elman_unroll, elman_unroll_refere
 from steadygrad.kernels.exponential import exponential_backward, exponential_forward
 from steadygrad.kernels.gru import gru_unroll, gru_unroll_reference
 from steadygrad.kernels.lstm import lstm_unroll, lstm_unroll_reference
-from steadygrad.kernels.plain import at_least_single, autocasts, in_own_precision, needs_plain, wants_graph, with_graph
+from steadygrad.kernels.plain import (
+    at_least_single,
+    autocasts,
+    in_own_precision,
+    needs_plain,
+    own_precision,
+    wants_graph,
+    with_graph,
+)
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 
@@ -38,6 +46,7 @@ __all__ = [
     "modrelu",
     "needs_plain",
     "operator_unroll",
+    "own_precision",
     "runs_in_c",
     "wants_graph",
     "with_graph",

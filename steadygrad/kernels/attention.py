@@ -63,11 +63,11 @@ def attentive_unroll(
     relevant, carried = attention.relevant, memory.states.shape[1] - attention.relevant
     short = carried + len(steps.sizes) if attention.short is None else attention.short
     ages = memory.ages.long()
-    tail = steps.rows + (carried + relevant) * torch.arange(steps.batch)[:, None]
+    tail = steps.rows + (carried + relevant) * torch.arange(steps.batch, device="cpu")[:, None]
     now = {
         "received": memory.received.detach().clone(memory_format=torch.contiguous_format),
         "scores": memory.scores.detach().clone(memory_format=torch.contiguous_format),
-        "members": tail + torch.arange(carried, carried + relevant),
+        "members": tail + torch.arange(carried, carried + relevant, device="cpu"),
         "times": memory.times.long().contiguous(),
         "ages": ages.clone(),
     }
@@ -92,10 +92,10 @@ def attentive_unroll(
 
 def recent_rows(steps: Steps, short: int, carried: int, relevant: int) -> tuple[Tensor, Tensor]:
     """Where the last ``short`` states of each sequence lie, the latest last, and which of these places there are."""
-    lengths = torch.tensor(steps.lengths, dtype=torch.int64)[:, None]
-    back = torch.arange(short, 0, -1)
+    lengths = torch.tensor(steps.lengths, dtype=torch.int64, device="cpu")[:, None]
+    back = torch.arange(short, 0, -1, device="cpu")
     when = back.expand(len(lengths), -1) - 1 if steps.reverse else lengths - back
-    batch = torch.arange(steps.batch)[:, None]
+    batch = torch.arange(steps.batch, device="cpu")[:, None]
     walked = steps.offsets_tensor[when.clamp(0, len(steps.sizes) - 1)] + batch
     before = carried - (back - lengths)
     brought = steps.rows + batch * (carried + relevant) + before
@@ -138,7 +138,7 @@ class Attentive(torch.autograd.Function):
         cells = native.empty(x, rows, N) if lstm else None
         gates = native.empty(x, rows, 4 * N) if lstm else None
         weights = native.empty(x, rows, short + relevant)
-        kept = torch.empty(rows, relevant, dtype=torch.int64)
+        kept = torch.empty(rows, relevant, dtype=torch.int64, device="cpu")
         names = ("received", "scores", "members", "times", "ages")
         begin = [now[name].clone() for name in names]
         # exponentials of queries and keys are much faster, where there is room for them among the numbers

@@ -1,23 +1,32 @@
 """Plain operations in the place of code of our own, for torch.func, export and second derivatives; and precision."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def needs_plain(x: Tensor) -> bool:
-    """Whether ``x`` is a stand-in that notes what is done to it, rather than numbers in memory."""
+    """Whether ``x`` is not mere numbers in memory: a stand-in that notes what is done to it, or one with a tangent."""
     if torch._C._are_functorch_transforms_active() or torch.compiler.is_exporting():
         return True
-    return not torch.compiler.is_compiling() and (x.is_meta or torch._C._is_tracing())
+    if torch.compiler.is_compiling():
+        return False
+    return x.is_meta or torch._C._is_tracing() or forward_ad._current_level >= 0
 
 
 def autocasts(kind: str) -> bool:
     """Whether operations on this kind of device choose their precision themselves."""
     return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def own_precision(kind: str) -> AbstractContextManager[Any]:
+    """Where autocast on this kind of device does not reach."""
+    return torch.autocast(kind, enabled=False) if autocasts(kind) else nullcontext()
 
 
 def at_least_single(values: Tensor) -> Tensor:
@@ -55,9 +64,7 @@ def in_own_precision(backward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(backward)
     def undisturbed(ctx: Any, *gradients: Tensor | None) -> Any:
         kind = next((gradient.device.type for gradient in gradients if gradient is not None), "cpu")
-        if not autocasts(kind):
-            return backward(ctx, *gradients)
-        with torch.autocast(kind, enabled=False):
+        with own_precision(kind):
             return backward(ctx, *gradients)
 
     return undisturbed

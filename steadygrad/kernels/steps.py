@@ -47,7 +47,7 @@ class Steps:
 
     @cached_property
     def offsets_tensor(self) -> Tensor:
-        return torch.tensor(self.offsets, dtype=torch.int64)
+        return torch.tensor(self.offsets, dtype=torch.int64, device="cpu")
 
     @property
     def rows(self) -> int:
@@ -68,15 +68,16 @@ class Steps:
     @cached_property
     def _previous_rows(self) -> Tensor:
         """For each row the row of its previous state, counted on into the initial states that follow the rows."""
-        starts = torch.arange(self.rows, self.rows + self.batch)
-        index = torch.empty(self.rows, dtype=torch.int64)
+        starts = torch.arange(self.rows, self.rows + self.batch, device="cpu")
+        index = torch.empty(self.rows, dtype=torch.int64, device="cpu")
         before = None
         for t in self.order():
             begin, size = self.offsets[t], self.sizes[t]
             index[begin : begin + size] = starts[:size]
             if before is not None:
                 going_on = min(size, self.sizes[before])
-                index[begin : begin + going_on] = torch.arange(self.offsets[before], self.offsets[before] + going_on)
+                first = self.offsets[before]
+                index[begin : begin + going_on] = torch.arange(first, first + going_on, device="cpu")
             before = t
         return index
 
@@ -97,7 +98,7 @@ class Steps:
 
     @cached_property
     def _last_rows(self) -> Tensor:
-        index = torch.empty(self.batch, dtype=torch.int64)
+        index = torch.empty(self.batch, dtype=torch.int64, device="cpu")
         for begin, size in zip(self.offsets, self.sizes, strict=False):
-            index[:size] = torch.arange(begin, begin + size)
+            index[:size] = torch.arange(begin, begin + size, device="cpu")
         return index

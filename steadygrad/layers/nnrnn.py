@@ -46,8 +46,10 @@ class NNRNN(RNN):
             bias_init=uniform(0.01),
             **common,
         )
-        self.spectrum_pull = spectrum_pull
+        self.spectrum_pull, self.modulus = spectrum_pull, modulus
 
     def penalty(self) -> Tensor | float:
+        if self.modulus is not None:
+            return 0.0
         gammas = [f for m in self._maps() for f, kind in zip(m.free, m.kinds, strict=True) if kind == "modulus"]
-        return self.spectrum_pull * sum((gamma - 1).square().sum() for gamma in gammas if gamma.requires_grad)
+        return self.spectrum_pull * sum((gamma - 1).square().sum() for gamma in gammas)

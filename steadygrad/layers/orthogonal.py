@@ -7,6 +7,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from steadygrad.kernels import own_precision
 from steadygrad.layers.recurrent import Common
 from steadygrad.layers.rnn import RNN
 
@@ -52,7 +53,8 @@ class OrthogonalRNN(RNN):
 
 def distance(W: Tensor) -> Tensor:
     """‖WᵀW − I‖_F²."""
-    return (W.mT @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)).square().sum()
+    with own_precision(W.device.type):
+        return (W.mT @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)).square().sum()
 
 
 class IRNN(RNN):

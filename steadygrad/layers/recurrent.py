@@ -2,13 +2,14 @@
 
 import warnings
 from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import TypedDict, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from steadygrad.kernels import Steps, autocasts
+from steadygrad.kernels import Steps, autocasts, own_precision
 from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.cell import Cell
 from steadygrad.matrices import Matrix
@@ -65,8 +66,12 @@ class RecurrentLayer(nn.Module):
         attention: AttentionSpec | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **unknown: object,
     ) -> None:
         super().__init__()
+        if unknown:
+            known = [name for name in signature(type(self)).parameters if name != "common"] + [*Common.__annotations__]
+            raise TypeError(f"{self._name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
         counts = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
         for name, value in counts.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -89,7 +94,8 @@ class RecurrentLayer(nn.Module):
         self.cells = nn.ModuleList(cells)
         self.state_sizes = cells[0].state_sizes
         self.output_size = cells[0].output_size * self.directions
-        self.to(device=device, dtype=dtype)
+        if device is not None or dtype is not None:
+            self.to(device=device, dtype=dtype)
 
     def _cells(self) -> Iterator[Cell]:
         return cast(Iterator[Cell], iter(self.cells))
@@ -192,7 +198,7 @@ class RecurrentLayer(nn.Module):
 
         input = input._replace(data=own(input.data)) if isinstance(input, PackedSequence) else own(input)
         h_0 = tuple(map(own, h_0)) if isinstance(h_0, tuple | list) else h_0 if h_0 is None else own(h_0)
-        with torch.autocast(kind, enabled=False):
+        with own_precision(kind):
             return self.forward(input, h_0, table=None if table is None else own(table))
 
     def _looked_up(
@@ -248,12 +254,12 @@ class RecurrentLayer(nn.Module):
             raise ValueError(f"{self._name} expects input of type {dtype}, as its parameters are; got {input.dtype}")
 
     def _cell_dtype(self) -> torch.dtype:
-        for parameter in self.cells[
-            0
-        ]._parameters.values():  # a search through all modules takes longer than a short walk
-            if parameter is not None:
-                return parameter.dtype
-        return next(self.parameters()).dtype
+        for part in self.cells[0].modules():  # by name it would take longer than a short walk
+            # a replica (DataParallel) has copies for parameters
+            for parameter in (part._parameters or getattr(part, "_former_parameters", {})).values():
+                if parameter is not None:
+                    return parameter.dtype
+        raise ValueError(f"{self._name} has no parameters left to take its type from")
 
     def _initial(self, h_0: State | None, batch: int | None, like: Tensor) -> tuple[Tensor, ...]:
         """The initial states as (cells, batch, size) each; ``batch`` is None for an unbatched sequence."""

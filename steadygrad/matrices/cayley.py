@@ -8,7 +8,16 @@ from torch import Tensor, nn
 from steadygrad.kernels import in_own_precision, matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import cayley_inverse
-from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_count, nearest_orthogonal, skew, skew_free
+from steadygrad.matrices.matrix import (
+    Matrix,
+    check_size,
+    check_square,
+    is_count,
+    is_orthogonal,
+    nearest_orthogonal,
+    skew,
+    skew_free,
+)
 
 
 class CayleyGradient(torch.autograd.Function):
@@ -80,9 +89,7 @@ class ScaledCayley(nn.Module):
         check_square(type(self).__name__, W, self.size)
         eps = torch.finfo(W.dtype).eps
         I = torch.eye(self.size, dtype=torch.float64, device=W.device)
-        U = W.double()
-        orthogonal = bool((U.mT @ U - I).abs().max() < eps**0.5)
-        U = nearest_orthogonal(U, None if orthogonal else self.determinant) * self.D
+        U = nearest_orthogonal(W.double(), None if is_orthogonal(W) else self.determinant) * self.D
         if torch.linalg.svdvals(I + U)[-1] < 10 * self.size * eps:
             raise ValueError(
                 f"{type(self).__name__} with reflections={self.reflections} cannot reach this orthogonal matrix: "

@@ -62,5 +62,5 @@ def complex_schur(size: int, *, init: str = "henaff", modulus: float | None = No
     A = skew(initialisers.SKEW[init](size), size)
     theta = torch.empty(size).uniform_(0, 2 * math.pi)
     gamma = start_of_moduli("ComplexSchur", size, modulus)
-    basis = skew_hermitian_free(A.to(A.dtype.to_complex()))
+    basis = skew_hermitian_free(A.to(A.dtype.to_complex())).to(A.dtype)
     return Matrix(ComplexSchur(size), basis, theta, gamma, torch.zeros(size * (size - 1)))

@@ -20,11 +20,20 @@ from steadygrad.kernels import (
     in_own_precision,
     matmul,
     needs_plain,
+    own_precision,
     wants_graph,
     with_graph,
 )
 from steadygrad.matrices import init as initialisers
-from steadygrad.matrices.matrix import Matrix, index_of, nearest_orthogonal, skew, skew_free
+from steadygrad.matrices.matrix import (
+    Matrix,
+    check_square,
+    index_of,
+    is_orthogonal,
+    nearest_orthogonal,
+    skew,
+    skew_free,
+)
 
 
 class Scheme(NamedTuple):
@@ -226,9 +235,10 @@ class Exponential(MovingBase):
     def forward(self, free: Tensor) -> Tensor:
         if not self.rebase_every:
             return skew_exponential(free, self.size)
-        if self.training and torch.is_grad_enabled() and free.is_leaf and not needs_plain(free):
-            self._count(free)
-        return self.base.to(free.dtype) @ skew_exponential(free, self.size)
+        with own_precision(free.device.type):
+            if self.training and torch.is_grad_enabled() and free.is_leaf and not needs_plain(free):
+                self._count(free)
+            return self.base.to(free.dtype) @ skew_exponential(free, self.size)
 
     @torch.no_grad()
     def _count(self, free: Tensor) -> None:
@@ -250,6 +260,12 @@ class Exponential(MovingBase):
         self.updates.zero_()
 
     def right_inverse(self, W: Tensor) -> Tensor:
+        """The packed A of W; a W that is not orthogonal is first replaced by the nearest rotation."""
+        check_square("Exponential", W, self.size)
+        if is_orthogonal(W) and torch.linalg.det(W.double()) < 0:
+            raise ValueError(
+                "Exponential cannot reach this orthogonal matrix: its determinant is −1, that of rotations 1"
+            )
         W = nearest_orthogonal(W, determinant=1)
         if self.rebase_every:
             W = self.base.to(W.dtype).mT @ W

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor, nn
 
+from steadygrad.kernels import at_least_single
 from steadygrad.matrices.matrix import check_size, skew, skew_free
 
 
@@ -115,7 +116,9 @@ def free_tensor(name: str, map: Map, generator: Generator | None = None) -> Tens
     size, from_skew = map.size, getattr(map, "from_skew", True)
     if name in SKEW:
         free = SKEW[name](size, generator)
-        return free if from_skew else map.right_inverse(ROTATIONS[name](skew(free, size)))
+        return (
+            free if from_skew else map.right_inverse(ROTATIONS[name](at_least_single(skew(free, size))).to(free.dtype))
+        )
     # half of all orthogonal matrices lie on the other component, out of the map's reach
     own = {"determinant": getattr(map, "determinant", 1)} if name == "haar" and from_skew else {}
     return map.right_inverse(FULL[name](size, generator, **own))

@@ -55,4 +55,4 @@ def orthogonality_error_estimate(W: Product, Wt: Product, vectors: Tensor) -> fl
 def probes(like: Tensor, count: int) -> Tensor:
     """A few random vectors, as rows, the same at every call, so that a run can be repeated."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(count, len(like), dtype=torch.float64, generator=generator).to(like)
+    return torch.randn(count, len(like), dtype=torch.float64, generator=generator, device="cpu").to(like)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import lru_cache, wraps
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from steadygrad.kernels import Operator, at_least_single, autocasts, needs_plain
+from steadygrad.kernels import Operator, at_least_single, autocasts, needs_plain, own_precision
 
 
 class NonFiniteError(ValueError):
@@ -52,6 +51,11 @@ class Matrix(nn.Module):
     def kinds(self) -> tuple[str, ...]:
         """What each free tensor is, as the map says: skew, reflector, angle, modulus, …, or plainly matrix."""
         return getattr(self.map, "kinds", None) or ("matrix",) * len(self.free)
+
+    @property
+    def orthogonal(self) -> bool:
+        """Whether it is meant to be orthogonal or unitary: made of nothing else than what turns and mirrors."""
+        return set(self.kinds) <= {"skew", "reflector", "angle"}
 
     def readings(self) -> dict[str, float]:
         """Numbers worth watching while the matrix is trained, if its map has any."""
@@ -114,7 +118,7 @@ class Matrix(nn.Module):
         dtype, device = free[0].dtype, free[0].device.type
         if dtype.itemsize > 2 and not autocasts(device):
             return self.map(*free)
-        with torch.autocast(device, enabled=False) if autocasts(device) else nullcontext():
+        with own_precision(device):
             W = self.map(*map(at_least_single, free))
             return W if W.is_complex() else W.to(dtype)  # there is no half of a complex number
 
@@ -122,16 +126,12 @@ class Matrix(nn.Module):
         return [*self._free(), *self.map.parameters(), *self.map.buffers()]
 
     def _versions(self, W: Tensor) -> list[int]:
-        # a tensor born in inference mode counts no versions
-        return [
-            W._version,
-            *(n for t in self._causes() for n in (t.data_ptr(), -1 if t.is_inference() else t._version)),
-        ]
+        return [version(W), *(n for t in self._causes() for n in (t.data_ptr(), version(t)))]
 
     def _still_holds(self, W: Tensor, versions: list[int], causes: list[Tensor]) -> bool:
         # Values are compared, not version counters, because an edit through `.data` leaves no other trace.
         now = self._causes()
-        return W._version == versions[0] and len(now) == len(causes) and all(map(same, now, causes))
+        return version(W) == versions[0] and len(now) == len(causes) and all(map(same, now, causes))
 
     def _check_finite(self, free: tuple[Tensor, ...]) -> None:
         for i, f in enumerate(free):
@@ -153,6 +153,11 @@ class Matrix(nn.Module):
 def is_frozen(free: Tensor) -> bool:
     """Whether nothing is asked of it but its value. A tensor put in a parameter's place may carry a tangent."""
     return isinstance(free, nn.Parameter) and not free.requires_grad
+
+
+def version(tensor: Tensor) -> int:
+    """How often it was written to, which a tensor born in inference mode does not count."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def same(a: Tensor, b: Tensor) -> bool:
@@ -237,6 +242,12 @@ def skew_free(A: Tensor) -> Tensor:
     """The packed strict lower triangle of A: ``skew(skew_free(A)) == A`` for skew-symmetric A."""
     n = len(check_square("skew_free", A))
     return A.reshape(-1).index_select(0, lower_triangle(n, A.device))
+
+
+def is_orthogonal(W: Tensor) -> bool:
+    """But for rounding."""
+    I = torch.eye(len(W), dtype=torch.float64, device=W.device)
+    return bool((W.double().mT @ W.double() - I).abs().max() < torch.finfo(W.dtype).eps ** 0.5)
 
 
 def nearest_orthogonal(W: Tensor, determinant: int | None = None) -> Tensor:

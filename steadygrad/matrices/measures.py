@@ -40,8 +40,9 @@ def doubled(W: Tensor) -> Tensor:
 
 
 def largest_singular_values(matrices: Tensor) -> Tensor:
-    """Of a batch of tall matrices, by the eigenvalues of MᴴM, which is small; infinite where an entry is."""
+    """Of a batch of matrices, by the eigenvalues of MᴴM or MMᴴ, whichever is small; infinite where an entry is."""
     size = matrices.abs().amax(dim=(1, 2), keepdim=True)
     scaled = doubled((matrices / size.where(size > 0, 1)).nan_to_num(0.0, 0.0, 0.0))  # so that squares fit
-    largest = torch.linalg.eigvalsh(scaled.mH @ scaled)[:, -1].clamp_min(0).sqrt()
+    tall = scaled if scaled.shape[1] >= scaled.shape[2] else scaled.mH
+    largest = torch.linalg.eigvalsh(tall.mH @ tall)[:, -1].clamp_min(0).sqrt()
     return (largest.to(size.dtype) * size[:, 0, 0]).where(size[:, 0, 0].isfinite(), math.inf)

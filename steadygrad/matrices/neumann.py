@@ -89,15 +89,15 @@ class NeumannCayley(ScaledCayley):
         if known:
             delta = self.last - free
             self._step = self.inverse, delta
-            self.age += 1
+            self.age = self.age + 1  # in new tensors, as those of a layer made in inference mode cannot be written to
             if self.age < self.reset_every:
                 X = matmul(self.inverse, skew(delta, self.size))
                 if norm_below(X, self.exact_above) and not self._would_drift(X, J):
                     inverse = self._series(X, self.inverse)
         if inverse is None:
             inverse = cayley_inverse(skew(free, self.size)).contiguous()  # LAPACK gives columns, safetensors wants rows
-            self.age.zero_()
-            self.exact_solves += 1
+            self.age = torch.zeros_like(self.age)
+            self.exact_solves = self.exact_solves + 1
         self.inverse, self.last = inverse, free.clone()
 
     def _series(self, X: Tensor, start: Tensor) -> Tensor:

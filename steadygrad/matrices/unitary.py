@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import needs_plain
+from steadygrad.kernels import needs_plain, own_precision
 from steadygrad.matrices import init as initialisers
 from steadygrad.matrices.cayley import CayleyGradient, cayley
 from steadygrad.matrices.complex import complexify, haar_unitary, phases, realify, skew_hermitian, skew_hermitian_free
@@ -70,7 +70,9 @@ def complex_cayley(size: int, *, init: str = "cayley") -> Matrix:
     if init not in initialisers.SKEW:
         raise ValueError(f"ComplexCayley expects init out of {', '.join([*initialisers.SKEW, 'haar'])}; got {init!r}")
     A = skew(initialisers.SKEW[init](size), size)
-    return Matrix(map, skew_hermitian_free(A.to(A.dtype.to_complex())), torch.empty(size).uniform_(0, 2 * math.pi))
+    return Matrix(
+        map, skew_hermitian_free(A.to(A.dtype.to_complex())).to(A.dtype), torch.empty(size).uniform_(0, 2 * math.pi)
+    )
 
 
 class StiefelSteps(MovingBase):
@@ -93,9 +95,10 @@ class StiefelSteps(MovingBase):
 
     def forward(self, free: Tensor) -> Tensor:
         counts = self.training and torch.is_grad_enabled() and free.is_leaf and not needs_plain(free)
-        if counts and not torch.equal(free, self.seen):
-            self.step(free)
-        return complexify(cayley_unitary(free / 2, self.size) @ self.base.to(free.dtype))
+        with own_precision(free.device.type):
+            if counts and not torch.equal(free, self.seen):
+                self.step(free)
+            return complexify(cayley_unitary(free / 2, self.size) @ self.base.to(free.dtype))
 
     @torch.no_grad()
     def step(self, free: Tensor) -> None:

@@ -176,6 +176,8 @@ class Tokens:
                 layer.trust_matrices(False)
             if was_training:
                 self.model.train()
+        if not last.isfinite().all():
+            raise ValueError("generate expects numbers; the model says NaN or infinity, as one that has diverged does")
         if self.temperature == 0:
             chosen = last.argmax()
         else:

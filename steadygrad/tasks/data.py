@@ -98,11 +98,15 @@ class DataSet:
             name = self.source.rpartition("/")[2] or file
             own = self.find(name)
             path = own or folder / name
+            if own is None and packed and path.exists():
+                try:
+                    self.opened(who, file, path, packed)
+                except ValueError:
+                    path.unlink()  # as any other file that is spoilt in the cache
             if own is None and not (packed and path.exists()):
                 download(who, self.source if packed else self.source + file, path)
             try:
-                raw = member(who, path, file) if packed else path.read_bytes()
-                content = self.checked(who, file, raw, f"{file} in {path}" if packed else path)
+                raw, content = self.opened(who, file, path, packed)
             except ValueError:
                 if own is None:
                     path.unlink()  # the next attempt starts anew
@@ -112,6 +116,11 @@ class DataSet:
                 part.write_bytes(raw)
                 part.replace(folder / file)
             return content
+
+    def opened(self, who: str, file: str, path: Path, packed: bool) -> tuple[bytes, bytes]:
+        """A file as it is, by itself or in an archive, and what it unpacks to."""
+        raw = member(who, path, file) if packed else path.read_bytes()
+        return raw, self.checked(who, file, raw, f"{file} in {path}" if packed else path)
 
 
 @contextmanager
@@ -139,13 +148,18 @@ def download(who: str, url: str, target: Path) -> None:
     """With progress; goes on where an earlier attempt ended."""
     part = part_of(target)
     have = part.stat().st_size if part.exists() else 0
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console.print(f"{who}: downloading {target.name}")
     request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         with urlopen(request, timeout=WAIT) as response:
             goes_on = response.status == 206
             total = int(response.headers.get("Content-Length") or 0)
             with (
-                wrap_file(response, total, description=f"{who}: {target.name}", transient=True) as source,
+                wrap_file(
+                    response, total, description=f"{who}: {target.name}", console=console, transient=True
+                ) as source,
                 part.open("ab" if goes_on else "wb") as sink,
             ):
                 came = 0

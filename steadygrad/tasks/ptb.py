@@ -59,7 +59,9 @@ class PennTreebank(TextTask):
     def numbered(self, tokens: Sequence[str]) -> Tensor:
         known = {token: number for number, token in enumerate(self.vocabulary)}
         if unknown := sorted({token for token in tokens if token not in known}):
-            raise ValueError(f"{type(self).__name__} expects text of its vocabulary; got {', '.join(unknown[:5])}")
+            raise ValueError(
+                f"{type(self).__name__} expects text of its vocabulary; got {', '.join(map(repr, unknown[:5]))}"
+            )
         return torch.tensor([known[token] for token in tokens], dtype=torch.long)
 
 

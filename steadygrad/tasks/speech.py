@@ -177,6 +177,8 @@ def segmental_snr(clean: Tensor, estimate: Tensor) -> float:
 
 def stoi(clean: Tensor, estimate: Tensor) -> float:
     """Short-time objective intelligibility (Taal et al., 2011), from 0 to 1; NaN for less than 0.4 s of speech."""
+    if len(clean) < 0.4 * RATE or not clean.any():  # for which it has no word, or 0
+        return math.nan
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         try:

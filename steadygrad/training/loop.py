@@ -126,7 +126,8 @@ class Trainer:
         self.rows = 0
         self.state: State | None = None  # carried from window to window
         self.best: dict[str, Any] | None = None
-        self.best_weights: dict[str, Tensor] = self.weights()
+        self.kept: dict[str, Tensor] = {}
+        """weights of the best evaluation"""
         self.final: dict[str, Any] | None = None
         self.seconds_before = 0.0
         self.started = self.saved = time.perf_counter()
@@ -159,6 +160,11 @@ class Trainer:
 
     def weights(self) -> dict[str, Tensor]:
         return {key: value.detach().clone() for key, value in self.model.state_dict().items()}
+
+    @property
+    def best_weights(self) -> dict[str, Tensor]:
+        """Those of the best evaluation; before the first one there are none better than the latest."""
+        return self.kept or self.weights()
 
     def run(self) -> dict[str, Any]:
         if checkpoint := self.directory.checkpoint():
@@ -206,8 +212,8 @@ class Trainer:
         if not late:
             return
         try:
-            self.best_weights = self.directory.load_weights(BEST)
-            for weights in (self.best_weights, self.directory.load_weights(LAST)):
+            self.kept = self.directory.load_weights(BEST)
+            for weights in (self.kept, self.directory.load_weights(LAST)):
                 self.model.load_state_dict(weights)
         except (RunError, RuntimeError):  # gone, or of an older version: the result stands all the same
             return
@@ -295,7 +301,7 @@ class Trainer:
         improved = found["loss"] < (math.inf if self.best is None else self.best["loss"])
         if improved:
             self.best = {"step": self.step, **found}
-            self.best_weights = self.weights()
+            self.kept = self.weights()
         self.final = {"step": self.step, **found}
         self.log(row)
         if math.isnan(found["loss"]):
@@ -350,7 +356,7 @@ class Trainer:
 
     def save(self) -> None:
         tensors = {f"model.{key}": value for key, value in self.model.state_dict().items()}
-        tensors |= {f"best.{key}": value for key, value in self.best_weights.items()}
+        tensors |= {f"best.{key}": value for key, value in self.kept.items()}
         numbers: dict[str, Any] = {}
         for index, state in self.optimizer.state_dict()["state"].items():
             for key, value in state.items():
@@ -383,7 +389,7 @@ class Trainer:
         tensors, state = checkpoint
         try:
             self.model.load_state_dict(part(tensors, "model."))
-            self.best_weights = part(tensors, "best.")
+            self.kept = part(tensors, "best.") if state["best"] else {}
             saved: dict[int, dict[str, Any]] = {}
             for key, value in [*part(tensors, "optimizer.").items(), *state["optimizer"].items()]:
                 index, name = key.split(".", 1)
@@ -391,7 +397,7 @@ class Trainer:
             self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": saved})
             self.schedule.take_up(state["step"], state["cuts"])
             torch.set_rng_state(tensors["random"])
-            if self.device.type == "cuda":
+            if self.device.type == "cuda" and "random_cuda" in tensors:  # it may have begun on another device
                 torch.cuda.set_rng_state(tensors["random_cuda"], self.device)
             states = part(tensors, "state.")
             carried = tuple(states[str(index)].to(self.device) for index in range(len(states)))  # 10 comes after 9

@@ -67,27 +67,25 @@ def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
     raise ValueError(f"no optimizer {train.optimizer!r}")
 
 
-CONSTRAINED = {"skew", "reflector"}
-"""kinds of free tensors that make a matrix orthogonal; their size means something else than a weight's, or nothing"""
+GROUPS = {"skew": "constrained", "reflector": "constrained", "transient": "transient"}
+"""what free tensors of these kinds are trained with; the size of the first two means something else than a weight's"""
 
 
 def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
-    """What makes a matrix orthogonal at ``lr_constrained``, transients with their own decay, and the rest."""
-    kinds: dict[Tensor, str] = {}
+    """Skew parts and reflectors at ``lr_constrained``, transients with their own decay, and the rest, angles too."""
+    groups: dict[Tensor, str] = {}
     for module in model.modules():
         if isinstance(module, Matrix):
-            kinds |= dict(zip(module.free, module.kinds, strict=True))
+            groups |= {free: GROUPS.get(kind, "other") for free, kind in zip(module.free, module.kinds, strict=True)}
     own = {
         "constrained": {"lr": train.lr if train.lr_constrained is None else train.lr_constrained, "weight_decay": 0.0},
         "transient": {"weight_decay": train.decay_transients},
         "other": {"weight_decay": train.weight_decay},
     }
-    groups: dict[str, list[Tensor]] = {kind: [] for kind in own}
+    members: dict[str, list[Tensor]] = {group: [] for group in own}
     for parameter in model.parameters():
-        kind = kinds.get(parameter, "other")
-        kind = "constrained" if kind in CONSTRAINED else kind
-        groups[kind if kind in groups else "other"].append(parameter)
-    return [{"params": params, **own[kind]} for kind, params in groups.items() if params]
+        members[groups.get(parameter, "other")].append(parameter)
+    return [{"params": params, **own[group]} for group, params in members.items() if params]
 
 
 class Schedule:

@@ -38,13 +38,13 @@ class Train:
     """adam, rmsprop, rmsprop-tf (TensorFlow 1's: the mean square starts at one, ε stands under the root) or sgd"""
     lr: float = 1e-3
     lr_constrained: float | None = None
-    """learning rate of the skew-symmetric parameters of orthogonal matrices; without it the same as ``lr``"""
+    """learning rate of skew parts and reflectors, which make matrices orthogonal; without it the same as ``lr``"""
     smoothing: float | None = None
     """α of RMSprop, β₂ of Adam; without it the optimizer's own"""
     decay_transients: float = 0.0
     """L2 weight on nnRNN's T, coupled: it goes through the optimizer as part of the gradient"""
     weight_decay: float = 0.0
-    """the same on everything else but skew-symmetric parameters"""
+    """the same on everything else but skew parts and reflectors"""
     clip: float | None = None
     """largest norm of the gradient"""
     schedule: str = "constant"
@@ -113,6 +113,10 @@ class Settings:
         if task.causal and given.get("bidirectional"):
             task_name = type(task).__name__
             raise ValueError(f"{task_name} asks for what comes next and expects a layer of one direction; got another")
+        if self.train.window is not None and given.get("bidirectional"):
+            raise ValueError(
+                "truncated back-propagation (window) expects a layer of one direction, to carry its state on"
+            )
         if isinstance(task, ObjectTask):
             problem = (task.objects, task.image_size, task.channels, task.output_size, task.segments)
             if name in MODELS:

@@ -12,6 +12,10 @@ def test_every_row_has_its_ratios(monkeypatch):
     assert [row["layer"] for row in result["rows"]] == ["nnrnn", "lstm", "torch.nn.RNN", "torch.nn.LSTM"]
     own = result["rows"][0]
     assert own["characters_per_second"] == 3 * 4 / (own["ms"] / 1e3)
+    assert result["holds"] == {}  # the bounds are for another size
+    monkeypatch.setattr(language, "AT", (6, 3, 4))
+    result = language.measured(["nnrnn", "lstm"], hidden=6, batch=3, window=4, seconds=0.0)
+    own = result["rows"][0]
     assert result["holds"] == {peer: own["faster"][peer]["median"] >= language.BOUNDS[peer] for peer in language.TORCH}
     assert all(len(line) == len(language.HEADER) for line in language.lines(result))
 

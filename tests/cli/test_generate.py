@@ -74,7 +74,8 @@ def test_the_window_is_that_of_training(run, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--prompt", "Zen"], "CharPTB expects text of its vocabulary; got Z"),
+        (["--prompt", "Zen"], "CharPTB expects text of its vocabulary; got 'Z'"),
+        (["--prompt", "a\tb"], r"CharPTB expects text of its vocabulary; got '\t'"),
         (["--prompt", ""], "generate expects at least one token to go on from; got shape (0,)"),
         (["--length", "0"], "--length expects at least 1; got 0"),
         (["--temperature", "-1"], "generate expects a temperature of at least 0; got -1.0"),

@@ -122,6 +122,36 @@ def test_half_precision_can_be_diagnosed(name, dtype, x):
     assert portrait(layer, rough[:, 0])["matrices"].keys() == portrait(fine, rough[:, 0].float())["matrices"].keys()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_rounding_is_no_drift(dtype, x):
+    assert "orthogonal:" not in words(diagnose(LAYERS["scornn"](2, 8, dtype=dtype), x.to(dtype)))
+
+
+def test_dropped_weights_are_no_drift(x):
+    layer = ExpRNN(2, 6).double()
+    layer.drop_weights(0.5)
+    found = diagnose(layer, x)
+    assert found.numbers["spectral_radius cells.0.W"] == pytest.approx(1)
+    assert "orthogonal:" not in words(found)
+    assert layer.training
+
+
+def test_networks_without_numbers_are_told_so(x):
+    broken = nn.LSTM(2, 4).double()
+    with torch.no_grad():
+        broken.weight_hh_l0[0, 0] = math.nan
+    with pytest.raises(ValueError, match="LSTM has others from step 0 of 60 on: NaN or infinity is in weight_hh_l0"):
+        diagnose(broken, x)
+    exploding = linear(1e20 * orthogonal())
+    with pytest.raises(ValueError, match=r"RNN has others from step \d+ of 60 on: its parameters are finite"):
+        diagnose(exploding, x)
+
+
+def test_wide_inputs_count_as_work(monkeypatch):
+    monkeypatch.setattr(flow, "ENTRIES", 6 * (6 + 94) * 20)
+    assert diagnose(nn.GRU(94, 6), torch.randn(50, 94)).numbers["steps"] == 20
+
+
 def test_batch_first_and_single_sequences_are_the_same(x):
     torch.manual_seed(0)
     module = nn.GRU(2, 5).double()

@@ -56,6 +56,23 @@ def test_a_normal_matrix_has_one_over_noise(radius, noise):
     assert float(fisher_memory_curve(W, v, noise).sum()) == pytest.approx(1 / noise, rel=1e-8)
 
 
+def test_no_steps_at_all_are_refused():
+    with pytest.raises(ValueError, match="at least one step; got 0"):
+        fisher_memory_curve(chain(4, 0.9), FIRST[:4], steps=0)
+
+
+def test_a_complex_network_is_the_real_one_of_twice_the_size():
+    """In real form W = A + iB is [[A, −B], [B, A]]; a complex signal stands for both of its parts."""
+    torch.manual_seed(0)
+    W = 0.2 * torch.randn(6, 6, dtype=torch.complex128)
+    v = torch.randn(6, dtype=torch.complex128)
+    real = torch.cat([torch.cat([W.real, -W.imag], dim=1), torch.cat([W.imag, W.real], dim=1)])
+    expected = fisher_memory_curve(real, torch.cat([v.real, v.imag]), steps=9)
+    torch.testing.assert_close(fisher_memory_curve(W, v, steps=9), expected)
+    torch.testing.assert_close(fisher_memory_matrix(W, v, steps=9).diagonal().real, expected)
+    assert ganguli_bound(v) == pytest.approx(6 * float(v.norm()) ** 2)
+
+
 @pytest.mark.parametrize("alpha", [0.9, 1.0, 1.1])
 def test_a_delay_line_by_its_closed_form(alpha):
     curve = fisher_memory_curve(chain(20, alpha), FIRST[:20], noise=2.0, steps=20)

@@ -9,6 +9,7 @@ from torch import nn
 from steadygrad.diagnostics import chain, learned_schur, power_norms, trajectories, unit_triangular
 from steadygrad.layers import NNRNN
 from steadygrad.matrices import Matrix
+from steadygrad.matrices.unitary import complex_cayley
 
 
 def test_a_chain_forgets_everything_at_its_end():
@@ -17,6 +18,13 @@ def test_a_chain_forgets_everything_at_its_end():
     torch.testing.assert_close(states[:, 0].norm(dim=1), torch.ones(20, dtype=torch.float64))
     assert states[:, 11].any()
     assert not states[:, 12:].any()
+
+
+def test_a_unitary_matrix_keeps_every_length():
+    W = complex_cayley(8)()
+    states = trajectories(W, 6)
+    assert states.is_complex()
+    torch.testing.assert_close(states.norm(dim=-1), torch.ones(100, 7, dtype=torch.float64), rtol=1e-5, atol=0)
 
 
 def test_amplification_grows_with_alpha():

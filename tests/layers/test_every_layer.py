@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from steadygrad.kernels.backend import VARIABLE
@@ -139,6 +140,74 @@ def test_torch_func_differentiates_it(make, x):
         each = torch.func.vmap(torch.func.grad(loss), (None, 1))(parameters, x[:, :, None])
         for name, whole in found.items():
             torch.testing.assert_close(each[name].sum(0), whole)
+
+
+@every_layer
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch.func's own
+def test_forward_mode_differentiates_it(make, x):
+    layer = build(make).eval()
+    with forward_ad.dual_level():
+        along = forward_ad.unpack_dual(layer(forward_ad.make_dual(x, torch.ones_like(x)))[0]).tangent
+    torch.testing.assert_close(along, torch.func.jvp(lambda x: layer(x)[0], (x,), (torch.ones_like(x),))[1])
+
+
+@every_layer
+def test_a_replica_walks_and_hands_gradients_back(make, x):
+    """What torch.nn.DataParallel makes on each device: modules with copies for parameters."""
+    layer = build(make).eval()
+    replicas = {module: module._replicate_for_data_parallel() for module in layer.modules()}
+    for module, replica in replicas.items():
+        replica._former_parameters = {}
+        for name, child in module._modules.items():
+            setattr(replica, name, replicas[child])
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                setattr(replica, name, copied := parameter.clone())
+                replica._former_parameters[name] = copied
+    output = replicas[layer](x)[0]
+    torch.testing.assert_close(output, layer(x)[0])
+    expected = torch.autograd.grad(layer(x)[0].sum(), list(layer.parameters()))
+    torch.testing.assert_close(torch.autograd.grad(output.sum(), list(layer.parameters())), expected)
+
+
+@every_layer
+def test_born_in_inference_mode(make, x):
+    with torch.inference_mode():
+        layer = build(make).eval()
+        first = layer(x)[0]
+        torch.testing.assert_close(layer(x)[0], first)
+        torch.testing.assert_close(copy.deepcopy(layer)(x)[0], first)
+
+
+@every_layer
+@every_form
+def test_another_default_device_changes_nothing(make, form, x):
+    layer = build(make, **form).eval()
+    packed = pack_sequence([x[:, 0], x[:5, 1], x[:2, 2]])
+    expected = layer(x)[0], layer(packed)[0].data
+    with torch.device("meta"):
+        torch.testing.assert_close((layer(x)[0], layer(packed)[0].data), expected)
+
+
+@every_layer
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_another_default_type(make, dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        layer = make(I, N)
+        output, _ = layer(torch.randn(5, 2, I))
+        output.sum().backward()
+    finally:
+        torch.set_default_dtype(before)
+    assert {output.dtype} | {p.dtype for p in layer.parameters()} == {dtype}
+    assert output.isfinite().all()
+
+
+@every_layer
+def test_an_option_of_somebody_else_is_explained(make):
+    with pytest.raises(TypeError, match=rf"{make.__name__} has no option proj_size; it has input_size, hidden_size.*"):
+        make(I, N, proj_size=2)
 
 
 @every_layer

@@ -187,6 +187,23 @@ def test_nnrnn_penalty_is_delta_times_distance():
     assert layer.penalty().item() == pytest.approx(0.5 * 2 * 3 * 0.04)
 
 
+def test_nnrnn_penalty_counts_parameters_that_ask_for_no_gradient():
+    layer = layers.NNRNN(3, 8, spectrum_pull=1.0)
+    moved = {name: value.detach() + (value.shape == (4,)) for name, value in layer.named_parameters()}
+    bound = torch.func.functional_call(Penalty(layer), {f"layer.{name}": value for name, value in moved.items()}, ())
+    assert bound.item() == pytest.approx(4)
+    assert layers.NNRNN(3, 8, spectrum_pull=1.0, modulus=0.9).penalty() == 0
+
+
+class Penalty(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self):
+        return self.layer.penalty()
+
+
 def test_enrnn_is_a_scornn_beside_a_fading_state():
     """By hand, Eq. 3 of Helfrich & Ye: the long state from the long and short ones, the short from itself."""
 

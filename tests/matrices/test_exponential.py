@@ -203,6 +203,8 @@ class TestMovingBase:
         (lambda: Exponential(4, rebase_every=0), "expects rebase_every of at least 1, or None .*; got 0"),
         (lambda: Matrix(Exponential(4), torch.full((6,), torch.nan))(), "Exponential expects finite parameters; got 6"),
         (lambda: Exponential(4)(torch.zeros(5)), "expects 6 numbers for size 4"),
+        (lambda: Exponential(4).right_inverse(torch.eye(5)), "Exponential expects a 4 × 4 matrix; got shape"),
+        (lambda: Exponential(3).right_inverse(torch.diag(torch.tensor([1.0, 1, -1]))), "its determinant is −1"),
     ],
 )
 def test_bad_input_is_explained(make, message):
@@ -229,6 +231,20 @@ def test_a_moved_base_is_orthogonal_in_every_precision(name):
     same = build(name, 32, complex=name == "stiefel")
     same.load_state_dict(saved)
     assert torch.equal(same.map.base, matrix.map.base)  # or a run would not go on as it was
+
+
+def test_autocast_does_not_reach_a_moving_base():
+    linear = nn.Linear(32, 32)
+    register_parametrization(linear, "weight", Exponential(32, rebase_every=2))
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+    for _ in range(8):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            assert linear.weight.dtype == torch.float32
+            loss = linear(torch.ones(1, 32)).square().sum()
+        loss.backward()
+        optimizer.step()
+    assert orthogonality_error(linear.weight) < 1e-5
 
 
 def test_rebasing_a_parametrised_weight_in_double():

@@ -216,6 +216,15 @@ def test_generation_needs_a_beginning():
         model().generate(TOKENS[0], window=0)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_without_numbers_makes_nothing_up(temperature):
+    broken = model()
+    with torch.no_grad():
+        broken.readout.bias[1] = torch.nan
+    with pytest.raises(ValueError, match="generate expects numbers; the model says NaN or infinity"):
+        next(broken.generate(TOKENS[0], temperature))
+
+
 @pytest.mark.parametrize("temperature", [1e-20, 1e-40, 5e-324])
 def test_however_cold_the_likeliest_tokens_follow(temperature):
     ours = model()

@@ -182,6 +182,22 @@ def test_a_broken_archive_is_refused_and_not_kept(server, cache, tmp_path):
     assert list(cache.iterdir()) == []
 
 
+def test_an_archive_that_is_spoilt_in_the_cache_is_fetched_again(server, cache, tmp_path):
+    write_archive(tmp_path / "served" / "all.tgz")
+    cache.mkdir(parents=True)
+    for spoil in (lambda path: path.write_bytes(b"no archive"), lambda path: write_archive(path, b"other")):
+        spoil(cache / "all.tgz")
+        (cache / FILE).unlink(missing_ok=True)
+        assert of(server, "all.tgz").read("Task", FILE) == CONTENT
+
+
+def test_progress_of_a_download_is_no_output(server, cache, capsys):
+    of(server).read("Task", FILE)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"Task: downloading {FILE}" in said.err
+
+
 def test_an_archive_of_other_files_is_refused_and_not_kept(server, cache, tmp_path):
     write_archive(tmp_path / "served" / "all.tgz", b"other")
     with pytest.raises(ValueError, match=rf"^Task expects {FILE} in .*all.tgz with SHA-256 "):
@@ -255,9 +271,9 @@ def test_a_text_needs_a_window_and_a_batch_that_fits(text):
 def test_text_becomes_tokens_and_text_again():
     assert CharPTB().decode(CharPTB().encode("the yen\nrose").tolist()) == "the yen\nrose"
     assert WordPTB().decode(WordPTB().encode("the yen\nrose").tolist()) == "the yen \nrose "
-    with pytest.raises(ValueError, match=r"^CharPTB expects text of its vocabulary; got Z$"):
+    with pytest.raises(ValueError, match=r"^CharPTB expects text of its vocabulary; got 'Z'$"):
         CharPTB().encode("Zen")
-    with pytest.raises(ValueError, match=r"^WordPTB expects text of its vocabulary; got dollar$"):
+    with pytest.raises(ValueError, match=r"^WordPTB expects text of its vocabulary; got 'dollar'$"):
         WordPTB().encode("the dollar rose")
 
 

@@ -194,7 +194,10 @@ def test_noise_is_heard(score, best):
 def test_what_is_too_short_or_silent_has_no_score(score):
     pytest.importorskip(speech.PACKAGES[score], reason="needs the extra speech")
     judge, x = getattr(speech, score), voice()
-    assert math.isnan(judge(x[:800], x[:800]))
+    for samples in (1, 200, 800):
+        assert math.isnan(judge(x[:samples], x[:samples]))
+    silence = torch.zeros_like(x)
+    assert math.isnan(judge(silence, silence))
     if score == "pesq":
         assert math.isnan(judge(x, torch.zeros_like(x)))
 

@@ -13,6 +13,7 @@ from steadygrad.training import (
     Settings,
     Train,
     Trainer,
+    Watch,
     evaluate,
     evaluate_run,
     load_model,
@@ -55,6 +56,23 @@ def test_epochs_are_for_data_sets(tiny, tmp_path):
     with pytest.raises(ValueError, match=r"^epochs are for a task with a data set; copy has none$"):
         train(tiny(epochs=2), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_before_the_first_evaluation_no_weights_are_better_than_the_last(text, tmp_path):
+    class Impatient(Watch):
+        def update(self, trainer, loss):
+            if trainer.step == 3:
+                trainer.asked.set()
+
+    result = train(text(), tmp_path, watches=[Impatient()])
+    assert (result["status"], result["best"]) == ("interrupted", None)
+    directory = RunDirectory(tmp_path)
+    best, last = (load_model(directory, weights=weights)[0].state_dict() for weights in ("best", "last"))
+    assert all(torch.equal(best[key], last[key]) for key in last)
+    torch.manual_seed(stream(0, "model").initial_seed())
+    start = text().build_model(CharPTB()).state_dict()
+    assert not torch.equal(best["readout.weight"], start["readout.weight"])
+    assert train(text(), tmp_path, resume=True)["best"]["step"] >= updates_of(text())
 
 
 def test_the_best_weights_are_tested_at_the_end(text, tmp_path):

@@ -246,6 +246,12 @@ def test_whatever_a_run_remembers_survives(tmp_path, tiny, options, stop_at, sto
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
 
 
+def test_windows_of_both_directions_are_refused(tmp_path, tiny):
+    with pytest.raises(ValueError, match="expects a layer of one direction, to carry its state on"):
+        train(tiny({"name": "gru", "bidirectional": True}, window=6), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_windows_carry_the_state_on(tmp_path, tiny):
     """The loss of a second window is that of a model that has walked the first."""
     settings = tiny("lstm", window=6, log_every=1, steps=2, optimizer="sgd", lr=1e-30)
