@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, TypeGuard, cast
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from steadygrad.kernels import at_least_single
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.attentive import AttentiveCell
+from steadygrad.layers.stack import Stack
 from steadygrad.matrices import Matrix
 from steadygrad.matrices.measures import largest_singular_values
 
@@ -130,35 +132,46 @@ def check_without_memory(module: nn.Module, x: Tensor) -> None:
     if any(isinstance(part, AttentiveCell) for part in module.modules()):
         raise ValueError(
             f"the flow from state to state expects a state of one small size; that of {type(module).__name__} has the "
-            "past states in it that it attends to: use gradient_norms and attention_map, of the layer itself"
+            "past states in it that it attends to: use gradient_norms and attention_map, of such layers by themselves"
         )
 
 
-def attends(module: nn.Module) -> TypeGuard[RecurrentLayer]:
-    """Whether it is a layer of ours that attends to its past states."""
-    return isinstance(module, RecurrentLayer) and isinstance(module.cells[0], AttentiveCell)
+def attends(module: nn.Module) -> TypeGuard[RecurrentLayer | Stack]:
+    """Whether it is a layer of ours that attends to its past states, or a stack of such."""
+    layers = list(module) if isinstance(module, Stack) else [module]
+    return all(isinstance(layer, RecurrentLayer) and isinstance(layer.cells[0], AttentiveCell) for layer in layers)
 
 
-def attentive_cells(layer: RecurrentLayer) -> list[AttentiveCell]:
-    return [cast(AttentiveCell, cell) for cell in layer.cells]
+def stacked(module: RecurrentLayer | Stack) -> list[RecurrentLayer]:
+    return list(module.layers()) if isinstance(module, Stack) else [module]
+
+
+def attentive_cells(module: RecurrentLayer | Stack) -> list[AttentiveCell]:
+    """Level after level."""
+    return [cast(AttentiveCell, cell) for layer in stacked(module) for cell in layer.cells]
 
 
 def shortened(module: nn.Module, x: Tensor) -> Tensor:
     """As many steps of x as the Jacobians leave room for, or the memory of a layer that attends to its past states."""
     check(module, x)
     with looking_at(module), torch.no_grad():
-        _, state = module(x) if attends(module) else step(module, x[:1], None)
+        if isinstance(module, Stack) and attends(module):
+            _, state = module(x, keep_memory=True)
+        else:
+            _, state = module(x) if attends(module) else step(module, x[:1], None)
     size = sum(part.numel() for part in as_tuple(state))
     if attends(module):  # every step remembers what it attended to, which grows with the square of the length
         return x[: max(2, int(len(x) * min(1, math.sqrt(REMEMBERED / (len(x) * size)))))]
     return x[: max(2, min(STEPS, ENTRIES // (size * (size + x.shape[1])), WORK // size**3))]
 
 
-def initial_states(layer: RecurrentLayer, x: Tensor, state: State | None = None) -> list[tuple[Tensor, ...]]:
+def initial_states(module: RecurrentLayer | Stack, x: Tensor, state: State | None = None) -> list[tuple[Tensor, ...]]:
     """What each level starts from, for a batch of one."""
     if state is None:
-        return [tuple(x.new_zeros(1, size) for size in cell.state_sizes) for cell in attentive_cells(layer)]
-    return list(zip(*(part.detach().unbind(0) for part in as_tuple(state)), strict=True))
+        return [tuple(x.new_zeros(1, size) for size in cell.state_sizes) for cell in attentive_cells(module)]
+    parts = iter([part.detach().unbind(0) for part in as_tuple(state)])
+    own = (islice(parts, len(layer.state_sizes)) for layer in stacked(module))
+    return [start for of_layer in own for start in zip(*of_layer, strict=True)]
 
 
 def input_map(module: nn.Module, x: Tensor, block: slice | None = None, state: State | None = None) -> Tensor:
@@ -226,7 +239,7 @@ def gradient_norms(
 
 
 def attentive_gradient_norms(
-    layer: RecurrentLayer, x: Tensor, of_outputs: Callable[[Tensor], Tensor], state: State | None
+    layer: RecurrentLayer | Stack, x: Tensor, of_outputs: Callable[[Tensor], Tensor], state: State | None
 ) -> Tensor:
     read, handed = [x], []  # by each level, and at last by the loss; by each step to the next
     for cell, start in zip(attentive_cells(layer), initial_states(layer, x, state), strict=True):

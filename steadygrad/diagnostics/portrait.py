@@ -58,7 +58,7 @@ def observe(module: nn.Module, x: Tensor) -> dict[str, Any]:
             "largest_bound": float(gates.bound.max()),
             "nearest": float((gates.true / gates.bound).max()),
         }
-    if attends(module) and not module.bidirectional:
+    if attends(module) and not getattr(module, "bidirectional", False):
         found["attention"] = [level.summary() for level in attention_map(module, x)]
     return found
 

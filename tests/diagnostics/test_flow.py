@@ -170,7 +170,7 @@ def test_where_past_states_are_attended_to_there_is_no_jacobian(make, look, x):
 
 
 def test_gradients_of_a_module_around_a_layer_that_attends_are_refused(x):
-    with pytest.raises(ValueError, match="of the layer itself"):
+    with pytest.raises(ValueError, match="of such layers by themselves"):
         gradient_norms(Around().double(), x)
 
 

@@ -11,6 +11,7 @@ from steadygrad.diagnostics import attention_map, diagnose, flow, gradient_norms
 from steadygrad.diagnostics.flow import attends, growth_back
 from steadygrad.layers import GRU, LAYERS, LSTM, SAB, URNN, MemLSTM, MemRNN, RelLSTM, RelRNN
 from steadygrad.layers.memory import Everything
+from steadygrad.layers.stack import Stack
 
 SIZES = {"memrnn": (math.inf, 0), "relrnn": (3, 2), "short only": (3, 0), "one of each": (1, 1)}
 """of S and R"""
@@ -123,6 +124,24 @@ def test_each_level_has_a_map():
     for level, (layer, inputs) in enumerate(((one, x), (other, one(x)[0]))):
         torch.testing.assert_close(found[level].weights, attention_map(layer, inputs)[0].weights)
     assert two.training
+
+
+@pytest.mark.parametrize("make", [partial(RelRNN, short=2, relevant=3), partial(RelLSTM, short=2, relevant=3), MemRNN])
+def test_a_stack_is_looked_at_as_the_layer_of_its_levels(make):
+    torch.manual_seed(0)
+    whole = make(3, 5, 2).double()
+    stack = Stack([make(3, 5).double(), make(5, 5).double()])
+    for layer, cell in zip(stack, whole.cells, strict=True):
+        layer.cells[0].load_state_dict(cell.state_dict())
+    x = torch.randn(14, 3, dtype=torch.float64)
+    for found, expected in zip(attention_map(stack, x), attention_map(whole, x), strict=True):
+        torch.testing.assert_close(found.weights, expected.weights)
+    torch.testing.assert_close(gradient_norms(stack, x), gradient_norms(whole, x))
+    (_, state), (_, of_stack) = whole(x[:, None]), stack(x[:, None], keep_memory=True)
+    torch.testing.assert_close(gradient_norms(stack, x, state=of_stack), gradient_norms(whole, x, state=state))
+    assert portrait(stack, x)["attention"] == portrait(whole, x)["attention"]
+    assert observe(stack, x)["attention"] == observe(whole, x)["attention"]
+    assert diagnose(stack, x).numbers["exponent"] == pytest.approx(diagnose(whole, x).numbers["exponent"])
 
 
 def test_one_step_attends_to_nothing():
