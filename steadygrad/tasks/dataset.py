@@ -27,6 +27,11 @@ class DataTask(Task):
         """Time steps in one pass through the training data, known without the data."""
         raise NotImplementedError
 
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the training data, where these may be others each time: no SHA-256 is known for them."""
+        return None
+
     def check_split(self, split: str) -> None:
         if split not in SPLITS:
             raise ValueError(f"{type(self).__name__} expects a split out of {', '.join(SPLITS)}; got {split!r}")

@@ -1,8 +1,8 @@
 """How good a model is on data it was not trained on."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -112,12 +112,21 @@ def load_model(
     settings = settings or own
     task, trained = settings.build_task(), own.build_task()
     check_sizes(str(directory), trained, task)
+    check_data(str(directory), directory.result() or {}, task)
     model = settings.build_model(task)
     try:
         model.load_state_dict(directory.load_weights(files[weights]))
     except RuntimeError as error:
         raise RunError(f"{directory.file(files[weights])} does not fit the run's settings: {error}") from None
     return model, task, settings
+
+
+def check_data(who: str, known: Mapping[str, Any], task: Task) -> None:
+    """Whether the training data are those that a run has noted, if it has."""
+    if isinstance(task, DataTask) and (noted := known.get("data")) and noted != (found := task.fingerprint):
+        raise ValueError(
+            f"{who} was trained on other recordings than are here now: {noted} and {found} by their digests"
+        )
 
 
 def check_sizes(who: str, trained: Task, other: Task) -> None:

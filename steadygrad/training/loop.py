@@ -25,7 +25,7 @@ from steadygrad.models import PolicyModel
 from steadygrad.tasks import DataTask, EnvironmentTask, TextTask
 from steadygrad.training.data import Batches, stream
 from steadygrad.training.directory import BEST, CHECKPOINT, LAST, METRICS, RESULT, Checkpoint, RunDirectory, RunError
-from steadygrad.training.evaluate import evaluate, parameter_count, walk
+from steadygrad.training.evaluate import check_data, evaluate, parameter_count, walk
 from steadygrad.training.experience import Experience
 from steadygrad.training.optimizers import Schedule, make_optimizer
 from steadygrad.training.settings import Settings
@@ -379,6 +379,7 @@ class Trainer:
             "cuts": self.schedule.cuts,
             "last_loss": self.last_loss,
             "optimizer": numbers,
+            **self.data(),
         }
         self.directory.save_checkpoint(tensors, state)
         self.directory.save_weights(BEST, self.best_weights)
@@ -387,6 +388,7 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         tensors, state = checkpoint
+        check_data(str(self.directory), state, self.task)
         try:
             self.model.load_state_dict(part(tensors, "model."))
             self.kept = part(tensors, "best.") if state["best"] else {}
@@ -410,6 +412,11 @@ class Trainer:
             raise RunError(f"{path} does not fit these settings: {str(error).splitlines()[0]}") from error
         self.directory.keep_rows(self.rows)
 
+    def data(self) -> dict[str, str]:
+        """Which data these were, if they may be others another time."""
+        found = self.task.fingerprint if isinstance(self.task, DataTask) else None
+        return {} if found is None else {"data": found}
+
     def result(self, status: str, why: str | None) -> dict[str, Any]:
         return {
             **self.settings.complete(),
@@ -431,6 +438,7 @@ class Trainer:
                 "python": platform.python_version(),
             },
             "commit": self.commit,
+            **self.data(),
             "status": status,
             **({} if why is None else {"why": why}),
         }

@@ -54,6 +54,20 @@ def sound(path):
         return np.frombuffer(file.readframes(file.getnframes()), np.int16)
 
 
+def test_other_recordings_are_refused(run, runs, tmp_path, monkeypatch):
+    """What the network sees is normalised by those that it was trained on."""
+    fewer = tmp_path / "fewer"
+    shutil.copytree(runs / "data", fewer)
+    shutil.rmtree(next((fewer / "timit_sample").glob("dr1-*")))
+    monkeypatch.setenv("STEADYGRAD_DATA", str(fewer))
+    for words in (["listen", "run"], ["evaluate", "run"]):
+        code, _, said = run(*words)
+        assert code == 2
+        assert "run was trained on other recordings than are here now" in said
+    with pytest.raises(ValueError, match="run was trained on other recordings than are here now"):
+        train(Settings({"name": "gru", "hidden_size": 8}, {"name": "timit"}, Train(epochs=2)), "run", resume=True)
+
+
 def test_a_run_is_heard_and_judged(run):
     code, out, _ = run("listen", "run", "--files", 2, "--json")
     assert code == 0
