@@ -9,14 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadygrad.diagnostics import observe, portrait
-from steadygrad.diagnostics.portrait import relation_portrait
+from steadygrad.diagnostics import gradient_norms, observe, portrait
+from steadygrad.diagnostics.portrait import numbers, relation_portrait
 from steadygrad.models import Inside, RelationalModel
 from steadygrad.training import Trainer, Watch, finite, stream
 
 OBSERVATIONS, PORTRAIT = "observations.jsonl", "portrait.json"
 LOOKS = 40
 """at the most in a run, at evaluations"""
+SEQUENCES = 16
+"""whose gradients along time are averaged for a portrait"""
 
 
 class Observer(Watch):
@@ -72,10 +74,14 @@ class Observer(Watch):
 
     def sequence_portrait(self, model: nn.Module, trainer: Trainer) -> dict[str, Any]:
         x, target = self.shown(model, trainer)
-        return trained_portrait(recurrent_part(model, x), target, trainer.task.loss)
+        found = trained_portrait(recurrent_part(model, x), target, trainer.task.loss)
+        if "loss_gradients" in found:
+            several, targets = self.shown(model, trainer, SEQUENCES)
+            found["typical_gradients"] = typical_gradients(recurrent_part(model, several), targets, trainer.task.loss)
+        return found
 
-    def shown(self, model: nn.Module, trainer: Trainer) -> tuple[Tensor, Tensor]:
-        return trainer.task.shown(model, 1, stream(trainer.settings.seed, "observe"))
+    def shown(self, model: nn.Module, trainer: Trainer, batch: int = 1) -> tuple[Tensor, Tensor]:
+        return trainer.task.shown(model, batch, stream(trainer.settings.seed, "observe"))
 
 
 def best_step(result: dict[str, Any]) -> int:
@@ -105,13 +111,34 @@ def unseen_problem(model: nn.Module, trainer: Trainer) -> dict[str, Any]:
     return relation_portrait(model, images[0], int(answers))
 
 
-def trained_portrait(part: Inside, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> dict[str, Any]:
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def trained_portrait(part: Inside, target: Tensor, loss: Loss) -> dict[str, Any]:
     """Of a model's layer on one sequence, with the gradients of its task's loss."""
+    return portrait(part.layer, part.inputs[0], of_hidden(part, target, loss))
+
+
+def typical_gradients(part: Inside, targets: Tensor, loss: Loss) -> list[float]:
+    """‖∂L/∂s_t‖ along time, L of one sequence: the geometric mean over all of them, 0 only where all are.
+
+    A single sequence shows where its own symbols stand, several show what the network does with distance.
+    """
+    norms = torch.stack(
+        [gradient_norms(part.layer, x, of_hidden(part, targets[i : i + 1], loss)) for i, x in enumerate(part.inputs)]
+    )
+    counted = norms > 0
+    logarithms = norms.log().where(counted, 0).sum(dim=0) / counted.sum(dim=0).clamp_min(1)
+    return numbers(logarithms.exp() * counted.any(dim=0))
+
+
+def of_hidden(part: Inside, target: Tensor, loss: Loss) -> Callable[[Tensor], Tensor]:
+    """The loss of what a model reads from its layer's outputs (time, features) on one sequence."""
 
     def task_loss(hidden: Tensor) -> Tensor:
         return loss(part.read(hidden[:, None]), target.to(hidden.device))
 
-    return portrait(part.layer, part.inputs[0], task_loss)
+    return task_loss
 
 
 def attempt(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -3,15 +3,15 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import cycle, groupby, pairwise
+from itertools import cycle, groupby, pairwise, product
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib import pyplot as plt
 from matplotlib.ticker import NullLocator
 
-from steadygrad.report.figures import COLOURS, STYLE, plain, save
+from steadygrad.report.figures import COLOURS, LINES, STYLE, plain, save
 
 Numbers = Sequence[float | None]
 MARKERS = "os^Dv<>P"
@@ -40,9 +40,9 @@ def gradients(norms: Mapping[str, Numbers], path: str | Path, title: str = "") -
     """‖∂L/∂state‖ by steps back from the end, from norms along time (Kerg et al., 2020, figure 2, left)."""
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6.6, 3.6), layout="constrained")
-        for colour, (name, values) in zip(cycle(COLOURS), norms.items(), strict=False):
-            back = range(len(values), 0, -1)
-            axis.semilogy(back, [v or math.nan for v in values], color=colour, label=plain(name), linewidth=1.4)
+        for (line, colour), (name, values) in zip(cycle(product(LINES, COLOURS)), norms.items(), strict=False):
+            look: Any = {"color": colour, "linestyle": line, "linewidth": 1.4}
+            axis.semilogy(range(len(values), 0, -1), [v or math.nan for v in values], label=plain(name), **look)
         axis.set(xlabel="steps back from the end", ylabel="‖∂L / ∂state‖", title=plain(title))
         figure.legend(loc="outside right center")
         return save(figure, path)

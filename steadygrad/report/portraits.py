@@ -62,12 +62,15 @@ def draw_table(runs: Sequence[Run], kinds: Sequence[str], path: Callable[[str], 
 
 
 def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
-    """‖∂L/∂s_t‖ along time, of the first run of every group that has it."""
-    found: dict[str, list[float | None]] = {}
+    """‖∂L/∂s_t‖ along time, of the first run of every group that has it; of several sequences if all have those."""
+    portraits: dict[str, Portrait] = {}
     for name, run in zip(map(group_of, labels(runs)), runs, strict=True):
-        if norms := (run.portrait or {}).get("loss_gradients"):
-            found.setdefault(name, norms)
-    return found
+        if run.portrait and run.portrait.get("loss_gradients"):
+            portraits.setdefault(name, run.portrait)
+    averaged = all("typical_gradients" in portrait for portrait in portraits.values())
+    return {
+        name: portrait["typical_gradients" if averaged else "loss_gradients"] for name, portrait in portraits.items()
+    }
 
 
 def unseen(runs: Sequence[Run]) -> list[compare.Outcome]:
