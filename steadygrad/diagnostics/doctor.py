@@ -29,6 +29,8 @@ SEQUENCES = 4
 KEPT = 1e-3
 """a growth or decay a step below this does not show within the sequences that people train on"""
 SATURATED = 0.99
+LEAST = 2
+"""steps that growth can be measured on"""
 DRIFTED = 1e-3
 """‖WᵀW − I‖ that rounding in single precision does not explain"""
 
@@ -107,14 +109,17 @@ def pick(module: nn.Module, batch: Tensor) -> list[Tensor]:
 
 
 def measure(module: nn.Module, x: Tensor, flow: Jacobians | None = None) -> dict[str, float]:
-    """Along one sequence; ``flow`` has its Jacobians, if somebody computed them already."""
+    """Along one sequence, as far as it is made of numbers; ``flow`` has its Jacobians, if somebody computed them."""
     with looking_at(module), torch.no_grad():
         batch = x[None] if getattr(module, "batch_first", False) else x[:, None]
         output, state = module(batch)
-    check_finite(module, output.reshape(len(x), -1))
+    steps = finite_steps(output.reshape(len(x), -1))
     if not attends(module):
         flow = flow or jacobians(module, x)
-        check_finite(module, flow.state.flatten(1))
+        steps = min(steps, finite_steps(flow.state.flatten(1)))
+    if steps < len(x):
+        check_measurable(module, steps, len(x))
+        return measure(module, x[:steps])
     bounded = float(output.abs().max()) <= 1 + 1e-6
     return {
         **(attention_numbers(module, x) if flow is None else jacobian_numbers(flow)),
@@ -124,21 +129,21 @@ def measure(module: nn.Module, x: Tensor, flow: Jacobians | None = None) -> dict
     }
 
 
-def check_finite(module: nn.Module, of_steps: Tensor) -> None:
-    """Rows, one a step: where they hold no numbers any more there is nothing to measure, but something to say."""
-    lost = (~of_steps.isfinite().all(dim=1)).nonzero()
-    if not len(lost):
-        return
+def finite_steps(of_steps: Tensor) -> int:
+    """How many rows, one a step, come before the first with NaN or infinity."""
+    return int(of_steps.isfinite().all(dim=1).long().cumprod(dim=0).sum())
+
+
+def check_measurable(module: nn.Module, steps: int, of: int) -> None:
+    """A network that grows beyond all numbers is measured until it does, one that never had any is told why."""
     broken = [name for name, parameter in module.named_parameters() if not parameter.isfinite().all()]
-    why = (
-        f"NaN or infinity is in {', '.join(broken)}"
-        if broken
-        else "its parameters are finite, so it grows without bound"
-    )
-    name, first = type(module).__name__, int(lost[0])
-    raise NonFiniteError(
-        f"diagnose expects finite states; {name} has others from step {first} of {len(of_steps)} on: {why}"
-    )
+    if broken or steps < LEAST:
+        why = (
+            f"NaN or infinity is in {', '.join(broken)}" if broken else "its parameters are finite, so it grows at once"
+        )
+        raise NonFiniteError(
+            f"diagnose expects finite states; {type(module).__name__} has others from step {steps} of {of} on: {why}"
+        )
 
 
 def jacobian_numbers(flow: Jacobians) -> dict[str, float]:

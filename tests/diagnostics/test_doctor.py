@@ -142,9 +142,14 @@ def test_networks_without_numbers_are_told_so(x):
         broken.weight_hh_l0[0, 0] = math.nan
     with pytest.raises(ValueError, match="LSTM has others from step 0 of 60 on: NaN or infinity is in weight_hh_l0"):
         diagnose(broken, x)
-    exploding = linear(1e20 * orthogonal())
-    with pytest.raises(ValueError, match=r"RNN has others from step \d+ of 60 on: its parameters are finite"):
-        diagnose(exploding, x)
+    with pytest.raises(ValueError, match=r"RNN has others from step 1 of 60 on: its parameters are finite"):
+        diagnose(linear(1e308 * orthogonal()), 1e3 * x)
+
+
+def test_a_network_that_outgrows_all_numbers_is_measured_until_then(x):
+    found = diagnose(linear(1e20 * orthogonal()), x)
+    assert found.numbers["exponent"] == pytest.approx(20 * math.log(10))
+    assert "Gradients grow tenfold" in words(found)
 
 
 def test_wide_inputs_count_as_work(monkeypatch):

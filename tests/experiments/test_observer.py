@@ -474,7 +474,7 @@ def test_a_run_that_diverges_ends_as_it_would_alone(tmp_path, layer, lr):
     assert results[0]["why"] == results[1]["why"]
     assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
     best = results[1]["best"]
-    assert drawn(tmp_path / "watched")["step"] == (best["step"] if best else 0)
+    assert drawn(tmp_path / "watched")["step"] == (best["step"] if best else results[1]["steps"])
     assert steps(tmp_path / "watched")[0] == 0
     again = train(settings, tmp_path / "watched", resume=True, watches=[Observer()])
     assert again == finite(results[1])  # and is not tried again
