@@ -2,6 +2,7 @@
 
     python benchmarks/language.py                         nnRNN, expRNN, NC-GRU at 1024 units: about five minutes
     python benchmarks/language.py --layers nnrnn,lstm --hidden 512 --batch 32 --window 100
+    python benchmarks/language.py --layers ncgru,gru --hidden 430,1000,430 --batch 32 --window 100     three layers
     python benchmarks/language.py --json language.json
 
 An update is all of it: embedding (200), the layer from a carried state, readout (50 symbols), loss, gradients, RMSprop.
@@ -11,7 +12,8 @@ The recurrent matrix is made anew in every update, as training does. All are tim
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
 from pathlib import Path
 
 import torch
@@ -24,7 +26,7 @@ if __name__ == "__main__":
 from benchmarks.timing import Contender, interleave
 from steadygrad.cli.common import Parser
 from steadygrad.layers import LAYERS
-from steadygrad.layers.recurrent import as_tuple
+from steadygrad.layers.recurrent import State, as_tuple
 from steadygrad.models import LanguageModel
 from steadygrad.report.tables import markdown
 
@@ -32,23 +34,29 @@ SYMBOLS, EMBEDDING = 50, 200
 TORCH = {"torch.nn.RNN": nn.RNN, "torch.nn.LSTM": nn.LSTM}
 BOUNDS = {"torch.nn.RNN": 1.1, "torch.nn.LSTM": 2.5}
 """how many times as fast nnRNN has to be"""
-AT = (1024, 128, 150)
-"""units, batch and window that this is about"""
+AT = ([1024], 128, 150)
+"""units of each layer, batch and window that this is about"""
 HEADER = ["layer", "characters/s", "update, ms", "/ nn.RNN", "/ nn.LSTM"]
 
 
 class TorchLanguageModel(nn.Module):
-    """The same as LanguageModel around a layer of torch's."""
+    """The same as LanguageModel around layers of torch's."""
 
-    def __init__(self, make: type[nn.Module], hidden: int) -> None:
+    def __init__(self, make: type[nn.Module], sizes: Sequence[int]) -> None:
         super().__init__()
         self.embedding = nn.Embedding(SYMBOLS, EMBEDDING)
-        self.layer = make(EMBEDDING, hidden)
-        self.readout = nn.Linear(hidden, SYMBOLS)
+        self.layers = nn.ModuleList(make(features, units) for features, units in pairwise([EMBEDDING, *sizes]))
+        self.readout = nn.Linear(sizes[-1], SYMBOLS)
 
-    def walk(self, tokens: Tensor, state: object) -> tuple[Tensor, object]:
-        hidden, state = self.layer(self.embedding(tokens.t()), state)
-        return self.readout(hidden).transpose(0, 1), state
+    def walk(self, tokens: Tensor, state: State | None) -> tuple[Tensor, State]:
+        hidden, ends = self.embedding(tokens.t()), []
+        given = as_tuple(state) if state is not None else ()
+        parts, each = iter(given), len(given) // len(self.layers)
+        for layer in self.layers:
+            own = tuple(islice(parts, each))
+            hidden, end = layer(hidden, (own if each > 1 else own[0]) if own else None)
+            ends += as_tuple(end)
+        return self.readout(hidden).transpose(0, 1), tuple(ends)
 
     def penalty(self) -> float:
         return 0.0
@@ -57,7 +65,7 @@ class TorchLanguageModel(nn.Module):
 def main() -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", default="nnrnn,exprnn,ncgru", help="of steadygrad's (default nnrnn,exprnn,ncgru)")
-    parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--hidden", type=units, default=[1024], metavar="LIST", help="of each layer (default 1024)")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--window", type=int, default=150)
     parser.add_argument("--seconds", type=float, default=240.0, help="for all together (default 240)")
@@ -77,9 +85,15 @@ def main() -> None:
         Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
 
 
-def measured(names: list[str], hidden: int, batch: int, window: int, seconds: float) -> dict:
+def units(text: str) -> list[int]:
+    if not all(part.isdecimal() and int(part) for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"expects whole numbers as in 430,1000,430; got {text!r}")
+    return [int(part) for part in text.split(",")]
+
+
+def measured(names: list[str], hidden: list[int], batch: int, window: int, seconds: float) -> dict:
     models: dict[str, Callable[[], nn.Module]] = {
-        **{name: lambda name=name: LanguageModel(LAYERS[name], SYMBOLS, sizes=[hidden]) for name in names},
+        **{name: lambda name=name: LanguageModel(LAYERS[name], SYMBOLS, sizes=hidden) for name in names},
         **{name: lambda make=make: TorchLanguageModel(make, hidden) for name, make in TORCH.items()},
     }
     contenders = [Contender(name, update(make, batch, window)) for name, make in models.items()]

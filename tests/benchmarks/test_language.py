@@ -1,5 +1,6 @@
 """Every layer is measured beside torch's, on the same update."""
 
+import pytest
 import torch
 
 from benchmarks import language
@@ -8,13 +9,13 @@ from benchmarks.timing import interleave
 
 def test_every_row_has_its_ratios(monkeypatch):
     monkeypatch.setattr("benchmarks.language.interleave", lambda who, seconds: interleave(who, 0, least=1, turn=0))
-    result = language.measured(["nnrnn", "lstm"], hidden=6, batch=3, window=4, seconds=0.0)
+    result = language.measured(["nnrnn", "lstm"], hidden=[6], batch=3, window=4, seconds=0.0)
     assert [row["layer"] for row in result["rows"]] == ["nnrnn", "lstm", "torch.nn.RNN", "torch.nn.LSTM"]
     own = result["rows"][0]
     assert own["characters_per_second"] == 3 * 4 / (own["ms"] / 1e3)
     assert result["holds"] == {}  # the bounds are for another size
-    monkeypatch.setattr(language, "AT", (6, 3, 4))
-    result = language.measured(["nnrnn", "lstm"], hidden=6, batch=3, window=4, seconds=0.0)
+    monkeypatch.setattr(language, "AT", ([6], 3, 4))
+    result = language.measured(["nnrnn", "lstm"], hidden=[6], batch=3, window=4, seconds=0.0)
     own = result["rows"][0]
     assert result["holds"] == {peer: own["faster"][peer]["median"] >= language.BOUNDS[peer] for peer in language.TORCH}
     assert all(len(line) == len(language.HEADER) for line in language.lines(result))
@@ -23,7 +24,9 @@ def test_every_row_has_its_ratios(monkeypatch):
 def test_an_update_moves_every_weight_and_carries_the_state(monkeypatch):
     for make in (
         lambda: language.LanguageModel(language.LAYERS["nnrnn"], language.SYMBOLS, sizes=[6]),
-        lambda: language.TorchLanguageModel(torch.nn.LSTM, 6),
+        lambda: language.TorchLanguageModel(torch.nn.LSTM, [6]),
+        lambda: language.TorchLanguageModel(torch.nn.LSTM, [6, 5]),
+        lambda: language.TorchLanguageModel(torch.nn.RNN, [6, 5]),
     ):
         model, seen = make(), []
         walk = model.walk
@@ -37,3 +40,21 @@ def test_an_update_moves_every_weight_and_carries_the_state(monkeypatch):
         assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
         assert seen[0] is None
         assert seen[1] is not None
+
+
+def test_layers_of_torch_carry_their_own_states():
+    torch.manual_seed(0)
+    model = language.TorchLanguageModel(torch.nn.LSTM, [6, 5])
+    tokens = torch.randint(language.SYMBOLS, (3, 8))
+    whole, _ = model.walk(tokens, None)
+    _, state = model.walk(tokens[:, :3], None)
+    torch.testing.assert_close(model.walk(tokens[:, 3:], state)[0], whole[:, 3:])
+
+
+@pytest.mark.parametrize("text", ["0", "430,", "a", "-3", "4,x"])
+def test_bad_sizes_end_with_a_sentence(text, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["language.py", f"--hidden={text}"])
+    with pytest.raises(SystemExit) as stop:
+        language.main()
+    assert stop.value.code == 2
+    assert f"expects whole numbers as in 430,1000,430; got {text!r}" in capsys.readouterr().err
