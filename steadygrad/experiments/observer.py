@@ -17,8 +17,8 @@ from steadygrad.training import Trainer, Watch, finite, stream
 OBSERVATIONS, PORTRAIT = "observations.jsonl", "portrait.json"
 LOOKS = 40
 """at the most in a run, at evaluations"""
-SEQUENCES = 16
-"""whose gradients along time are averaged for a portrait"""
+SEQUENCES = 32
+"""whose gradients along time are taken together for a portrait"""
 
 
 class Observer(Watch):
@@ -77,7 +77,7 @@ class Observer(Watch):
         found = trained_portrait(recurrent_part(model, x), target, trainer.task.loss)
         if "loss_gradients" in found:
             several, targets = self.shown(model, trainer, SEQUENCES)
-            found["typical_gradients"] = typical_gradients(recurrent_part(model, several), targets, trainer.task.loss)
+            found["batch_gradients"] = batch_gradients(recurrent_part(model, several), targets, trainer.task.loss)
         return found
 
     def shown(self, model: nn.Module, trainer: Trainer, batch: int = 1) -> tuple[Tensor, Tensor]:
@@ -119,17 +119,15 @@ def trained_portrait(part: Inside, target: Tensor, loss: Loss) -> dict[str, Any]
     return portrait(part.layer, part.inputs[0], of_hidden(part, target, loss))
 
 
-def typical_gradients(part: Inside, targets: Tensor, loss: Loss) -> list[float]:
-    """‖∂L/∂s_t‖ along time, L of one sequence: the geometric mean over all of them, 0 only where all are.
+def batch_gradients(part: Inside, targets: Tensor, loss: Loss) -> list[float]:
+    """‖∂L/∂s_t‖ along time, L of one sequence: the root of the mean square over all of them, as of a batch in training.
 
     A single sequence shows where its own symbols stand, several show what the network does with distance.
     """
-    norms = torch.stack(
-        [gradient_norms(part.layer, x, of_hidden(part, targets[i : i + 1], loss)) for i, x in enumerate(part.inputs)]
-    )
-    counted = norms > 0
-    logarithms = norms.log().where(counted, 0).sum(dim=0) / counted.sum(dim=0).clamp_min(1)
-    return numbers(logarithms.exp() * counted.any(dim=0))
+    norms = [
+        gradient_norms(part.layer, x, of_hidden(part, targets[i : i + 1], loss)) for i, x in enumerate(part.inputs)
+    ]
+    return numbers(torch.stack(norms).square().mean(dim=0).sqrt())
 
 
 def of_hidden(part: Inside, target: Tensor, loss: Loss) -> Callable[[Tensor], Tensor]:

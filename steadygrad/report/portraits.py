@@ -67,10 +67,8 @@ def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
     for name, run in zip(map(group_of, labels(runs)), runs, strict=True):
         if run.portrait and run.portrait.get("loss_gradients"):
             portraits.setdefault(name, run.portrait)
-    averaged = all("typical_gradients" in portrait for portrait in portraits.values())
-    return {
-        name: portrait["typical_gradients" if averaged else "loss_gradients"] for name, portrait in portraits.items()
-    }
+    averaged = all("batch_gradients" in portrait for portrait in portraits.values())
+    return {name: portrait["batch_gradients" if averaged else "loss_gradients"] for name, portrait in portraits.items()}
 
 
 def unseen(runs: Sequence[Run]) -> list[compare.Outcome]:

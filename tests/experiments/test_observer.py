@@ -12,9 +12,8 @@ from safetensors.torch import save
 from steadygrad.diagnostics import gradient_norms, portrait
 from steadygrad.diagnostics.portrait import relation_portrait
 from steadygrad.experiments import Observer, observer
-from steadygrad.experiments.observer import LOOKS, OBSERVATIONS, PORTRAIT, SEQUENCES, typical_gradients
+from steadygrad.experiments.observer import LOOKS, OBSERVATIONS, PORTRAIT, SEQUENCES
 from steadygrad.layers import LAYERS
-from steadygrad.models import Inside
 from steadygrad.tasks import TASKS, EnvironmentTask, ObjectTask, TextTask
 from steadygrad.training import RunDirectory, Settings, Watch, finite, load_model, loop, stream, train
 from steadygrad.training.directory import SETTINGS
@@ -303,7 +302,7 @@ def test_the_portrait_is_of_the_best_weights(tmp_path):
     assert found["step"] == result["best"]["step"]
     model, task, x, target = best_model(tmp_path)
     expected = portrait(model.layer, x[0], lambda hidden: task.loss(model.read(hidden[:, None]), target))
-    assert len(found.pop("typical_gradients")) == len(found["loss_gradients"])
+    assert len(found.pop("batch_gradients")) == len(found["loss_gradients"])
     assert found == json.loads(json.dumps(finite({"step": found["step"], **expected})))
     model.load_state_dict(RunDirectory(tmp_path).load_weights("last.safetensors"))
     assert found["matrices"] != json.loads(json.dumps(finite(portrait(model.layer, x[0])["matrices"])))
@@ -321,7 +320,7 @@ def test_its_gradients_are_those_of_the_tasks_loss(tmp_path, task):
 
 
 @pytest.mark.parametrize("layer", ["gru", "relrnn"])
-def test_several_sequences_have_a_geometric_mean(tmp_path, layer):
+def test_several_sequences_are_taken_together(tmp_path, layer):
     train(tiny(layer), tmp_path, watches=[Observer()])
     model, task, settings = load_model(RunDirectory(tmp_path))
     x, targets = task.sample(SEQUENCES, stream(settings.seed, "observe"))
@@ -329,19 +328,8 @@ def test_several_sequences_have_a_geometric_mean(tmp_path, layer):
     def norms(i):
         return gradient_norms(model.layer, x[i], lambda hidden: task.loss(model.read(hidden[:, None]), targets[[i]]))
 
-    expected = np.exp(np.mean([np.log(norms(i).numpy()) for i in range(SEQUENCES)], axis=0))
-    assert drawn(tmp_path)["typical_gradients"] == pytest.approx(expected, rel=1e-4)
-
-
-def test_where_no_sequence_has_a_gradient_the_mean_is_zero():
-    layer = torch.nn.RNN(2, 3)
-    part = Inside(layer, torch.randn(2, 4, 2), lambda hidden: hidden)
-    late = typical_gradients(part, torch.zeros(2), lambda outputs, _: outputs[1].sum())
-    assert [norm > 0 for norm in late] == [True, True, False, False]
-    either = iter([0.0, 2.0])  # a sequence without any is not counted
-    first = gradient_norms(layer, part.inputs[1], lambda outputs: 2 * outputs[-1].sum())
-    mean = typical_gradients(part, torch.zeros(2), lambda outputs, _: next(either) * outputs[-1].sum())
-    assert mean == pytest.approx(first.tolist(), rel=1e-4)
+    expected = np.linalg.norm([norms(i).numpy() for i in range(SEQUENCES)], axis=0) / SEQUENCES**0.5
+    assert drawn(tmp_path)["batch_gradients"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_every_sequence_is_looked_at():

@@ -372,7 +372,7 @@ def test_networks_of_one_task_are_compared_by_their_first_seeds(tmp_path, quick,
         for seed in (0, 1)
     ]
     assert portraits.loss_gradients(found) == {"a": [1.0, 0.0], "b": [1.0, 0.0]}
-    several = [bare(f"runs/{row}/seed-0", 0, loss_gradients=[1.0], typical_gradients=[0.5]) for row in ("b", "c")]
+    several = [bare(f"runs/{row}/seed-0", 0, loss_gradients=[1.0], batch_gradients=[0.5]) for row in ("b", "c")]
     assert portraits.loss_gradients(several) == {"b": [0.5], "c": [0.5]}
     assert portraits.loss_gradients([found[0], *several]) == {"a": [1.0, 0.0], "b": [1.0], "c": [1.0]}  # of one kind
     written = [path.name for path in portraits.draw_all([*found, bare("runs/c/seed-0")], tmp_path)]
