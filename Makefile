@@ -8,14 +8,15 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c co
 # Worker processes of pytest: two cores give two. `make test PYTEST="-k neumann"` passes options on.
 WORKERS ?= auto
 PYTEST  ?=
+MATRIX  ?=
 
 INPUTS := pyproject.toml constraints.txt setup.py $(wildcard steadygrad/kernels/c/*.[ch])
 
-.PHONY: help demo setup check format test bench results clean
+.PHONY: help demo setup check format test test-matrix bench results clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup  ## a network that remembers beside two that forget, in half a minute once installed
 	$(BIN)/steadygrad reproduce demo --out runs
@@ -34,6 +35,9 @@ format: setup  ## let ruff rewrite what `make check` would refuse
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 $(PYTEST)
+
+test-matrix: setup  ## run the numeric tests in every environment that changes rounding; MATRIX="--whole" runs all
+	$(BIN)/python tests/environments.py --workers $(WORKERS) $(MATRIX)
 
 bench: setup $(VENV)/.bench  ## measure speed and memory against peers
 	$(BIN)/python benchmarks/speed.py $(BENCH)

@@ -12,7 +12,8 @@ import torch
 from tests import data_sets
 
 # pytest-xdist runs a process a core, and processes with many threads each would fight for the cores.
-THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1)
+USUAL = 1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1)
+THREADS = int(os.environ.get("OMP_NUM_THREADS", USUAL))
 torch.set_num_threads(THREADS)
 
 settings = hypothesis.settings

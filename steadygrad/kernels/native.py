@@ -1,6 +1,7 @@
 """The compiled kernels (c/steadygrad.c), loaded as a plain shared library."""
 
 import ctypes
+import os
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from steadygrad.kernels.steps import Steps
 
-ABI = 6
+ABI = 7
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
+LIMIT_VARIABLE = "STEADYGRAD_CPU_CAPABILITY"
+LIMITS = ("baseline", "avx2", "avx512")  # values of the variable, in the order of INSTRUCTION_SETS
 LARGE = 1 << 21  # bytes of a large page
 SMALL = 100_000  # multiplications of a walk below which a second thread costs more than it brings
 
@@ -21,6 +24,9 @@ SMALL = 100_000  # multiplications of a walk below which a second thread costs m
 @cache
 def library() -> ctypes.CDLL | str:
     """The library, or the reason why there is none."""
+    limit = os.environ.get(LIMIT_VARIABLE, LIMITS[-1])
+    if limit not in LIMITS:
+        raise ValueError(f"{LIMIT_VARIABLE} expects one of {', '.join(LIMITS)}; got {limit!r}")
     folder = Path(__file__).parent
     found = [folder / f"_native{suffix}" for suffix in EXTENSION_SUFFIXES if (folder / f"_native{suffix}").exists()]
     if not found:
@@ -32,6 +38,7 @@ def library() -> ctypes.CDLL | str:
         return f"{found[0].name} does not load: {error}"
     if abi != ABI:
         return f"{found[0].name} is of another version ({abi}, expected {ABI}): install steadygrad again"
+    loaded.steadygrad_limit_isa(LIMITS.index(limit))
     return loaded
 
 

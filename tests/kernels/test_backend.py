@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from steadygrad.kernels import Steps, backend, describe, elman_unroll, native
+from tests.backends import needs_c
 
 X = torch.zeros(2, 3)
 
 
+@needs_c
 def test_auto_takes_c_where_it_is_built(monkeypatch):
     monkeypatch.delenv(backend.VARIABLE, raising=False)
-    if isinstance(native.library(), str):
-        pytest.skip(f"no C kernel: {native.library()}")
     assert backend.choose(X) == "c"
     assert backend.choose(X.half()) == "python"
     assert backend.choose(X.to("meta")) == "reference"
@@ -48,6 +48,7 @@ def test_unknown_choice(monkeypatch):
         backend.choose(X)
 
 
+@pytest.mark.filterwarnings("error")
 def test_without_the_library_everything_runs_and_says_so_once(monkeypatch):
     monkeypatch.setenv(backend.VARIABLE, "auto")
     monkeypatch.setattr(native, "library", lambda: "it was not built")
@@ -62,3 +63,27 @@ def test_without_the_library_everything_runs_and_says_so_once(monkeypatch):
     assert describe().startswith("none: STEADYGRAD_KERNELS=c, and there is no C kernel: it was not built")
     monkeypatch.setenv(backend.VARIABLE, "refrence")
     assert describe() == "none: STEADYGRAD_KERNELS expects one of auto, c, python, reference; got 'refrence'"
+
+
+@needs_c
+@pytest.mark.parametrize("limit", native.LIMITS)
+def test_the_instruction_set_can_be_limited(limit, monkeypatch):
+    """By the variable, when the library is loaded; a limit above what the machine has changes nothing."""
+    best = native.library().steadygrad_set_isa(-1)
+    monkeypatch.setenv(native.LIMIT_VARIABLE, limit)
+    native.library.cache_clear()
+    try:
+        expected = min(best, native.LIMITS.index(limit))
+        assert native.instruction_set() == native.INSTRUCTION_SETS[expected]
+        assert native.library().steadygrad_set_isa(2) == expected
+    finally:
+        monkeypatch.undo()
+        native.library.cache_clear()
+        native.library().steadygrad_set_isa(-1)
+
+
+def test_an_unknown_limit_is_explained(monkeypatch):
+    monkeypatch.setenv(native.LIMIT_VARIABLE, "avx")
+    native.library.cache_clear()
+    with pytest.raises(ValueError, match="STEADYGRAD_CPU_CAPABILITY expects one of baseline, avx2, avx512; got 'avx'"):
+        native.library()

@@ -1,5 +1,6 @@
 """What the tests of matrices share."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def oracle() -> Callable[[str], dict[str, Tensor]]:
 @pytest.fixture(autouse=True)
 def one_thread(same_start):
     """Matrices this small gain nothing from a second thread, and lose much to one that waits for a busy core."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from steadygrad.matrices import (
     skew,
     spectral_radius,
 )
+from tests.rounding import rounding
 
 STARTS = init.SKEW | init.FULL
 every_start = pytest.mark.parametrize("name", STARTS)
@@ -70,7 +71,7 @@ def test_henaff_and_cayley_angles(size):
     assert s.max() > 3.05
     t = 2 * torch.atan(-blocks(skew(init.cayley(size), size)))  # tan²(t/2) = (1 − cos t)/(1 + cos t)
     assert 0 <= t.min() < 0.03
-    assert 1.54 < t.max() <= math.pi / 2 + 1e-6
+    assert 1.54 < t.max() <= math.pi / 2 + rounding(torch.float32, 1, operations=4)
     assert t.mean() == pytest.approx(math.pi / 4, abs=0.08)
 
 
@@ -87,7 +88,7 @@ def test_haar_is_uniform():
 def test_haar_of_a_determinant(size, determinant):
     for _ in range(5):
         Q = init.haar(size, determinant=determinant)
-        assert orthogonality_error(Q) < 1e-6
+        assert orthogonality_error(Q) < rounding(torch.float32, size)
         assert torch.linalg.det(Q).sign() == determinant
 
 

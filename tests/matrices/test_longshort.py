@@ -15,6 +15,7 @@ from steadygrad.matrices import (
     orthogonality_error,
     spectral_radius,
 )
+from tests.rounding import rounding
 
 parts = st.tuples(st.integers(0, 6), st.integers(0, 6)).filter(any)
 
@@ -25,7 +26,7 @@ def test_blocks(sizes, coupling):
     matrix = build({"name": "longshort", "short_size": m, "coupling": coupling}, q + m)
     W = matrix()
     assert not W[q:, :q].any()
-    assert q == 0 or orthogonality_error(W[:q, :q]) < 1e-5
+    assert q == 0 or orthogonality_error(W[:q, :q]) < rounding(torch.float32, q, operations=4)
     if q and m and coupling:
         assert torch.equal(W[:q, q:], matrix.free[2])
         assert W[:q, q:].any()
@@ -57,7 +58,7 @@ def test_other_maps():
     map = LongShort(4, 3, long=Exponential, short=Free, coupling=False)
     T = 5 * torch.randn(3, 3)
     W = map(torch.randn(6), T)
-    assert orthogonality_error(W[:4, :4]) < 1e-5
+    assert orthogonality_error(W[:4, :4]) < rounding(torch.float32, 4, operations=10)  # exp of ‖A‖ ≈ 3
     assert torch.equal(W[4:, 4:], T)
 
 

@@ -8,6 +8,7 @@ import torch
 
 from steadygrad.matrices import Matrix, NeumannCayley, ScaledCayley, build, init, orthogonality_error, skew, skew_free
 from steadygrad.matrices.neumann import norm_below
+from tests.rounding import rounding
 
 PRINTED = {"name": "neumann", "exact_above": 1.0, "max_drift": math.inf}
 
@@ -22,6 +23,11 @@ def change_of_norm(map, norm):
     """A change of A such that ‖Ã δA‖₂ is ``norm``."""
     delta = torch.randn_like(map.last)
     return delta * norm / torch.linalg.matrix_norm(map.inverse @ skew(delta, map.size), 2)
+
+
+def skew_norm(matrix):
+    """‖A‖_F, at least the condition number of I + A but for 1."""
+    return float(skew(matrix.free[0].detach()).norm())
 
 
 def test_algorithm_1_oracle(oracle):
@@ -76,7 +82,7 @@ def test_exact_inverse_when_the_step_is_long(exact_above, factor, solves, double
     assert matrix.map.neumann_norm == pytest.approx(factor * exact_above, rel=1e-6)
     assert matrix.map.exact_solves == solves
     if solves == 2:
-        assert orthogonality_error(W) < 1e-12
+        assert orthogonality_error(W) < rounding(torch.float64, 20, operations=2, scale=1 + skew_norm(matrix))
 
 
 def test_exact_above_zero_always_solves():
@@ -94,7 +100,8 @@ def test_reset_after_so_many_updates(double):
         errors.append(orthogonality_error(updated(matrix, 1e-2 * torch.randn(15))))
         assert matrix.map.exact_solves == 1 + k // 5
         assert matrix.map.age == k % 5
-    assert max(errors[4::5]) < 1e-14 < 1e-8 < min(errors[3::5])  # at a reset, and just before it
+    exact = rounding(torch.float64, 6, operations=2, scale=1 + skew_norm(matrix))
+    assert max(errors[4::5]) < exact < 1e-8 < min(errors[3::5])  # at a reset, and just before it
 
 
 def test_looking_twice_is_one_update(double):
@@ -182,18 +189,22 @@ def test_another_precision_means_an_exact_inverse():
     single()
     updated(single, 1e-3 * torch.randn(15))
     double = copy.deepcopy(single).double()
-    assert orthogonality_error(double()) < 1e-13
+    exact = rounding(torch.float64, 6, operations=2, scale=1 + skew_norm(double))
+    assert orthogonality_error(double()) < exact
     loaded = build("neumann", 6).double()
     loaded.load_state_dict(single.state_dict())
-    assert orthogonality_error(loaded()) < 1e-13
-    assert orthogonality_error(Matrix(NeumannCayley(6), torch.randn(15, dtype=torch.float64))()) < 1e-13
+    assert orthogonality_error(loaded()) < exact
+    other = Matrix(NeumannCayley(6), torch.randn(15, dtype=torch.float64))
+    assert orthogonality_error(other()) < rounding(torch.float64, 6, operations=2, scale=1 + skew_norm(other))
 
 
 def test_free_parameters_that_break_the_series_do_not_break_the_state():
     matrix = build("neumann", 6)
     matrix()
-    assert orthogonality_error(updated(matrix, 1e3 * torch.randn(15))) < 1e-3
-    assert orthogonality_error(updated(matrix, -matrix.free[0].detach())) < 1e-5
+    W = updated(matrix, 1e3 * torch.randn(15))
+    assert orthogonality_error(W) < rounding(torch.float32, 6, operations=2, scale=1 + skew_norm(matrix))
+    W = updated(matrix, -matrix.free[0].detach())
+    assert orthogonality_error(W) < rounding(torch.float32, 6, operations=2)
 
 
 def drift(matrix, steps, memory):
@@ -226,5 +237,5 @@ def test_drift_of_the_printed_algorithm_can_be_seen():
         errors = drift(build({**PRINTED, "order": order}, 128), 101, memory=0.95)
         worst[order] = max(errors)
         assert worst[order] in (errors[49], errors[99])  # resets are at 50 and 100
-        assert errors[50] < 1e-5
+        assert errors[50] < rounding(torch.float32, 128, operations=2, scale=2)  # ‖A‖₂ is still about 1
     assert worst[1] > 1e-2 > worst[2] > 2e-4 > worst[3]

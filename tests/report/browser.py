@@ -14,7 +14,10 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def find() -> str | None:
-    return os.environ.get("CHROMIUM") or next((path for name in NAMES if (path := shutil.which(name))), None)
+    """Return the path of a browser: $CHROMIUM, or the first known name on the path. An empty $CHROMIUM means none."""
+    if "CHROMIUM" in os.environ:
+        return os.environ["CHROMIUM"] or None
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Browser:

@@ -20,7 +20,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define STEADYGRAD_ABI 6
+#define STEADYGRAD_ABI 7
 #define JOIN3_(a, b, c) a##_##b##_##c
 #define JOIN3(a, b, c) JOIN3_(a, b, c)
 #define NAME(function) JOIN3(function, REAL_TAG, ISA)
@@ -107,14 +107,15 @@ INLINE int spans_of(const walk_t *walk, int64_t s, int64_t first, int64_t last, 
 #endif
 
 static int chosen_isa = -1; /* 0 base, 1 avx2, 2 avx512 */
+static int isa_limit = 2;
 
 static int detected_isa(void) {
 #ifdef HAVE_X86
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+    if (isa_limit >= 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl"))
         return 2;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+    if (isa_limit >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
 #endif
     return 0;
 }
@@ -135,6 +136,12 @@ void steadygrad_advise(void *memory, int64_t bytes) {
 int steadygrad_isa(void) {
     if (chosen_isa < 0) chosen_isa = detected_isa();
     return chosen_isa;
+}
+
+/* Use no instruction set above this one, whatever the machine has. */
+void steadygrad_limit_isa(int isa) {
+    isa_limit = isa;
+    chosen_isa = -1;
 }
 
 /* For tests: run a lesser instruction set than the machine has. Returns what is used from now on. */
