@@ -56,5 +56,5 @@ hypothesis.register_random(TORCH_RANDOM)
 @pytest.fixture(autouse=True)
 def same_start():
     """Each test starts from the same seed and thread count, whichever tests ran before it."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed takes 0.4 ms to seed devices that no test uses
     torch.set_num_threads(THREADS)

@@ -103,10 +103,22 @@ def test_growth_from_the_command_line(fake, tmp_path, capsys):
 
 
 def test_one_process():
-    """A small one, really."""
+    """Measure a small layer in a real process."""
     found = attention.in_fresh_process("relrnn", 5, 1)
     assert found["seconds"] > 0
     assert found["bytes"] > 0
+
+
+def test_a_process_that_fails(monkeypatch, tmp_path):
+    """The error has the exit code and the last line of stderr.
+
+    A script that imports nothing stands in for the benchmark, whose own error is checked in this process.
+    """
+    with pytest.raises(KeyError, match="unheard-of"):
+        attention.main(["--one", "unheard-of", "5"])
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "attention.py").write_text("import sys\nraise KeyError(sys.argv[2])\n")
+    monkeypatch.setattr(attention, "ROOT", tmp_path)
     with pytest.raises(RuntimeError, match=r"it failed \(1\): KeyError: 'unheard-of'"):
         attention.in_fresh_process("unheard-of", 5, 1)
 

@@ -269,9 +269,13 @@ def test_failed_writes_leave_nothing_behind(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """The whole program once, at its smallest; one thread, because other tests may run beside it."""
+    """Run the whole program once, at its smallest.
+
+    It uses one thread, because other tests may run beside it. A turn is one step, because the test needs every number
+    and not a precise one.
+    """
     file = tmp_path_factory.mktemp("speed") / "result.json"
-    command = [sys.executable, "benchmarks/speed.py", "--quick", "--threads", "1", "--json", str(file)]
+    command = [sys.executable, "benchmarks/speed.py", "--quick", "--threads", "1", "--turn", "0", "--json", str(file)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return run, file

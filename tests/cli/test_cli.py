@@ -16,12 +16,14 @@ from steadygrad import experiments
 from steadygrad.cli.common import dotted, parse
 from steadygrad.cli.evaluate import variants
 from steadygrad.cli.main import VERBS, main
+from steadygrad.experiments import observer
 from steadygrad.layers import LAYERS
 from steadygrad.models import MODELS
 from steadygrad.report import tables
 from steadygrad.tasks import TASKS
-from steadygrad.training import RunDirectory, ShowProgress, Train
+from steadygrad.training import RunDirectory, ShowProgress, Train, loop
 from steadygrad.training.settings import keyword_options, networks
+from tests import cached
 
 TINY = [
     *("--layer.hidden_size", "6"),
@@ -37,6 +39,8 @@ def elsewhere(tmp_path, monkeypatch):
     """A command that forgets its --out writes here."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(loop, "commit", cached.commit)
+    monkeypatch.setattr(observer, "SEQUENCES", 2)  # the gradients of 32 take most of a short run
 
 
 @pytest.fixture
@@ -329,7 +333,8 @@ def test_train_has_a_directory_of_its_own_for_each_seed(run, tmp_path):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_layer_trains_on_every_task_with_settings_that_are_found(task):
+def test_every_layer_trains_on_every_task_with_settings_that_are_found(task, monkeypatch):
+    monkeypatch.setattr("steadygrad.experiments.defaults.work", cached.work)
     for layer in networks(task):
         found = experiments.nearest(layer, task).tables
         assert (found["layer"]["name"], found["task"]["name"]) == (layer, task)

@@ -13,6 +13,7 @@ from steadygrad.models import MODELS, LanguageModel
 from steadygrad.tasks import TASKS, DataTask
 from steadygrad.training import Settings
 from steadygrad.training.settings import is_of_objects
+from tests import cached
 
 OF_OBJECTS = list(filter(is_of_objects, TASKS))
 PAIRS = [(layer, task) for layer in LAYERS for task in TASKS if task not in OF_OBJECTS]
@@ -35,6 +36,12 @@ task = { name = "denoise" }
 
 
 @pytest.fixture
+def shipped(monkeypatch):
+    """Compute the work of each shipped row once, not for each pair."""
+    monkeypatch.setattr("steadygrad.experiments.defaults.work", cached.work)
+
+
+@pytest.fixture
 def instead(monkeypatch):
     """Other rows instead of those of the papers."""
 
@@ -51,6 +58,7 @@ def rows(instead):
 
 
 @every_pair
+@pytest.mark.usefixtures("shipped")
 def test_settings_can_be_built_and_say_where_they_come_from(layer, task):
     found = nearest(layer, task)
     settings = Settings.from_tables(found.tables)
@@ -64,6 +72,7 @@ def test_settings_can_be_built_and_say_where_they_come_from(layer, task):
 
 
 @every_pair
+@pytest.mark.usefixtures("shipped")
 def test_the_row_of_the_pair_is_preferred(layer, task):
     rows = {recipe.name: recipe for recipe in every() if (recipe.layer["name"], recipe.task["name"]) == (layer, task)}
     found = nearest(layer, task)
@@ -235,6 +244,7 @@ RELATIONAL = [*((model, "rmts") for model in MODELS), *(("corelnet", task) for t
 
 
 @pytest.mark.parametrize(("layer", "task"), RELATIONAL, ids=map("-".join, RELATIONAL))
+@pytest.mark.usefixtures("shipped")
 def test_relational_networks_need_no_settings(layer, task):
     settings = Settings.from_tables(nearest(layer, task).tables)
     built = settings.build_task()

@@ -31,11 +31,18 @@ SHORT = {
 }
 
 
-@pytest.fixture(autouse=True)
-def only_when_asked(monkeypatch):
-    """No checkpoint in between, however slow the machine, and no question to git at every start."""
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
-    monkeypatch.setattr(loop, "commit", lambda: None)
+@pytest.fixture(autouse=True, scope="module")
+def quick_runs():
+    """Save no checkpoint in between, however slow the machine, do not ask git, and observe two sequences.
+
+    A portrait takes most of a short run, and most of a portrait are the gradients of its 32 sequences. How many there
+    are matters to `test_several_sequences_are_taken_together` only, which takes as many as the package.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
+        patch.setattr(loop, "commit", lambda: None)
+        patch.setattr(observer, "SEQUENCES", 2)
+        yield
 
 
 def tiny(layer="nnrnn", task=None, **options):
@@ -310,7 +317,8 @@ def test_the_portrait_is_of_the_best_weights(tmp_path):
 
 @pytest.mark.parametrize("task", SHORT)
 def test_its_gradients_are_those_of_the_tasks_loss(tmp_path, task):
-    train(tiny("gru", {"name": task, **SHORT[task]}), tmp_path, watches=[Observer()])
+    settings = tiny("gru", {"name": task, **SHORT[task]}, steps=4, evaluate_every=2, evaluate_examples=4)
+    train(settings, tmp_path, watches=[Observer()])
     model, task, x, target = best_model(tmp_path)
     h_0 = torch.zeros(1, 1, 6, requires_grad=True)
     task.loss(model.walk(x, h_0)[0], target).backward()
@@ -320,7 +328,8 @@ def test_its_gradients_are_those_of_the_tasks_loss(tmp_path, task):
 
 
 @pytest.mark.parametrize("layer", ["gru", "relrnn"])
-def test_several_sequences_are_taken_together(tmp_path, layer):
+def test_several_sequences_are_taken_together(tmp_path, monkeypatch, layer):
+    monkeypatch.setattr(observer, "SEQUENCES", SEQUENCES)
     train(tiny(layer), tmp_path, watches=[Observer()])
     model, task, settings = load_model(RunDirectory(tmp_path))
     x, targets = task.sample(SEQUENCES, stream(settings.seed, "observe"))

@@ -84,7 +84,8 @@ def test_printed_sizes_are_read_with_their_last_digit():
 
 
 @ready_recipe
-def test_smoke_learns_for_a_step(recipe, tmp_path):
+def test_smoke_learns_for_a_step_and_measures_the_metric(recipe, tmp_path):
+    """Both in one test, because building a model and an update take most of the time."""
     trainer = Trainer(recipe.settings("smoke"), RunDirectory(tmp_path), (), "cpu")
     assert trainer.task.steps <= 50 or isinstance(trainer.task, DataTask)
     before = {name: parameter.clone() for name, parameter in trainer.model.named_parameters()}
@@ -101,11 +102,6 @@ def test_smoke_learns_for_a_step(recipe, tmp_path):
         assert moved == {name for name, p in trainer.model.named_parameters() if p.numel()} - held
         assert all(torch.equal(trainer.model.get_parameter(name), before[name]) for name in held)
 
-
-@ready_recipe
-def test_the_metric_is_one_that_is_measured(recipe, tmp_path):
-    trainer = Trainer(recipe.settings("smoke"), RunDirectory(tmp_path), (), "cpu")
-    trainer.update()
     batch, window = trainer.options.evaluate_batch, trainer.options.window
     measured = evaluate(trainer.model, trainer.task, 2, batch=batch, window=window) | readings(trainer.model)
     assert recipe.metric in measured

@@ -60,7 +60,7 @@ def server(tmp_path):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Server, directory=folder)) as found:
         found.asked, found.parts, found.chunked, found.ends, found.takes = [], True, False, None, 0
         found.url = f"http://127.0.0.1:{found.server_port}/"
-        threading.Thread(target=found.serve_forever, daemon=True).start()
+        threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()  # shutdown waits for a poll
         yield found
         found.shutdown()
 

@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from steadygrad.training import Settings
+from steadygrad.training import Settings, loop
+from tests import cached
 from tests.stopping import StopAt, StoppedError
 
 TINY = {"steps": 30, "batch": 4, "evaluate_every": 10, "evaluate_examples": 10, "log_every": 5}
@@ -13,9 +14,10 @@ COPY = {"name": "copy", "delay": 5, "length": 3}
 
 
 @pytest.fixture(autouse=True)
-def one_thread(same_start):
+def one_thread(same_start, monkeypatch):
     """What is to be bit-exact has to run on one."""
     torch.set_num_threads(1)
+    monkeypatch.setattr(loop, "commit", cached.commit)
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ def test_the_same_run_twice_is_the_same_bit_by_bit(tmp_path, tiny, layer, outcom
     for name in ("one", "two"):
         torch.manual_seed(len(name))  # the run seeds itself
         torch.rand(5)
-        train(tiny(layer), tmp_path / name)
+        train(tiny(layer, steps=12, evaluate_every=4), tmp_path / name)
     assert outcome(tmp_path / "one") == outcome(tmp_path / "two")
 
 
@@ -145,9 +145,9 @@ def test_another_seed_is_another_run(tmp_path, tiny, outcome):
 @every_layer
 def test_looking_does_not_disturb_training(tmp_path, tiny, layer):
     """Neither evaluations, nor rows, nor checkpoints; maps that keep a state included."""
-    often, seldom = {"evaluate_every": 5, "log_every": 1}, {"evaluate_every": 30, "log_every": 30}
+    often, seldom = {"evaluate_every": 3, "log_every": 1}, {"evaluate_every": 12, "log_every": 12}
     for name, options in (("often", often), ("seldom", seldom)):
-        train(tiny({"name": layer, "num_layers": 2, "dropout": 0.1}, **options), tmp_path / name)
+        train(tiny({"name": layer, "num_layers": 2, "dropout": 0.1}, steps=12, **options), tmp_path / name)
     one, other = (load_file(tmp_path / name / "last.safetensors") for name in ("often", "seldom"))
     assert one.keys() == other.keys()
     assert [key for key in one if not torch.equal(one[key], other[key])] == []
@@ -205,15 +205,15 @@ def cut_short(settings, folder, watch, stopped):
 
 @every_layer
 def test_a_run_that_died_goes_on_as_if_it_had_not(tmp_path, tiny, layer, stop_at, stopped, outcome):
-    settings = tiny(layer, log_every=1)
+    settings = tiny(layer, log_every=1, steps=12, evaluate_every=4)
     train(settings, tmp_path / "alone")
-    cut_short(settings, tmp_path / "cut", stop_at(13, 17), stopped)
-    assert RunDirectory(tmp_path / "cut").checkpoint().state["step"] == 13
+    cut_short(settings, tmp_path / "cut", stop_at(5, 9), stopped)
+    assert RunDirectory(tmp_path / "cut").checkpoint().state["step"] == 5
     assert len(rows(tmp_path / "cut")) > RunDirectory(tmp_path / "cut").checkpoint().state["rows"]
     torch.manual_seed(99)
     watch = Count()
     assert train(settings, tmp_path / "cut", resume=True, watches=[watch])["status"] == "done"
-    assert watch.calls[:2] == [("begin", 13), ("update", 14)]
+    assert watch.calls[:2] == [("begin", 5), ("update", 6)]
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
 
 

@@ -25,11 +25,11 @@ def settings(layer="corelnet", task="rmts", options=None, **train):
 
 @pytest.mark.parametrize("layer", [*MODELS, {"name": "nnrnn", "hidden_size": 6}], ids=str)
 def test_killed_and_resumed_a_run_is_the_same_bit_by_bit(tmp_path, layer, outcome, stop_at, stopped):
-    given = settings(layer)
+    given = settings(layer, steps=5, batch=2, evaluate_every=3, evaluate_examples=4)
     result = train(given, tmp_path / "alone")
-    assert (result["status"], result["steps"]) == ("done", 8)
+    assert (result["status"], result["steps"]) == ("done", 5)
     with pytest.raises(stopped):
-        train(given, tmp_path / "cut", watches=[stop_at(save=3, die=6)])
+        train(given, tmp_path / "cut", watches=[stop_at(save=2, die=4)])
     assert train(given, tmp_path / "cut", resume=True)["status"] == "done"
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
 
