@@ -124,9 +124,9 @@ def describe_task(name: str) -> None:
     say(f"{name}: steadygrad.tasks.{task.__name__}\n")
     say("\n\n".join([inspect.cleandoc(task.__doc__ or ""), *inherited_notes(task)]) + "\n")
     show_table("", ["option", "default"], [[f"--task.{f.name}", str(f.default)] for f in fields(task)], 9)
-    if around := surroundings(name):
-        say(f"\nA layer that is trained on it is part of a {around.__name__}:\n")
-        describe(around, keyword_options(around))
+    around = surroundings(name)
+    say(f"\nA layer that is trained on it is part of a {around.__name__}:\n")
+    describe(around, keyword_options(around))
     try:
         say(f"\nguessing has a loss of {task().guessing_loss:.4g}")
     except ValueError as error:  # only the data tell

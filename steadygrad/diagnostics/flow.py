@@ -267,7 +267,7 @@ def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tupl
         contents["states"] = torch.cat([contents["states"][:, :-1], h], dim=1)
         contents["keys"] = torch.cat([contents["keys"][:, :-1], cell.alignment.keys(h)], dim=1)
     outputs, states = [], []
-    for x_t in x.split(1):
+    for x_t in cell.inputs(x, None).split(1):
         states += state[:own]
         h, after, contents = cell.step(weights, x_t, tuple(state), contents, None)
         state = [h, *after[1:]]  # one tensor for all that follows: the memory has it too

@@ -43,8 +43,7 @@ class Additive(Alignment):
 
     def __init__(self, units: int) -> None:
         super().__init__(units)
-        bound = 1 / math.sqrt(units)
-        self.v = nn.Parameter(torch.empty(units).uniform_(-bound, bound))
+        self.v = nn.Parameter(torch.empty(units).normal_(std=math.sqrt(2 / (1 + units))))  # Xavier of (1, units)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         assert self.v is not None
@@ -109,6 +108,9 @@ class AttentiveCell(Cell):
 
     def weights(self, table: Tensor | None = None) -> Any:
         return self.cell.weights(table)
+
+    def inputs(self, x: Tensor, table: Tensor | None) -> Tensor:
+        return self.cell.inputs(x, table)
 
     def walk(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]

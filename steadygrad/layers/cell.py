@@ -25,7 +25,11 @@ class Cell(nn.Module):
     def forward(
         self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return self.walk(self.weights(table), x, steps, state)
+        return self.walk(self.weights(table), self.inputs(x, table), steps, state)
+
+    def inputs(self, x: Tensor, table: Tensor | None) -> Tensor:
+        """The rows of x as `walk` takes them."""
+        return x
 
     def weights(self, table: Tensor | None = None) -> Any:
         """What `walk` needs and no step changes: matrices are evaluated here, that of the inputs with the table."""

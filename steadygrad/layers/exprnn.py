@@ -1,19 +1,17 @@
 """expRNN: a rotation by the matrix exponential (Lezcano-Casado & Martínez-Rubio, 2019)."""
 
-from functools import partial
 from typing import Unpack
 
-from torch import nn
-
 from steadygrad.layers.recurrent import Common
-from steadygrad.layers.rnn import RNN, uniform
+from steadygrad.layers.rnn import RNN
+from steadygrad.layers.start import Initialiser, uniform
 
 
 class ExpRNN(RNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = exp(A) a rotation.
 
     ``rebase_every=100`` gives dtriv (Lezcano-Casado, 2019): every 100 updates A is folded into a base and starts
-    from 0 again.
+    from 0 again. ``input_init`` is where U starts: kaiming in the authors' program, xavier in nnRNN's on copy.
     """
 
     def __init__(
@@ -25,6 +23,7 @@ class ExpRNN(RNN):
         rebase_every: int | None = None,
         activation: str = "modrelu",
         init: str = "henaff",
+        input_init: str | Initialiser = "kaiming",
         **common: Unpack[Common],
     ) -> None:
         super().__init__(
@@ -33,7 +32,7 @@ class ExpRNN(RNN):
             num_layers,
             activation=activation,
             recurrent={"name": "exponential", "rebase_every": rebase_every, "init": init},
-            input_init=partial(nn.init.kaiming_normal_, nonlinearity="relu"),  # the authors' code
+            input_init=input_init,
             bias_init=uniform(0.01),
             **common,
         )

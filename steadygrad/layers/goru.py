@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from steadygrad.layers.gru import GRUCell
 from steadygrad.layers.recurrent import Common, RecurrentLayer
-from steadygrad.layers.rnn import uniform
+from steadygrad.layers.start import uniform
 from steadygrad.matrices import Free, Matrix, Spec
 
 
@@ -25,12 +25,11 @@ class GORUCell(GRUCell):
             recurrent={"reset": small, "update": small, "candidate": recurrent},
             bias=True,
             reset="after",
-            modulus_init=lambda modulus: nn.init.constant_(modulus, 0.01),
+            modulus_init=lambda modulus: nn.init.constant_(modulus, 0.01 + 0.001),  # they add 0.001 to b wherever it is
         )
         uniform(0.01)(self.W)
         assert self.b is not None
         nn.init.constant_(self.b[:hidden_size], reset_bias)
-        # the authors' code leaves it to TensorFlow; this is what we take its choice to be
         uniform(math.sqrt(3 / hidden_size))(self.b[hidden_size : 2 * hidden_size])
 
     def weights(self, table: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -48,13 +47,19 @@ def small(size: int) -> Matrix:
     return Matrix(Free(size), torch.empty(size, size).uniform_(-0.01, 0.01))
 
 
+AUTHORS_ROTATIONS: Spec = {"name": "rotations", "capacity": 4}
+
+
 class GORU(RecurrentLayer):
     """h_t = g∘h_{t−1} + (1 − g)∘c,  c = modReLU(W_c x_t + r∘(Q h_{t−1}); b),  r, g = σ(W x_t + U h_{t−1} + b).
 
     Q is orthogonal. g keeps the old state, so u = 1 − g is what `GRU` calls update; U_g goes by that name too.
-    ``recurrent`` is what Q is: exp(A), any rotation, unless said otherwise. ``reset_bias`` is where b_r starts.
-    W, U_r and U_g start small, as in the authors' code.
+    ``recurrent`` is what Q is: four layers of plane rotations, as in the authors' code, unless said otherwise;
+    "exponential" reaches every rotation. ``reset_bias`` is where b_r starts. W, U_r and U_g start small, b_g at
+    U(±√(3/N)), as in the authors' code.
     """
+
+    revision = 2  # 1 had exp(A) for Q
 
     def __init__(
         self,
@@ -62,7 +67,7 @@ class GORU(RecurrentLayer):
         hidden_size: int,
         num_layers: int = 1,
         *,
-        recurrent: Spec = "exponential",
+        recurrent: Spec = AUTHORS_ROTATIONS,
         activation: str = "modrelu",
         reset_bias: float = 2.0,
         **common: Unpack[Common],

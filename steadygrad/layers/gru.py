@@ -1,8 +1,8 @@
 """The gated recurrent unit (Cho et al., 2014), each gate with any matrix."""
 
 import math
-from collections.abc import Mapping
-from typing import Unpack, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from steadygrad.kernels import Steps, gru_unroll
 from steadygrad.layers.cell import Cell, through
 from steadygrad.layers.recurrent import Common, RecurrentLayer
-from steadygrad.layers.rnn import Initialiser, check_activation, uniform
-from steadygrad.matrices import Matrix, Spec, build
+from steadygrad.layers.rnn import check_activation
+from steadygrad.layers.start import Initialiser, choose, glorot_uniform, uniform
+from steadygrad.matrices import Free, Matrix, Spec, build
 
 GateSpecs = Spec | Mapping[str, Spec]
 
@@ -25,6 +26,53 @@ def build_gates(who: str, recurrent: GateSpecs, gates: tuple[str, ...], hidden_s
     else:
         specs = [recurrent] * len(gates)
     return nn.ModuleList(build(spec, hidden_size) for spec in specs)
+
+
+class Gated(Protocol):
+    """What `fill` needs of a cell with gates."""
+
+    W: nn.Parameter
+    U: nn.ModuleList
+    b: nn.Parameter | None
+
+
+def fill(cell: Gated, weights: Initialiser, bias: Initialiser) -> None:
+    """Start W and every U that is free by one law, b by another."""
+    for parameter in (cell.W, *(matrix.free[0] for matrix in free_matrices(cell.U))):
+        weights(parameter)
+    if cell.b is not None:
+        bias(cell.b)
+
+
+def free_matrices(U: Iterable[nn.Module]) -> list[Matrix]:
+    """Return those that are under no constraint: the others start as their map does."""
+    return [matrix for matrix in U if isinstance(matrix, Matrix) and isinstance(matrix.map, Free)]
+
+
+def start_as_torch(cell: "GRUCell") -> None:
+    """W, b ~ U(±1/√N), as torch.nn.GRU; U as `recurrent` says, U(±1/√N) if that says nothing."""
+    for parameter in (cell.W, cell.b):
+        if parameter is not None:
+            uniform(1 / math.sqrt(cell.output_size))(parameter)
+
+
+def start_as_tensorflow(cell: "GRUCell") -> None:
+    """Glorot's law of the kernels (I + N, 2N) of both gates and (I + N, N) of the candidate; gates remember at first.
+
+    TensorFlow's gate biases are 1, where its u keeps the state: b_r = 1 and, as our u lets the candidate in, b_u = −1.
+    """
+    features, units = cell.W.shape[1], cell.output_size
+    laws = [glorot_uniform(features + units, outputs * units) for outputs in (2, 2, 1)]
+    for law, rows, matrix in zip(laws, cell.W.split(units), cell.U, strict=True):
+        law(rows)
+        for free in free_matrices([matrix]):
+            law(free.free[0])
+    if cell.b is not None:
+        for value, part in zip((1.0, -1.0, 0.0), cell.b.split(units), strict=False):
+            nn.init.constant_(part, value)
+
+
+STARTS: dict[str, Callable[["GRUCell"], None]] = {"torch": start_as_torch, "tensorflow": start_as_tensorflow}
 
 
 class GRUCell(Cell):
@@ -42,6 +90,7 @@ class GRUCell(Cell):
         bias: bool,
         reset: str = "before",
         modulus_init: Initialiser = nn.init.zeros_,
+        start: Callable[["GRUCell"], None] = start_as_torch,
     ) -> None:
         super().__init__()
         check_activation("GRU", activation)
@@ -54,11 +103,9 @@ class GRUCell(Cell):
         inside = bias and activation == "modrelu"
         self.b = nn.Parameter(torch.empty((2 if inside else 3) * hidden_size)) if bias else None
         self.modulus = nn.Parameter(torch.empty(hidden_size)) if inside else None
-        for parameter in (self.W, self.b):
-            if parameter is not None:
-                uniform(1 / math.sqrt(hidden_size))(parameter)
         if self.modulus is not None:
             modulus_init(self.modulus)
+        start(self)
 
     def walk(
         self, weights: tuple[Tensor, Tensor, Tensor | None], x: Tensor, steps: Steps, state: tuple[Tensor, ...]
@@ -84,8 +131,12 @@ class GRU(RecurrentLayer):
 
     As in the papers u lets the candidate in, where torch.nn.GRU's z = 1 − u keeps the old state, and the reset acts
     before the product with U_c; ``reset="after"`` gives torch.nn.GRU's c = φ(W_c x_t + r∘(U_c h_{t−1}) + b_c).
-    ``recurrent`` is one kind of matrix for all gates or {"reset": …, "update": …, "candidate": …}.
+    ``recurrent`` is one kind of matrix for all gates or {"reset": …, "update": …, "candidate": …}. ``start`` is the
+    program as which W, U and b start: torch (U(±1/√N)) or tensorflow (GRUCell: Glorot, gates that remember at first).
+    Matrices under a constraint keep their own start.
     """
+
+    starts = STARTS
 
     def __init__(
         self,
@@ -97,9 +148,19 @@ class GRU(RecurrentLayer):
         recurrent: GateSpecs = "free",
         bias: bool = True,
         reset: str = "before",
+        start: str = "torch",
         **common: Unpack[Common],
     ) -> None:
+        law = choose(type(self).__name__, "start", start, self.starts)
+
         def make_cell(width: int) -> GRUCell:
-            return GRUCell(width, hidden_size, activation=activation, recurrent=recurrent, bias=bias, reset=reset)
+            options: dict[str, Any] = {
+                "activation": activation,
+                "recurrent": recurrent,
+                "bias": bias,
+                "reset": reset,
+                "start": law,
+            }
+            return GRUCell(width, hidden_size, **options)
 
         super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

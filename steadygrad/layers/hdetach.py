@@ -44,12 +44,20 @@ class HDetachLSTM(LSTM):
         recurrent: GateSpecs = "free",
         bias: bool = True,
         forget_bias: float | None = None,
+        start: str = "torch",
         **common: Unpack[Common],
     ) -> None:
         if not 0 <= detach_probability <= 1:
             raise ValueError(f"{self._name} expects detach_probability between 0 and 1; got {detach_probability!r}")
         super().__init__(
-            input_size, hidden_size, num_layers, recurrent=recurrent, bias=bias, forget_bias=forget_bias, **common
+            input_size,
+            hidden_size,
+            num_layers,
+            recurrent=recurrent,
+            bias=bias,
+            forget_bias=forget_bias,
+            start=start,
+            **common,
         )
         self.detach_probability = detach_probability
         for cell in self.modules():

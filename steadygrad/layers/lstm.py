@@ -1,6 +1,7 @@
 """Long short-term memory (Hochreiter & Schmidhuber, 1997), each gate with any matrix."""
 
 import math
+from collections.abc import Callable
 from typing import Unpack, cast
 
 import torch
@@ -8,10 +9,38 @@ from torch import Tensor, nn
 
 from steadygrad.kernels import Recurrence, Steps, lstm_unroll
 from steadygrad.layers.cell import Cell, through
-from steadygrad.layers.gru import GateSpecs, build_gates
+from steadygrad.layers.gru import GateSpecs, build_gates, fill
 from steadygrad.layers.recurrent import Common, RecurrentLayer
-from steadygrad.layers.rnn import uniform
+from steadygrad.layers.start import choose, glorot_uniform, normal, uniform
 from steadygrad.matrices import Matrix
+
+
+def start_as_torch(cell: "LSTMCell") -> None:
+    """W, b ~ U(±1/√N), as torch.nn.LSTM; U as `recurrent` says, U(±1/√N) if that says nothing."""
+    for parameter in (cell.W, cell.b):
+        if parameter is not None:
+            uniform(1 / math.sqrt(cell.output_size))(parameter)
+
+
+def start_as_tensorflow(cell: "LSTMCell") -> None:
+    """W, U ~ U(±√(6/(I + 5N))), Glorot's law of the one kernel (I + N, 4N); b = 0, but 1 for the forget gate."""
+    (rows, features), units = cell.W.shape, cell.output_size
+    fill(cell, glorot_uniform(features + units, rows), nn.init.zeros_)
+    if cell.b is not None:
+        nn.init.ones_(cell.b[units : 2 * units])
+
+
+def start_as_memorynets(cell: "LSTMCell") -> None:
+    """W, U ~ N(0, 2/(2N + I)), Xavier's law of each gate on [h; x];  b ~ U(±1/√(N + I))."""
+    features, units = cell.W.shape[1], cell.output_size
+    fill(cell, normal(math.sqrt(2 / (2 * units + features))), uniform(1 / math.sqrt(units + features)))
+
+
+STARTS: dict[str, Callable[["LSTMCell"], None]] = {
+    "torch": start_as_torch,
+    "tensorflow": start_as_tensorflow,
+    "memorynets": start_as_memorynets,
+}
 
 
 class LSTMCell(Cell):
@@ -20,16 +49,21 @@ class LSTMCell(Cell):
     GATES = ("input", "forget", "cell", "output")
 
     def __init__(
-        self, input_size: int, hidden_size: int, *, recurrent: GateSpecs, bias: bool, forget_bias: float | None
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        recurrent: GateSpecs,
+        bias: bool,
+        forget_bias: float | None,
+        start: str,
     ) -> None:
         super().__init__()
         self.state_sizes, self.output_size = (hidden_size, hidden_size), hidden_size
         self.W = nn.Parameter(torch.empty(4 * hidden_size, input_size))
         self.U = build_gates("LSTM", recurrent, self.GATES, hidden_size)
         self.b = nn.Parameter(torch.empty(4 * hidden_size)) if bias else None
-        for parameter in (self.W, self.b):
-            if parameter is not None:
-                uniform(1 / math.sqrt(hidden_size))(parameter)
+        choose("LSTM", "start", start, STARTS)(self)
         if forget_bias is not None:
             if self.b is None:
                 raise ValueError(f"LSTM expects bias=True with a forget_bias; got bias=False and {forget_bias}")
@@ -61,7 +95,9 @@ class LSTM(RecurrentLayer):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  i, f, o = σ(W x_t + U h_{t−1} + b),  g = tanh(W x_t + U h_{t−1} + b).
 
     ``recurrent`` is one kind of matrix for all gates or {"input": …, "forget": …, "cell": …, "output": …}.
-    ``forget_bias`` is where the forget gate's bias starts, if not at random as the others.
+    ``start`` is the program as which W, U and b start: torch (U(±1/√N)), tensorflow (BasicLSTMCell: Glorot, b = 0,
+    forget gate 1) or memorynets (the code of RelRNN's paper: Xavier). Matrices under a constraint keep their own start.
+    ``forget_bias`` is where the forget gate's bias starts, if not as ``start`` says.
     """
 
     cell = LSTMCell
@@ -75,9 +111,10 @@ class LSTM(RecurrentLayer):
         recurrent: GateSpecs = "free",
         bias: bool = True,
         forget_bias: float | None = None,
+        start: str = "torch",
         **common: Unpack[Common],
     ) -> None:
         def make_cell(width: int) -> LSTMCell:
-            return self.cell(width, hidden_size, recurrent=recurrent, bias=bias, forget_bias=forget_bias)
+            return self.cell(width, hidden_size, recurrent=recurrent, bias=bias, forget_bias=forget_bias, start=start)
 
         super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

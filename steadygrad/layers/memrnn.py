@@ -2,21 +2,23 @@
 
 from typing import Unpack
 
-from torch import nn
-
 from steadygrad.layers.gru import GateSpecs
 from steadygrad.layers.lstm import LSTM
 from steadygrad.layers.recurrent import Common, with_attention
 from steadygrad.layers.relrnn import ORTHOGONAL_START
 from steadygrad.layers.rnn import RNN
+from steadygrad.layers.start import Initialiser
 from steadygrad.matrices import Spec
 
 
 class MemRNN(RNN):
     """h_t = φ(U x_t + W s_t + b),  s_t = ½(h_{t−1} + Σ α_i h_i),  α = softmax of v · tanh(A s_{t−1} + B h_i),  i < t.
 
-    Work and memory grow with the square of the length, and the state, (h, s, all that was), with the length.
+    Work and memory grow with the square of the length, and the state, (h, s, all that was), with the length. U, W, A,
+    B, v and b start as in `RelRNN`.
     """
+
+    revision = 2  # 1 had b ~ U(±1/√N) and another start of v
 
     def __init__(
         self,
@@ -29,6 +31,9 @@ class MemRNN(RNN):
         activation: str = "tanh",
         recurrent: Spec = ORTHOGONAL_START,
         bias: bool = True,
+        input_init: str | Initialiser = "xavier",
+        bias_init: str | Initialiser | None = None,
+        added_bias: str | None = "inputs",
         **common: Unpack[Common],
     ) -> None:
         super().__init__(
@@ -38,13 +43,20 @@ class MemRNN(RNN):
             activation=activation,
             recurrent=recurrent,
             bias=bias,
-            input_init=nn.init.xavier_normal_,
+            input_init=input_init,
+            bias_init=bias_init,
+            added_bias=added_bias,
             **with_attention(self._name, common, {"short": None, "alignment": alignment, "combine": combine}),
         )
 
 
 class MemLSTM(LSTM):
-    """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = ½(h_{t−1} + Σ α_i h_i) over all i < t."""
+    """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = ½(h_{t−1} + Σ α_i h_i) over all i < t.
+
+    It starts as `RelLSTM`.
+    """
+
+    revision = 2  # 1 started as torch.nn.LSTM, and v elsewhere
 
     def __init__(
         self,
@@ -57,6 +69,7 @@ class MemLSTM(LSTM):
         recurrent: GateSpecs = "free",
         bias: bool = True,
         forget_bias: float | None = None,
+        start: str = "memorynets",
         **common: Unpack[Common],
     ) -> None:
         common = with_attention(self._name, common, {"short": None, "alignment": alignment, "combine": combine})
@@ -67,5 +80,6 @@ class MemLSTM(LSTM):
             recurrent=recurrent,
             bias=bias,
             forget_bias=forget_bias,
+            start=start,
             **common,
         )

@@ -1,12 +1,12 @@
 """nnRNN: connectivity with a controlled spectrum and free transients (Kerg et al., 2019)."""
 
-from functools import partial
 from typing import Unpack
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from steadygrad.layers.recurrent import Common
-from steadygrad.layers.rnn import RNN, uniform
+from steadygrad.layers.rnn import RNN
+from steadygrad.layers.start import Initialiser, uniform
 
 
 class NNRNN(RNN):
@@ -15,7 +15,8 @@ class NNRNN(RNN):
     The eigenvalues of W are γₖ e^{±iθₖ} whatever P and T are; ``penalty()`` is δ Σ (γₖ − 1)², δ = ``spectrum_pull``,
     and keeps them near the unit circle; ``modulus`` holds every γₖ at one number instead. ``in_block=True`` is the form
     the paper prints (its Eq. 5), whose T also acts inside the 2 × 2 blocks, where it moves the eigenvalues.
-    ``complex=True`` has complex units and W = P (Λ + T) Pᴴ, Λ diagonal.
+    ``complex=True`` has complex units and W = P (Λ + T) Pᴴ, Λ diagonal. ``input_init`` is where U starts: the authors'
+    program has kaiming on pixels and text, xavier on copy.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class NNRNN(RNN):
         complex: bool = False,
         activation: str = "modrelu",
         init: str = "henaff",
+        input_init: str | Initialiser = "kaiming",
         **common: Unpack[Common],
     ) -> None:
         if complex and in_block:
@@ -42,7 +44,7 @@ class NNRNN(RNN):
             activation=activation,
             recurrent={**schur, "init": init, "modulus": modulus},
             complex=complex,
-            input_init=partial(nn.init.kaiming_normal_, nonlinearity="relu"),  # the authors' code, after expRNN's
+            input_init=input_init,
             bias_init=uniform(0.01),
             **common,
         )

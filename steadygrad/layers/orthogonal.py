@@ -10,14 +10,17 @@ from torch import Tensor, nn
 from steadygrad.kernels import own_precision
 from steadygrad.layers.recurrent import Common
 from steadygrad.layers.rnn import RNN
+from steadygrad.layers.start import Initialiser
 
 
 class OrthogonalRNN(RNN):
     """h_t = φ(U x_t + W h_{t−1} + b),  W free, orthogonal at the start.
 
-    ``init`` is ``haar``, ``henaff`` or ``cayley``: nnRNN's tables 2, 3 and 5 use the first and, once, the last. With
-    ``pull`` = λ ``penalty()`` is λ Σ ‖WᵀW − I‖_F² over the matrices and keeps them near orthogonal, the soft constraint
-    of Vorontsov et al. (2017).
+    ``init`` is ``haar``, ``henaff``, ``cayley``, or as nnRNN's program has it for its tables 2, 3 and 5:
+    ``random-orthogonal`` or ``exp-cayley``. ``input_init``, ``bias_init`` and ``added_bias`` are those of `RNN`.
+
+    With ``pull`` = λ ``penalty()`` is λ Σ ‖WᵀW − I‖_F² over the matrices and keeps them near orthogonal, the soft
+    constraint of Vorontsov et al. (2017).
     """
 
     def __init__(
@@ -30,6 +33,9 @@ class OrthogonalRNN(RNN):
         init: str = "haar",
         bias: bool = True,
         pull: float = 0.0,
+        input_init: str | Initialiser | None = None,
+        bias_init: str | Initialiser | None = None,
+        added_bias: str | None = None,
         **common: Unpack[Common],
     ) -> None:
         if not (isinstance(pull, int | float) and 0 <= pull < math.inf):
@@ -41,6 +47,9 @@ class OrthogonalRNN(RNN):
             activation=activation,
             recurrent={"name": "free", "init": init},
             bias=bias,
+            input_init=input_init,
+            bias_init=bias_init,
+            added_bias=added_bias,
             **common,
         )
         self.pull = pull

@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Unpack
 
-from torch import nn
-
 from steadygrad.layers.gru import GateSpecs
 from steadygrad.layers.lstm import LSTM
 from steadygrad.layers.memory import Score
 from steadygrad.layers.recurrent import Common, with_attention
 from steadygrad.layers.rnn import RNN
+from steadygrad.layers.start import Initialiser
 from steadygrad.matrices import Spec
 
 ORTHOGONAL_START: Spec = {"name": "free", "init": "henaff"}
@@ -21,8 +20,11 @@ class RelRNN(RNN):
 
     S are the last ``short`` states (ν of the thesis), R the ``relevant`` (ρ) states that received most attention while
     they were in S: a step costs the same however long the sequence is. The options are those of
-    `steadygrad.layers.attentive`. The state is h, s and the memory, as one row a sequence.
+    `steadygrad.layers.attentive`. The state is h, s and the memory, as one row a sequence. U and b start as in the
+    authors' program on copy; on denoise, pixels and text it has ``input_init="kaiming"``.
     """
+
+    revision = 2  # 1 had b ~ U(±1/√N) and another start of v
 
     def __init__(
         self,
@@ -38,6 +40,9 @@ class RelRNN(RNN):
         activation: str = "tanh",
         recurrent: Spec = ORTHOGONAL_START,
         bias: bool = True,
+        input_init: str | Initialiser = "xavier",
+        bias_init: str | Initialiser | None = None,
+        added_bias: str | None = "inputs",
         **common: Unpack[Common],
     ) -> None:
         attention = {"short": short, "relevant": relevant, "score": score, "alignment": alignment, "combine": combine}
@@ -48,7 +53,9 @@ class RelRNN(RNN):
             activation=activation,
             recurrent=recurrent,
             bias=bias,
-            input_init=nn.init.xavier_normal_,
+            input_init=input_init,
+            bias_init=bias_init,
+            added_bias=added_bias,
             **with_attention(self._name, common, attention),
         )
 
@@ -56,8 +63,10 @@ class RelRNN(RNN):
 class RelLSTM(LSTM):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = ½(h_{t−1} + Σ α_m m),  m ∈ S ∪ R, as RelRNN.
 
-    The state is h, c, s and the memory, as one row a sequence.
+    The state is h, c, s and the memory, as one row a sequence. Its gates start as in the authors' program.
     """
+
+    revision = 2  # 1 started as torch.nn.LSTM, and v elsewhere
 
     def __init__(
         self,
@@ -73,6 +82,7 @@ class RelLSTM(LSTM):
         recurrent: GateSpecs = "free",
         bias: bool = True,
         forget_bias: float | None = None,
+        start: str = "memorynets",
         **common: Unpack[Common],
     ) -> None:
         attention = {"short": short, "relevant": relevant, "score": score, "alignment": alignment, "combine": combine}
@@ -84,5 +94,6 @@ class RelLSTM(LSTM):
             recurrent=recurrent,
             bias=bias,
             forget_bias=forget_bias,
+            start=start,
             **common,
         )

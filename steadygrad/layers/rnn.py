@@ -1,8 +1,6 @@
 """The plain recurrent network (Elman, 1990), with any matrix and any activation."""
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Unpack
 
 import torch
@@ -12,13 +10,8 @@ from steadygrad.kernels import ACTIVATIONS, Recurrence, Steps
 from steadygrad.layers.cell import Cell, through
 from steadygrad.layers.complex import ComplexElmanCell, ElmanWeights, elman_walk
 from steadygrad.layers.recurrent import Common, RecurrentLayer
+from steadygrad.layers.start import BIAS_STARTS, INPUT_STARTS, Initialiser, choose, uniform
 from steadygrad.matrices import Spec, build
-
-Initialiser = Callable[[Tensor], object]
-
-
-def uniform(bound: float) -> Initialiser:
-    return partial(nn.init.uniform_, a=-bound, b=bound)
 
 
 def check_activation(who: str, activation: str) -> None:
@@ -27,7 +20,11 @@ def check_activation(who: str, activation: str) -> None:
 
 
 class ElmanCell(Cell):
-    """h_t = φ(U x_t + W h_{t−1} + b);  modReLU takes b inside: sign(z) max(|z| + b, 0)."""
+    """h_t = φ(U x_t + W h_{t−1} + b);  modReLU takes b inside: sign(z) max(|z| + b, 0), z = U x_t + W h_{t−1} + a.
+
+    The added bias a of modReLU is there with ``added_bias`` only. The kernels see it as one more column of U, for an
+    input of 1. With other activations b itself is what ``added_bias`` starts.
+    """
 
     def __init__(
         self,
@@ -37,11 +34,25 @@ class ElmanCell(Cell):
         activation: str,
         recurrent: Spec,
         bias: bool,
-        input_init: Initialiser | None = None,
-        bias_init: Initialiser | None = None,
+        input_init: str | Initialiser | None = None,
+        bias_init: str | Initialiser | None = None,
+        added_bias: str | None = None,
     ) -> None:
         super().__init__()
         check_activation("RNN", activation)
+        if input_init is not None and not callable(input_init):
+            input_init = choose("RNN", "input_init", input_init, INPUT_STARTS)
+        if bias_init is not None and not callable(bias_init):
+            bias_init = choose("RNN", "bias_init", bias_init, BIAS_STARTS)(input_size, hidden_size)
+        added = None
+        if added_bias is not None:
+            added = choose("RNN", "added_bias", added_bias, BIAS_STARTS)(input_size, hidden_size)
+            if activation != "modrelu":  # its b is the bias that is added
+                if bias_init is not None:
+                    raise ValueError(
+                        f"RNN with {activation} has one bias: it expects bias_init or added_bias; got both"
+                    )
+                bias_init, added = added, None
         self.activation = activation
         self.state_sizes, self.output_size = (hidden_size,), hidden_size
         as_torch = uniform(1 / math.sqrt(hidden_size))
@@ -52,10 +63,21 @@ class ElmanCell(Cell):
         if self.b is not None:
             # modReLU's is added to every modulus at every step: torch's range would make states grow by it
             (bias_init or (uniform(0.01) if activation == "modrelu" else as_torch))(self.b)
+        self.a: nn.Parameter | None = None
+        if added is not None:
+            self.a = nn.Parameter(torch.empty(hidden_size))
+            added(self.a)
 
     def weights(self, table: Tensor | None = None) -> ElmanWeights:
         """U and W, or what W does to rows where that is faster."""
-        return through(table, self.U), self.W.operator() or self.W()
+        U = through(table, self.U)
+        if self.a is not None:
+            # a one-hot row picks one column of U Eᵀ, so a belongs to each of them
+            U = torch.cat([U, self.a[:, None]], dim=1) if table is None else U + self.a[:, None]
+        return U, self.W.operator() or self.W()
+
+    def inputs(self, x: Tensor, table: Tensor | None) -> Tensor:
+        return x if self.a is None or table is not None else torch.cat([x, x.new_ones(len(x), 1)], dim=1)
 
     def walk(
         self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
@@ -75,6 +97,11 @@ class RNN(RecurrentLayer):
 
     ``recurrent`` is what W is: a name out of `steadygrad.matrices.MATRICES`, a table {"name": …, options}, or a
     function size → `Matrix`. With ``complex`` the units are complex, with modReLU, and come out as (Re h, Im h).
+
+    U and b start as in torch.nn.RNN, U(±1/√hidden_size), modReLU's b at U(±0.01). ``input_init`` is another law for U:
+    xavier, kaiming, small, or a function that fills a tensor. ``bias_init`` is one for b: inputs, units, zeros, or a
+    function. ``added_bias``, one of the same names, adds a bias before modReLU, as in the programs of nnRNN and
+    MemoryNets; with other activations it says how b starts.
     """
 
     def __init__(
@@ -87,16 +114,22 @@ class RNN(RecurrentLayer):
         recurrent: Spec = "free",
         bias: bool = True,
         complex: bool = False,
-        input_init: Initialiser | None = None,
-        bias_init: Initialiser | None = None,
+        input_init: str | Initialiser | None = None,
+        bias_init: str | Initialiser | None = None,
+        added_bias: str | None = None,
         **common: Unpack[Common],
     ) -> None:
+        if complex and (added_bias is not None or isinstance(bias_init, str)):
+            raise ValueError("RNN expects neither added_bias nor the name of a bias_init for complex units")
         if complex and activation != "modrelu":
             raise ValueError(f"RNN expects activation modrelu for complex units; got {activation!r}")
 
         def make_cell(width: int) -> Cell:
             if complex:
-                own = {"input_init": input_init, "bias_init": bias_init}
+                law = (
+                    choose("RNN", "input_init", input_init, INPUT_STARTS) if isinstance(input_init, str) else input_init
+                )
+                own = {"input_init": law, "bias_init": bias_init}
                 return ComplexElmanCell(width, hidden_size, recurrent=recurrent, bias=bias, **own)
             return ElmanCell(
                 width,
@@ -106,6 +139,7 @@ class RNN(RecurrentLayer):
                 bias=bias,
                 input_init=input_init,
                 bias_init=bias_init,
+                added_bias=added_bias,
             )
 
         super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

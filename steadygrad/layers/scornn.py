@@ -3,7 +3,8 @@
 from typing import Unpack
 
 from steadygrad.layers.recurrent import Common
-from steadygrad.layers.rnn import RNN, uniform
+from steadygrad.layers.rnn import RNN
+from steadygrad.layers.start import uniform
 
 
 class ScoRNN(RNN):

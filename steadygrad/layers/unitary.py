@@ -5,7 +5,8 @@ from typing import Any, Unpack
 from torch import nn
 
 from steadygrad.layers.recurrent import Common
-from steadygrad.layers.rnn import RNN, uniform
+from steadygrad.layers.rnn import RNN
+from steadygrad.layers.start import uniform
 
 
 class UnitaryRNN(RNN):

@@ -13,7 +13,7 @@ from steadygrad.matrices.eigenvalue import EigenvalueNormalized, eigenvalue_norm
 from steadygrad.matrices.evolution import UnitaryEvolution, unitary_evolution
 from steadygrad.matrices.exponential import Exponential, exponential
 from steadygrad.matrices.free import Free, free
-from steadygrad.matrices.givens import Givens, givens
+from steadygrad.matrices.givens import Givens, PlaneRotations, givens, plane_rotations
 from steadygrad.matrices.householder import Householder, householder
 from steadygrad.matrices.longshort import LongShort, long_short
 from steadygrad.matrices.matrix import Matrix, NonFiniteError, check_size, nearest_orthogonal, skew, skew_free
@@ -37,6 +37,7 @@ __all__ = [
     "Matrix",
     "NeumannCayley",
     "NonFiniteError",
+    "PlaneRotations",
     "RealSchur",
     "ScaledCayley",
     "StiefelSteps",
@@ -63,6 +64,7 @@ MATRICES: dict[str, Callable[..., Matrix]] = {
     "eigenvalue": eigenvalue_normalized,
     "longshort": long_short,
     "householder": householder,
+    "rotations": plane_rotations,
     "svd": bounded_svd,
 }
 

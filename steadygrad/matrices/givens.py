@@ -56,7 +56,7 @@ class Givens(nn.Module):
     """
 
     complex = True
-    kinds = ("angle", "angle", "angle")
+    kinds: tuple[str, ...] = ("angle", "angle", "angle")
 
     def __init__(self, size: int, capacity: int | None = None, style: str = "tunable") -> None:
         super().__init__()
@@ -81,8 +81,12 @@ class Givens(nn.Module):
         return 768 if self.capacity <= 16 else 1 << 62
 
     def operator(self, theta: Tensor, phi: Tensor, omega: Tensor) -> Operator:
-        """Each layer is h ← h∘own + h[partner]∘other, own and other of size n."""
-        cos, sin, turn = theta.cos(), theta.sin(), phases(phi)
+        rotate, D = self._rotate(theta, phases(phi)), phases(omega)
+        return lambda h: rotate(h * D)
+
+    def _rotate(self, theta: Tensor, turn: Tensor) -> Operator:
+        """Each layer is h ← h∘own + h[partner]∘other, own and other of size n; ``turn`` is e^{iφ}."""
+        cos, sin = theta.cos(), theta.sin()
         first, second = pairs_of(self.size, self.layers, theta.device)
         partners = partners_of(self.size, self.layers, theta.device)
         layers = []
@@ -92,10 +96,8 @@ class Givens(nn.Module):
             own = own.index_put((i,), turn[here] * cos[here]).index_put((j,), cos[here].to(turn.dtype))
             other = torch.zeros_like(own).index_put((i,), -turn[here] * sin[here])
             layers.append((own, other.index_put((j,), sin[here].to(turn.dtype)), partners[k]))
-        D = phases(omega)
 
         def multiply(h: Tensor) -> Tensor:
-            h = h * D
             for own, other, partner in layers:
                 h = torch.addcmul(h * own, h[:, partner], other)
             return h
@@ -108,6 +110,28 @@ class Givens(nn.Module):
 
     def extra_repr(self) -> str:
         return f"size={self.size}, capacity={self.capacity}, style={self.style}"
+
+
+class PlaneRotations(Givens):
+    """W = F_L … F_1,  F rotates pairs: (a, b) → (a cos θ − b sin θ, a sin θ + b cos θ): `Givens` without phases.
+
+    A real orthogonal matrix with few parameters, as GORU's authors have it.
+    """
+
+    complex = False
+    kinds = ("angle",)
+
+    def operator(self, theta: Tensor) -> Operator:  # type: ignore[override]  # there are no phases
+        return self._rotate(theta, torch.ones_like(theta))
+
+    def forward(self, theta: Tensor) -> Tensor:  # type: ignore[override]
+        return self.operator(theta)(torch.eye(self.size, dtype=theta.dtype, device=theta.device)).mT
+
+
+def plane_rotations(size: int, *, capacity: int | None = None, style: str = "tunable") -> Matrix:
+    """Angles ~ U(−π, π), as GORU's authors start it."""
+    map = PlaneRotations(size, capacity, style)
+    return Matrix(map, torch.empty(map.rotations).uniform_(-math.pi, math.pi))
 
 
 def givens(size: int, *, capacity: int | None = None, style: str = "tunable") -> Matrix:

@@ -38,6 +38,24 @@ def haar(size: int, generator: Generator | None = None, *, determinant: int | No
     return Q.to(torch.get_default_dtype())
 
 
+def random_orthogonal(size: int, generator: Generator | None = None) -> Tensor:
+    """Q of a Gaussian matrix with columns signed so that its diagonal is positive, and det Q = 1.
+
+    The start "random" of nnRNN's program. It is not uniform: the mean of the diagonal is about √(2/(π n)).
+    """
+    check_size("random-orthogonal", size)
+    while True:
+        Q = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator)).Q
+        Q = Q * torch.where(Q.diagonal() < 0, -1.0, 1.0)
+        if torch.linalg.det(Q) > 0:  # every other one
+            return Q.to(torch.get_default_dtype())
+
+
+def exp_cayley(size: int, generator: Generator | None = None) -> Tensor:
+    """exp(A) with the A of `cayley`: plane rotations by tan(t/2), t ~ U(0, π/2). "Cayley" in nnRNN's program."""
+    return torch.linalg.matrix_exp(at_least_single(skew(cayley(size, generator), size))).to(torch.get_default_dtype())
+
+
 def identity(size: int, generator: Generator | None = None) -> Tensor:
     """I."""
     return torch.eye(check_size("identity", size))
@@ -89,6 +107,8 @@ Initialiser = Callable[..., Tensor]
 SKEW: dict[str, Initialiser] = {"henaff": henaff, "cayley": cayley}
 FULL: dict[str, Initialiser] = {
     "haar": haar,
+    "random-orthogonal": random_orthogonal,
+    "exp-cayley": exp_cayley,
     "identity": identity,
     "disc": disc,
     "uniform": uniform,

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import State
 from steadygrad.layers.stack import Stack
-from steadygrad.models.sequence import Inside
+from steadygrad.models.sequence import Inside, linear_readout
 
 Make = Callable[[int, Any], RecurrentLayer]
 
@@ -29,6 +29,7 @@ class LanguageModel(nn.Module):
     ``input_dropout``, ``layer_dropout``, ``output_dropout``   of features before, between and behind the layers: the
                         same ones at all steps of a window (Gal and Ghahramani, 2016)
     ``weight_dropout``  of entries of the recurrent matrices (Merity et al., 2018); these are then no longer orthogonal
+    ``readout``         how C and c start: xavier, or one of `steadygrad.models.sequence.READOUTS`
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class LanguageModel(nn.Module):
         layer_dropout: float = 0.0,
         output_dropout: float = 0.0,
         weight_dropout: float = 0.0,
+        readout: str = "xavier",
     ) -> None:
         super().__init__()
         shares = {
@@ -71,9 +73,7 @@ class LanguageModel(nn.Module):
         self.layers = Stack(layers)
         for layer in layers:
             layer.drop_weights(weight_dropout)
-        self.readout = nn.Linear(layers[-1].output_size, vocabulary)
-        nn.init.xavier_normal_(self.readout.weight)
-        nn.init.zeros_(self.readout.bias)
+        self.readout = linear_readout("LanguageModel", layers[-1].output_size, vocabulary, readout)
         if tied:
             if layers[-1].output_size != embedding_size:
                 raise ValueError(

@@ -1,5 +1,6 @@
 """A recurrent layer and a linear readout: what a task trains."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import State
+from steadygrad.layers.start import choose
 
 
 class Inside(NamedTuple):
@@ -21,20 +23,68 @@ class Inside(NamedTuple):
     """the model's outputs from those of the layer (time, batch, features)"""
 
 
+def as_nnrnn(readout: nn.Linear) -> None:
+    """C Xavier normal, c as torch.nn.Linear's: nnRNN's program on copy, MemoryNets on copy and denoise."""
+    nn.init.xavier_normal_(readout.weight)
+
+
+def as_denoise(readout: nn.Linear) -> None:
+    """C ~ U(±√0.3), c = 0.01: NC-GRU's program on denoise."""
+    nn.init.uniform_(readout.weight, -math.sqrt(0.3), math.sqrt(0.3))
+    nn.init.constant_(readout.bias, 0.01)
+
+
+def as_parenthesis(readout: nn.Linear) -> None:
+    """C ~ N(0, σ²), σ = (units + outputs)⁻², c = 0: NC-GRU's program on parenthesis."""
+    nn.init.normal_(readout.weight, std=(readout.in_features + readout.out_features) ** -2)
+    nn.init.zeros_(readout.bias)
+
+
+def as_xavier(readout: nn.Linear) -> None:
+    """C Xavier normal, c = 0."""
+    nn.init.xavier_normal_(readout.weight)
+    nn.init.zeros_(readout.bias)
+
+
+def as_language_task(readout: nn.Linear) -> None:
+    """C ~ U(±0.1), c = 0: nnRNN's program on text."""
+    nn.init.uniform_(readout.weight, -0.1, 0.1)
+    nn.init.zeros_(readout.bias)
+
+
+READOUTS: dict[str, Callable[[nn.Linear], None]] = {
+    "xavier": as_xavier,
+    "torch": lambda readout: None,  # torch.nn.Linear has just started it
+    "nnrnn": as_nnrnn,
+    "text": as_language_task,
+    "denoise": as_denoise,
+    "parenthesis": as_parenthesis,
+}
+"""how a readout starts, mostly named after the program of the authors"""
+
+
+def linear_readout(who: str, inputs: int, outputs: int, start: str) -> nn.Linear:
+    """Return y = C h + c that starts as ``start`` says."""
+    readout = nn.Linear(inputs, outputs)
+    choose(who, "readout", start, READOUTS)(readout)
+    return readout
+
+
 class SequenceModel(nn.Module):
     """y_t = C h_t + c for every step, or with ``last_only`` for the last alone; h from the layer.
 
-    x (batch, time, input_size) → y (batch, time, output_size) or (batch, output_size).
+    x (batch, time, input_size) → y (batch, time, output_size) or (batch, output_size). ``readout`` says how C and c
+    start: a name out of `READOUTS`.
     """
 
-    def __init__(self, layer: RecurrentLayer, output_size: int, last_only: bool = False) -> None:
+    def __init__(
+        self, layer: RecurrentLayer, output_size: int, last_only: bool = False, *, readout: str = "xavier"
+    ) -> None:
         super().__init__()
         if layer.batch_first:
             raise ValueError("SequenceModel expects a layer with time first; got batch_first=True")
         self.layer, self.last_only = layer, last_only
-        self.readout = nn.Linear(layer.output_size, output_size)
-        nn.init.xavier_normal_(self.readout.weight)  # nnRNN's code
-        nn.init.zeros_(self.readout.bias)
+        self.readout = linear_readout("SequenceModel", layer.output_size, output_size, readout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.walk(x)[0]

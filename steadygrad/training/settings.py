@@ -19,7 +19,7 @@ from steadygrad.tasks import TASKS, DataTask, EnvironmentTask, ObjectTask, Task,
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop-tf", "sgd")
 LARGEST = 1e30  # float32 ends soon after
 SCHEDULES = ("constant", "step", "plateau", "cosine")
-NOT_FOR_LAYERS = {"self", "input_size", "batch_first", "device", "dtype", "common", "input_init", "bias_init"}
+NOT_FOR_LAYERS = {"self", "input_size", "batch_first", "device", "dtype", "common"}
 
 Record = TypeVar("Record")
 Model = TypeVar("Model", bound=nn.Module)
@@ -127,7 +127,7 @@ class Settings:
         if isinstance(task, EnvironmentTask):
             sight = (task.view, task.kinds, task.others, task.actions)
             return self.build_around(PolicyModel, (self.build_layer, *sight))
-        return SequenceModel(self.build_layer(task.input_size), task.output_size, last_only=task.last_only)
+        return self.build_around(SequenceModel, (self.build_layer(task.input_size), task.output_size, task.last_only))
 
     def build_around(self, model: type[Model], positional: Sequence[Any]) -> Model:
         """A model around a layer, with its own of the options."""
@@ -138,7 +138,7 @@ class Settings:
     def build_layer(self, input_size: int, hidden_size: int | None = None) -> RecurrentLayer:
         """The layer for so many features a step, with ``hidden_size`` units if that is not None."""
         name = named("layer", self.layer, LAYERS)
-        around = keyword_options(outside) if (outside := surroundings(self.task["name"])) else {}
+        around = keyword_options(surroundings(self.task["name"]))
         given = {key: value for key, value in self.given_options().items() if key not in around}
         if hidden_size is not None:
             if given.get("hidden_size") is not None:
@@ -174,7 +174,7 @@ class Settings:
         name, outside = self.network(), surroundings(self.task["name"])
         if is_of_objects(self.task["name"]) and name in MODELS:
             return keyword_options(MODELS[name])
-        return layer_options(LAYERS[name]) | (keyword_options(outside) if outside else {})
+        return layer_options(LAYERS[name]) | keyword_options(outside)
 
     def resolved(self) -> dict[str, Any]:
         """With every default written out; what is None is left out, as TOML has no word for it."""
@@ -218,13 +218,13 @@ def is_of_objects(task: str) -> bool:
     return issubclass(TASKS[task], ObjectTask)
 
 
-def surroundings(task: str) -> type[nn.Module] | None:
-    """What stands around a layer, if it has options of its own."""
+def surroundings(task: str) -> type[nn.Module]:
+    """Return the model around a layer, whose options ``layer`` may have too."""
     if is_of_objects(task):
         return Recurrent
     if issubclass(TASKS[task], EnvironmentTask):
         return PolicyModel
-    return LanguageModel if issubclass(TASKS[task], TextTask) else None
+    return LanguageModel if issubclass(TASKS[task], TextTask) else SequenceModel
 
 
 def updates_a_round(task: EnvironmentTask, train: Train) -> int:

@@ -42,9 +42,9 @@ TABLE_3 = {  # units, lr, lr orth, α, T decay, δ, start
     "nnrnn": (512, 1.5e-4, 1.5e-5, 0.99, 1e-4, 0.15, "cayley"),
     "exprnn-512": (512, 5e-4, 5e-5, 0.99, None, None, "cayley"),
     "exprnn-722": (722, 5e-4, 5e-5, 0.99, None, None, "cayley"),
-    "lstm-512": (512, 5e-4, None, 0.9, None, None, "glorot"),
-    "lstm-257": (257, 5e-4, None, 0.9, None, None, "glorot"),
-    "rnn-orth": (512, 5e-5, None, 0.99, None, None, None),  # the layer's own: random
+    "lstm-512": (512, 5e-4, None, 0.9, None, None, "memorynets"),
+    "lstm-257": (257, 5e-4, None, 0.9, None, None, "memorynets"),
+    "rnn-orth": (512, 5e-5, None, 0.99, None, None, "random-orthogonal"),
     "eurnn-512": (512, 1e-4, None, 0.9, None, None, None),
     "eurnn-1024": (1024, 1e-4, None, 0.9, None, None, None),
     "rnn": (512, 1e-4, None, 0.9, None, None, "glorot"),
@@ -53,18 +53,18 @@ TABLE_5 = {
     "nnrnn-150": (1024, 8e-4, 8e-5, 0.9, 1e-4, 1, "cayley"),
     "exprnn-1024-150": (1024, 5e-3, 1e-4, 0.9, None, None, "cayley"),
     "exprnn-1386-150": (1386, 5e-3, 1e-4, 0.9, None, None, "cayley"),
-    "lstm-1024-150": (1024, 8e-3, None, 0.9, None, None, "glorot"),
-    "lstm-475-150": (475, 1e-3, None, 0.99, None, None, "glorot"),
-    "rnn-orth-150": (1024, 1e-4, None, 0.9, None, None, "cayley"),  # the README's; random in the table
+    "lstm-1024-150": (1024, 8e-3, None, 0.9, None, None, "memorynets"),
+    "lstm-475-150": (475, 1e-3, None, 0.99, None, None, "memorynets"),
+    "rnn-orth-150": (1024, 1e-4, None, 0.9, None, None, "exp-cayley"),  # the README's; random in the table
     "eurnn-1024-150": (1024, 1e-3, None, 0.9, None, None, None),
     "eurnn-2048-150": (2048, 1e-3, None, 0.9, None, None, None),
     "rnn-150": (1024, 1e-5, None, 0.9, None, None, "glorot"),
     "nnrnn-300": (1024, 8e-4, 6e-5, 0.9, 1e-4, 1e-4, "cayley"),
     "exprnn-1024-300": (1024, 5e-3, 1e-4, 0.9, None, None, "cayley"),
     "exprnn-1386-300": (1386, 5e-3, 1e-4, 0.9, None, None, "cayley"),
-    "lstm-1024-300": (1024, 8e-3, None, 0.9, None, None, "glorot"),
-    "lstm-475-300": (475, 3e-3, None, 0.9, None, None, "glorot"),
-    "rnn-orth-300": (1024, 1e-4, None, 0.9, None, None, "cayley"),
+    "lstm-1024-300": (1024, 8e-3, None, 0.9, None, None, "memorynets"),
+    "lstm-475-300": (475, 3e-3, None, 0.9, None, None, "memorynets"),
+    "rnn-orth-300": (1024, 1e-4, None, 0.9, None, None, "exp-cayley"),
     "eurnn-1024-300": (1024, 1e-3, None, 0.9, None, None, None),
     "eurnn-2048-300": (2048, 1e-3, None, 0.9, None, None, None),
     "rnn-300": (1024, 1e-5, None, 0.9, None, None, "glorot"),
@@ -93,7 +93,7 @@ def test_nnrnn_tables_3_and_5(table, lines, ours):
     for row, (units, *expected, pull, start) in lines.items():
         layer = found[row].layer
         assert (layer["hidden_size"], layer.get("spectrum_pull")) == (units, pull)
-        assert layer.get("init", layer.get("recurrent", {}).get("init")) == start
+        assert layer.get("init", layer.get("start", layer.get("recurrent", {}).get("init"))) == start
         assert rates(found[row]) == tuple(expected)
         assert found[row].train["optimizer"] == "rmsprop"
         if table == "char-ptb":

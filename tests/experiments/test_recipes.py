@@ -194,13 +194,13 @@ def test_ncgru_tables_1_to_4(table):
 
 @pytest.mark.parametrize(
     ("row", "hidden", "lr", "lr_orth", "smoothing", "pull", "decay", "init"),
-    [
+    [  # the LSTM's "Glorot" is Xavier on [h; x], as the program has it
         ("nnrnn", 128, 5e-4, 1e-6, 0.99, 1e-4, 1e-6, "henaff"),
         ("exprnn-128", 128, 1e-3, 1e-4, 0.99, None, None, "henaff"),
         ("exprnn-176", 176, 1e-3, 1e-4, 0.99, None, None, "henaff"),
-        ("lstm-128", 128, 5e-4, None, 0.99, None, None, "glorot"),
-        ("lstm-63", 63, 1e-3, None, 0.99, None, None, "glorot"),
-        ("rnn-orth", 128, 2e-4, None, 0.99, None, None, None),  # the layer's own: random orthogonal
+        ("lstm-128", 128, 5e-4, None, 0.99, None, None, "memorynets"),
+        ("lstm-63", 63, 1e-3, None, 0.99, None, None, "memorynets"),
+        ("rnn-orth", 128, 2e-4, None, 0.99, None, None, "random-orthogonal"),
         ("eurnn-128", 128, 1e-3, None, 0.5, None, None, None),
         ("eurnn-256", 256, 1e-3, None, 0.5, None, None, None),
         ("rnn", 128, 1e-3, None, 0.9, None, None, "glorot"),
@@ -210,7 +210,7 @@ def test_nnrnn_table_2(row, hidden, lr, lr_orth, smoothing, pull, decay, init):
     recipe = RECIPES[f"nnrnn-2019/copy/{row}"]
     layer, train = recipe.layer, recipe.train
     assert (layer["hidden_size"], layer.get("spectrum_pull")) == (hidden, pull)
-    assert layer.get("init", layer.get("recurrent", {}).get("init")) == init
+    assert layer.get("init", layer.get("start", layer.get("recurrent", {}).get("init"))) == init
     assert (train["optimizer"], train["lr"], train.get("lr_constrained")) == ("rmsprop", lr, lr_orth)
     assert (train["smoothing"], train.get("decay_transients")) == (smoothing, decay)
 

@@ -73,7 +73,7 @@ def test_parameters_are_float_and_counted_once(name):
     expected = {
         "free": 64, "exponential": 28, "dtriv": 28, "cayley": 28, "neumann": 28,
         "schur": 28 + 4 + 4 + 24, "eigenvalue": 64, "longshort": 10 + 9 + 15,
-        "householder": 36, "svd": 36 + 36 + 8,
+        "householder": 36, "rotations": 4 + 3, "svd": 36 + 36 + 8,
     }  # fmt: skip
     assert sum(p.numel() for p in build(name, 8).parameters()) == expected[name]
 

@@ -61,7 +61,7 @@ def test_unknown_keys_are_refused_beside_those_known(tables, words):
         build(settings(**tables))
 
 
-@pytest.mark.parametrize("key", ["input_size", "batch_first", "device", "dtype", "input_init", "common"])
+@pytest.mark.parametrize("key", ["input_size", "batch_first", "device", "dtype", "common"])
 @every_layer
 def test_what_the_task_or_the_loop_decides_is_no_setting_of_a_layer(layer, key):
     with pytest.raises(ValueError, match=f"layer {layer}: unknown key '{key}'"):

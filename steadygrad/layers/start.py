@@ -1,0 +1,59 @@
+"""Laws that weights start from, by name, so that a recipe can say how the authors' program starts a network."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+Initialiser = Callable[[Tensor], object]
+Law = TypeVar("Law")
+
+
+def uniform(bound: float) -> Initialiser:
+    """U(±bound)."""
+    return partial(nn.init.uniform_, a=-bound, b=bound)
+
+
+def normal(std: float) -> Initialiser:
+    """N(0, std²)."""
+    return partial(nn.init.normal_, std=std)
+
+
+def he_uniform(fan_in: int) -> Initialiser:
+    """U(±√(6/fan_in)), TensorFlow's he_uniform."""
+    return uniform(math.sqrt(6 / fan_in))
+
+
+def he_normal(fan_in: int) -> Initialiser:
+    """N(0, s²) cut at two s and of standard deviation √(2/fan_in), TensorFlow's he_normal."""
+    s = math.sqrt(2 / fan_in) / 0.87962566103423978  # standard deviation of a unit normal that is cut at 2
+    return partial(nn.init.trunc_normal_, std=s, a=-2 * s, b=2 * s)
+
+
+def glorot_uniform(fan_in: int, fan_out: int) -> Initialiser:
+    """U(±√(6/(fan_in + fan_out))), for a weight whose fans are not those of its shape."""
+    return uniform(math.sqrt(6 / (fan_in + fan_out)))
+
+
+INPUT_STARTS: dict[str, Initialiser] = {
+    "xavier": nn.init.xavier_normal_,
+    "kaiming": partial(nn.init.kaiming_normal_, nonlinearity="relu"),
+    "small": uniform(0.01),
+}
+"""of an input matrix (units, features): N(0, 2/(units + features)), N(0, 2/features), U(±0.01)"""
+
+BIAS_STARTS: dict[str, Callable[[int, int], Initialiser]] = {
+    "inputs": lambda features, units: uniform(1 / math.sqrt(features)),
+    "units": lambda features, units: uniform(1 / math.sqrt(units)),
+    "zeros": lambda features, units: nn.init.zeros_,
+}
+"""of a bias: U(±1/√features) as torch.nn.Linear(features, units), U(±1/√units) as torch.nn.RNN, or 0"""
+
+
+def choose(who: str, option: str, name: object, laws: Mapping[str, Law]) -> Law:
+    """Return the law of this name, or raise a ValueError that lists all names."""
+    if not isinstance(name, str) or name not in laws:
+        raise ValueError(f"{who} expects {option} to be one of {', '.join(laws)}; got {name!r}")
+    return laws[name]
