@@ -231,6 +231,7 @@ def test_a_run_that_died_goes_on_as_if_it_had_not(tmp_path, tiny, layer, stop_at
         {"layer": {"name": "lstm", "num_layers": 2, "dropout": 0.3}},  # global random numbers
         {"layer": {"name": "ncgru", "bidirectional": True, "reset_every": 7}},
         {"layer": {"name": "exprnn", "hidden_size": 1}},  # empty tensors
+        {"layer": {"name": "lstm", "trained_state": True}, "window": 4},
         {"layer": {"name": "rnn", "recurrent": {"name": "dtriv", "rebase_every": 5}}},
         {"clip": 0.1, "weight_decay": 0.1},
     ],
