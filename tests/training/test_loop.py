@@ -221,6 +221,8 @@ def test_a_run_that_died_goes_on_as_if_it_had_not(tmp_path, tiny, layer, stop_at
     "options",
     [
         *({"optimizer": name, "lr_constrained": 1e-4} for name in OPTIMIZERS),
+        {"optimizer": "rmsprop", "optimizer_constrained": "sgd", "schedule": "step", "lr_every": 4},
+        {"optimizer": "adagrad", "optimizer_constrained": "adam", "beta1": 0.5, "layer": "nnrnn"},
         {"window": 4},
         {"window": 4, "layer": "lstm"},  # a state of two tensors
         {"window": 4, "examples": 12},
