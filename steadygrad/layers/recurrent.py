@@ -138,6 +138,11 @@ class RecurrentLayer(nn.Module):
         """Set one tensor of the trained initial state to its value before training: zeros, unless a layer overrides."""
         nn.init.zeros_(start)
 
+    def reset_readout(self, readout: nn.Linear) -> None:
+        """Initialise a linear readout of this layer: Xavier normal as in nnRNN's code, unless a layer overrides."""
+        nn.init.xavier_normal_(readout.weight)
+        nn.init.zeros_(readout.bias)
+
     def without_memory(self, state: State) -> State:
         """The same state with nothing kept of the states before it, if the layer attends to such."""
         if not cast(Cell, self.cells[0]).remembers:

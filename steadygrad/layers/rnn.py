@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from steadygrad.kernels import ACTIVATIONS, Recurrence, Steps
 from steadygrad.layers.cell import Cell, through
-from steadygrad.layers.complex import ComplexElmanCell, ElmanWeights, elman_walk
+from steadygrad.layers.complex import COMPLEX_ACTIVATIONS, ComplexElmanCell, ElmanWeights, elman_walk
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.matrices import Spec, build
 
@@ -91,13 +91,16 @@ class RNN(RecurrentLayer):
         bias_init: Initialiser | None = None,
         **common: Unpack[Common],
     ) -> None:
-        if complex and activation != "modrelu":
-            raise ValueError(f"RNN expects activation modrelu for complex units; got {activation!r}")
+        if complex and activation not in COMPLEX_ACTIVATIONS:
+            known = " or ".join(COMPLEX_ACTIVATIONS)
+            raise ValueError(f"RNN expects activation {known} for complex units; got {activation!r}")
 
         def make_cell(width: int) -> Cell:
             if complex:
                 own = {"input_init": input_init, "bias_init": bias_init}
-                return ComplexElmanCell(width, hidden_size, recurrent=recurrent, bias=bias, **own)
+                return ComplexElmanCell(
+                    width, hidden_size, recurrent=recurrent, bias=bias, activation=activation, **own
+                )
             return ElmanCell(
                 width,
                 hidden_size,

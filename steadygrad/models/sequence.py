@@ -33,8 +33,7 @@ class SequenceModel(nn.Module):
             raise ValueError("SequenceModel expects a layer with time first; got batch_first=True")
         self.layer, self.last_only = layer, last_only
         self.readout = nn.Linear(layer.output_size, output_size)
-        nn.init.xavier_normal_(self.readout.weight)  # nnRNN's code
-        nn.init.zeros_(self.readout.bias)
+        layer.reset_readout(self.readout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.walk(x)[0]
