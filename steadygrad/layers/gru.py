@@ -69,11 +69,15 @@ class GRUCell(Cell):
 
     def weights(self, table: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
         """W, U and b as the kernel takes them."""
-        U = torch.cat([matrix() for matrix in self.U])
+        U = torch.cat(self.evaluate_gates())
         bias: Tensor | None = self.b
         if bias is not None and self.modulus is not None:
             bias = torch.cat([bias, torch.zeros_like(self.modulus)])
         return through(table, self.W), U, bias
+
+    def evaluate_gates(self) -> list[Tensor]:
+        """Return the matrix of each gate, in order."""
+        return [matrix() for matrix in self.U]
 
     def matrices(self) -> dict[str, Tensor]:
         return {gate: cast(Matrix, matrix).value() for gate, matrix in zip(self.GATES, self.U, strict=True)}
@@ -86,6 +90,8 @@ class GRU(RecurrentLayer):
     before the product with U_c; ``reset="after"`` gives torch.nn.GRU's c = φ(W_c x_t + r∘(U_c h_{t−1}) + b_c).
     ``recurrent`` is one kind of matrix for all gates or {"reset": …, "update": …, "candidate": …}.
     """
+
+    cell = GRUCell
 
     def __init__(
         self,
@@ -100,6 +106,6 @@ class GRU(RecurrentLayer):
         **common: Unpack[Common],
     ) -> None:
         def make_cell(width: int) -> GRUCell:
-            return GRUCell(width, hidden_size, activation=activation, recurrent=recurrent, bias=bias, reset=reset)
+            return self.cell(width, hidden_size, activation=activation, recurrent=recurrent, bias=bias, reset=reset)
 
         super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

@@ -232,6 +232,9 @@ def test_a_run_that_died_goes_on_as_if_it_had_not(tmp_path, tiny, layer, stop_at
         {"schedule": "cosine"},
         {"layer": {"name": "lstm", "num_layers": 2, "dropout": 0.3}},  # global random numbers
         {"layer": {"name": "ncgru", "bidirectional": True, "reset_every": 7}},
+        {"layer": {"name": "ncgru", "exact_above": math.inf, "max_drift": math.inf}},
+        {"layer": {"name": "ncgru", "orthogonal": "rc", "released_lr": 1e-3, "reset_every": 7}},
+        {"layer": {"name": "full-urnn", "full_diagonal": True, "trained_state": True}, "optimizer_constrained": "sgd"},
         {"layer": {"name": "exprnn", "hidden_size": 1}},  # empty tensors
         {"layer": {"name": "lstm", "trained_state": True}, "window": 4},
         {"layer": {"name": "rnn", "recurrent": {"name": "dtriv", "rebase_every": 5}}},
