@@ -89,7 +89,10 @@ def states_before(module: nn.Module, x: Tensor, state: State | None) -> tuple[Te
     """The state that each step starts from, (time, S), and the shape (layers, units) of each of its tensors."""
     if state is None:
         _, like = step(module, x[:1], None)
-        state = tuple(torch.zeros_like(part) for part in as_tuple(like))
+        if isinstance(module, RecurrentLayer | Stack):
+            state = tuple(part for layer in stacked(module) for part in layer.default_states(1, x))
+        else:
+            state = tuple(torch.zeros_like(part) for part in as_tuple(like))
         state = state if isinstance(like, tuple) else state[0]
     shapes = [(part.shape[0], part.shape[2]) for part in as_tuple(state)]
     states = []
@@ -168,7 +171,7 @@ def shortened(module: nn.Module, x: Tensor) -> Tensor:
 def initial_states(module: RecurrentLayer | Stack, x: Tensor, state: State | None = None) -> list[tuple[Tensor, ...]]:
     """What each level starts from, for a batch of one."""
     if state is None:
-        return [tuple(x.new_zeros(1, size) for size in cell.state_sizes) for cell in attentive_cells(module)]
+        state = tuple(part for layer in stacked(module) for part in layer.default_states(1, x))
     parts = iter([part.detach().unbind(0) for part in as_tuple(state)])
     own = (islice(parts, len(layer.state_sizes)) for layer in stacked(module))
     return [start for of_layer in own for start in zip(*of_layer, strict=True)]

@@ -45,7 +45,7 @@ def gate_bound(layer: GRU, x: Tensor) -> GateBound:
         )
     with looking_at(layer):
         outputs = layer(x)[0]
-    h = torch.cat([torch.zeros_like(outputs[:1]), outputs[:-1]])
+    h = torch.cat([layer.default_states(1, x)[0][0], outputs[:-1]])
     r, u, c = gate_values(layer, x, h)
     norms = {
         name.removesuffix("_l0"): float(torch.linalg.matrix_norm(at_least_single(U), 2))

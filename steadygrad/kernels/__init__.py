@@ -1,6 +1,13 @@
 """Fast whole-sequence loops, each beside its reference."""
 
-from steadygrad.kernels.activations import ACTIVATIONS, COMPLEX_MODRELU, activate, complex_modrelu, modrelu
+from steadygrad.kernels.activations import (
+    ACTIVATIONS,
+    COMPLEX_MODRELU,
+    SMOOTHED_COMPLEX_MODRELU,
+    activate,
+    complex_modrelu,
+    modrelu,
+)
 from steadygrad.kernels.attention import Attention, Carried, Recurrence, attentive_unroll
 from steadygrad.kernels.backend import describe, runs_in_c
 from steadygrad.kernels.elman import Operator, elman_unroll, elman_unroll_reference, operator_unroll
@@ -22,6 +29,7 @@ from steadygrad.kernels.steps import Steps
 __all__ = [
     "ACTIVATIONS",
     "COMPLEX_MODRELU",
+    "SMOOTHED_COMPLEX_MODRELU",
     "Attention",
     "Carried",
     "Operator",

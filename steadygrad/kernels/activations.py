@@ -6,6 +6,10 @@ from torch import Tensor
 ACTIVATIONS = ("modrelu", "tanh", "relu", "identity")
 COMPLEX_MODRELU = "complex-modrelu"
 """of rows whose first half are real and whose second half imaginary parts"""
+SMOOTHED_COMPLEX_MODRELU = "smoothed-complex-modrelu"
+"""the same with two small constants, as the uRNN programs compute it; its gradient is left to autograd"""
+COMPLEX = (COMPLEX_MODRELU, SMOOTHED_COMPLEX_MODRELU)
+SMOOTHING = 1e-5
 C_ENUM = (*ACTIVATIONS, COMPLEX_MODRELU)
 
 
@@ -23,11 +27,24 @@ def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
     return z * twice(scale)
 
 
+def smoothed_complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
+    """z/(m + ε) · max(m + b, 0),  m = √(|z|² + ε),  ε = 1e-5, of complex z, held as (Re z, Im z)."""
+    re, im = z.chunk(2, dim=-1)
+    size = (re * re + im * im + SMOOTHING).sqrt()
+    return z * twice((size + b).relu() / (size + SMOOTHING))
+
+
+OF_MODULUS = {
+    "modrelu": modrelu,
+    COMPLEX_MODRELU: complex_modrelu,
+    SMOOTHED_COMPLEX_MODRELU: smoothed_complex_modrelu,
+}
+
+
 def activate(name: str, z: Tensor, bias: Tensor | None) -> Tensor:
     """φ(z + bias); modReLU takes the bias inside."""
-    if name in (COMPLEX_MODRELU, "modrelu"):
-        own = modrelu if name == "modrelu" else complex_modrelu
-        return own(z, z.new_zeros(()) if bias is None else bias)
+    if name in OF_MODULUS:
+        return OF_MODULUS[name](z, z.new_zeros(()) if bias is None else bias)
     z = z if bias is None else z + bias
     return z.tanh() if name == "tanh" else z.relu() if name == "relu" else z
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from steadygrad.kernels import native
-from steadygrad.kernels.activations import C_ENUM, COMPLEX_MODRELU, activate, bias_gradient, deactivate
+from steadygrad.kernels.activations import C_ENUM, COMPLEX, COMPLEX_MODRELU, activate, bias_gradient, deactivate
 from steadygrad.kernels.backend import choose_for
 from steadygrad.kernels.plain import at_least_single, in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
@@ -23,10 +23,11 @@ def elman_unroll(
     """All states (rows, hidden) from x (rows, inputs) and the initial states (batch, hidden).
 
     ``bias`` is added before the activation; modReLU takes it as its own, inside the modulus. For complex modReLU a row
-    is (Re h, Im h) and the bias half as long.
+    is (Re h, Im h) and the bias half as long. An activation that is not in `C_ENUM` has no backward pass by hand, so
+    every backend computes it by the definition.
     """
     backend = choose_for(x, W)
-    if backend == "reference":
+    if backend == "reference" or activation not in C_ENUM:
         return elman_unroll_reference(x, U, W, bias, initial, activation, steps)
     bias = None if bias is None else bias.contiguous()
     return Elman.apply(
@@ -62,7 +63,7 @@ def operator_unroll(
 
     For matrices whose product costs less than n². With complex modReLU the operator takes complex rows.
     """
-    multiply = complex_rows(operator) if activation == COMPLEX_MODRELU else operator
+    multiply = complex_rows(operator) if activation in COMPLEX else operator
     inputs = (x @ U.mT).split(steps.sizes)
     states: dict[int, Tensor] = {}
     h = initial[:0]

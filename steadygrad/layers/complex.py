@@ -6,11 +6,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import COMPLEX_MODRELU, Operator, Steps, elman_unroll, operator_unroll
+from steadygrad.kernels import (
+    COMPLEX_MODRELU,
+    SMOOTHED_COMPLEX_MODRELU,
+    Operator,
+    Steps,
+    elman_unroll,
+    operator_unroll,
+)
 from steadygrad.layers.cell import Cell, through
 from steadygrad.matrices import Spec, build
 from steadygrad.matrices.complex import realify
 
+COMPLEX_ACTIVATIONS = {"modrelu": COMPLEX_MODRELU, "smoothed-modrelu": SMOOTHED_COMPLEX_MODRELU}
 ElmanWeights = tuple[Tensor, Tensor | Operator]
 
 
@@ -29,13 +37,23 @@ def elman_walk(
 class ComplexElmanCell(Cell):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  modReLU(z) = z/|z| · max(|z| + b, 0),  h, U, W complex.
 
-    A matrix with an `operator` of its own steps without W where that is faster.
+    ``activation="smoothed-modrelu"`` computes z/(m + ε) · max(m + b, 0) with m = √(|z|² + ε) and ε = 1e-5, as the uRNN
+    programs do. A matrix with an `operator` of its own steps without W where that is faster.
     """
 
     def __init__(
-        self, input_size: int, units: int, *, recurrent: Spec, bias: bool, input_init: Any = None, bias_init: Any = None
+        self,
+        input_size: int,
+        units: int,
+        *,
+        recurrent: Spec,
+        bias: bool,
+        activation: str = "modrelu",
+        input_init: Any = None,
+        bias_init: Any = None,
     ) -> None:
         super().__init__()
+        self.activation = COMPLEX_ACTIVATIONS[activation]
         self.state_sizes, self.output_size = (2 * units,), 2 * units
         self.U = nn.Parameter(torch.empty(2 * units, input_size))  # real parts, then imaginary ones
         self.W = build(recurrent, units, complex=True)
@@ -54,7 +72,7 @@ class ComplexElmanCell(Cell):
     def walk(
         self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return elman_walk(weights, self.b, COMPLEX_MODRELU, x, steps, state)
+        return elman_walk(weights, self.b, self.activation, x, steps, state)
 
     def matrices(self) -> dict[str, Tensor]:
         return {"recurrent": self.W.value()}

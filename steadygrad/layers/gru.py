@@ -116,11 +116,15 @@ class GRUCell(Cell):
 
     def weights(self, table: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
         """W, U and b as the kernel takes them."""
-        U = torch.cat([matrix() for matrix in self.U])
+        U = torch.cat(self.evaluate_gates())
         bias: Tensor | None = self.b
         if bias is not None and self.modulus is not None:
             bias = torch.cat([bias, torch.zeros_like(self.modulus)])
         return through(table, self.W), U, bias
+
+    def evaluate_gates(self) -> list[Tensor]:
+        """Return the matrix of each gate, in order."""
+        return [matrix() for matrix in self.U]
 
     def matrices(self) -> dict[str, Tensor]:
         return {gate: cast(Matrix, matrix).value() for gate, matrix in zip(self.GATES, self.U, strict=True)}
@@ -137,6 +141,7 @@ class GRU(RecurrentLayer):
     """
 
     starts = STARTS
+    cell = GRUCell
 
     def __init__(
         self,
@@ -161,6 +166,6 @@ class GRU(RecurrentLayer):
                 "reset": reset,
                 "start": law,
             }
-            return GRUCell(width, hidden_size, **options)
+            return self.cell(width, hidden_size, **options)
 
         super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

@@ -1,12 +1,14 @@
 """NC-GRU: a GRU whose matrices stay orthogonal by Neumann-Cayley steps (Mucllari, Zadorozhnyy et al., 2022)."""
 
-from typing import Unpack
+from typing import Any, Unpack, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from steadygrad.layers.gru import GRU, STARTS, GRUCell, free_matrices
 from steadygrad.layers.recurrent import Common
 from steadygrad.layers.start import Initialiser, he_normal, he_uniform, normal, uniform
+from steadygrad.matrices import Matrix, ReleasedNeumannCayley
 
 ORTHOGONAL = {"c": ("candidate",), "rc": ("reset", "candidate"), "ruc": ("reset", "update", "candidate")}
 
@@ -45,11 +47,41 @@ def start_as_parenthesis(cell: GRUCell) -> None:
     he_uniform(features)(cell.W[2 * units :])
 
 
+class ReleasedPairCell(GRUCell):
+    """See `NCGRU`, ``released_lr`` with ``orthogonal="rc"``: U_r and U_c with the defect of the released program."""
+
+    def evaluate_gates(self) -> list[Tensor]:
+        self._share_inverse()
+        U_r, U_u, U_c = super().evaluate_gates()
+        constant = U_c.detach()
+        return [U_r + (U_c - constant), U_u, constant]  # the values of all three; what U_r gets, U_c gets too
+
+    def matrices(self) -> dict[str, Tensor]:
+        self._share_inverse()
+        return super().matrices()
+
+    def _share_inverse(self) -> None:
+        """Bring U_c's inverse up to date, from which the next update of U_r's inverse starts."""
+        U_r, _, U_c = (cast(Matrix, matrix) for matrix in self.U)
+        with torch.no_grad():
+            U_c.value()
+        cast(ReleasedNeumannCayley, U_r.map).borrowed = cast(ReleasedNeumannCayley, U_c.map).inverse
+
+
 class NCGRU(GRU):
     """h_t = (1 − u)∘h_{t−1} + u∘c,  c = modReLU(W_c x_t + U_c (r∘h_{t−1}); b),  U_c = (I + A)⁻¹ (I − A) D.
 
     ``orthogonal`` says which matrices are: ``"c"`` U_c alone, ``"rc"`` U_r too, ``"ruc"`` all three (ablation 5.2 of
     the paper). The inverse follows A by a Neumann series of ``order`` 1, 2 or 3, exactly every ``reset_every`` updates.
+    It is also computed exactly when an update is too long (``exact_above``) or W too far from orthogonal
+    (``max_drift``), see `NeumannCayley`. ``exact_above=inf, max_drift=inf`` is Algorithm 1 as printed.
+
+    ``released_lr`` reproduces the step of the authors' released program instead (`ReleasedNeumannCayley`): the raw
+    gradient times this learning rate in the series, while A moves by the optimizer. Give the learning rate of A, and
+    ``reset_every=49``. With ``orthogonal="rc"`` the option repeats a defect of that program: A of U_c is trained by the
+    gradient of U_r instead of its own, and the series of U_r starts from the inverse of U_c, so U_r is far from
+    orthogonal between two exact inverses.
+
     ``start`` is the released program as which W, U, b and modReLU's bias start: denoise or parenthesis (He's laws,
     larger than torch's), or one of those of `GRU`.
     """
@@ -67,18 +99,28 @@ class NCGRU(GRU):
         reflections: int | None = None,
         order: int = 2,
         reset_every: int = 50,
+        exact_above: float = 0.1,
+        max_drift: float = 4e-6,
+        released_lr: float | None = None,
         activation: str = "modrelu",
         start: str = "denoise",
         **common: Unpack[Common],
     ) -> None:
         if orthogonal not in ORTHOGONAL:
             raise ValueError(f"NCGRU expects orthogonal to be one of {', '.join(ORTHOGONAL)}; got {orthogonal!r}")
-        neumann = {
+        if released_lr is not None and orthogonal == "ruc":
+            raise ValueError("NCGRU expects orthogonal to be c or rc with released_lr, as the program has; got 'ruc'")
+        neumann: dict[str, Any] = {
             "name": "neumann",
             "reflections": hidden_size // 2 if reflections is None else reflections,  # the paper: 43 of 80 to 80 of 96
             "order": order,
             "reset_every": reset_every,
+            "exact_above": exact_above,
+            "max_drift": max_drift,
+            "released_lr": released_lr,
         }
+        if released_lr is not None and orthogonal == "rc":
+            self.cell = ReleasedPairCell
         super().__init__(
             input_size,
             hidden_size,

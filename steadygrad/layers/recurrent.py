@@ -24,12 +24,13 @@ def as_tuple(state: State | None) -> tuple[Tensor, ...]:
 
 
 class Common(TypedDict, total=False):
-    """The keywords that every layer shares with torch.nn.GRU, and ``attention`` over its own past states."""
+    """The keywords that every layer has: those of torch.nn.GRU, ``attention`` and ``trained_state``."""
 
     batch_first: bool
     dropout: float
     bidirectional: bool
     attention: AttentionSpec | None
+    trained_state: bool
     device: torch.device | str | None
     dtype: torch.dtype | None
 
@@ -51,7 +52,13 @@ class RecurrentLayer(nn.Module):
 
     ``attention`` makes any layer attend to its past states (`steadygrad.layers.attentive`): a table of options such
     as {"short": 10, "relevant": 10}, or a function cell → cell.
+
+    ``trained_state`` makes the initial state a parameter, ``initial_state``: one tensor (num_layers · directions, size)
+    for h_0 and, in an LSTM, one for c_0. Every sequence starts from it unless the caller passes a state. A memory of
+    past states has no such parameter and starts empty.
     """
+
+    initial_state: nn.ParameterList | None
 
     def __init__(
         self,
@@ -64,6 +71,7 @@ class RecurrentLayer(nn.Module):
         dropout: float = 0.0,
         bidirectional: bool = False,
         attention: AttentionSpec | None = None,
+        trained_state: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         **unknown: object,
@@ -90,10 +98,16 @@ class RecurrentLayer(nn.Module):
         for level in range(num_layers):
             width = input_size if level == 0 else cells[0].output_size * self.directions
             made = [make_cell(width) for _ in range(self.directions)]
+            own_sizes = made[0].state_sizes  # without what attention adds
             cells.extend(made if attention is None else [attentive(cell, attention) for cell in made])
         self.cells = nn.ModuleList(cells)
         self.state_sizes = cells[0].state_sizes
         self.output_size = cells[0].output_size * self.directions
+        self.initial_state = None
+        if trained_state:
+            self.initial_state = nn.ParameterList(nn.Parameter(torch.empty(len(cells), size)) for size in own_sizes)
+            for start in self.initial_state:
+                self.reset_initial_state(start)
         if device is not None or dtype is not None:
             self.to(device=device, dtype=dtype)
 
@@ -119,6 +133,10 @@ class RecurrentLayer(nn.Module):
     def penalty(self) -> Tensor | float:
         """Regularisation that belongs to this layer; training adds it to the task's loss."""
         return sum(cell.penalty() for cell in self._cells())
+
+    def reset_initial_state(self, start: Tensor) -> None:
+        """Set one tensor of the trained initial state to its value before training: zeros, unless a layer overrides."""
+        nn.init.zeros_(start)
 
     def without_memory(self, state: State) -> State:
         """The same state with nothing kept of the states before it, if the layer attends to such."""
@@ -265,7 +283,7 @@ class RecurrentLayer(nn.Module):
         """The initial states as (cells, batch, size) each; ``batch`` is None for an unbatched sequence."""
         shapes = [(len(self.cells), *([] if batch is None else [batch]), size) for size in self.state_sizes]
         if h_0 is None:
-            return tuple(like.new_zeros(len(self.cells), 1 if batch is None else batch, n) for n in self.state_sizes)
+            return self.default_states(1 if batch is None else batch, like)
         given = h_0 if isinstance(h_0, tuple | list) else (h_0,)
         if len(given) != len(shapes):
             raise ValueError(f"{self._name} expects a state of {len(shapes)} tensor(s) {shapes}; got {len(given)}")
@@ -280,6 +298,12 @@ class RecurrentLayer(nn.Module):
             if tensor.dtype != like.dtype:
                 raise ValueError(f"{self._name} expects a hidden state of type {like.dtype}; got {tensor.dtype}")
         return tuple(tensor.unsqueeze(1) if batch is None else tensor for tensor in given)
+
+    def default_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
+        """Return the states (cells, batch, size) from which the layer starts when the caller passes none."""
+        trained = [] if self.initial_state is None else [s[:, None].expand(-1, batch, -1) for s in self.initial_state]
+        zeros = (like.new_zeros(len(self.cells), batch, size) for size in self.state_sizes[len(trained) :])
+        return (*trained, *zeros)
 
     def _joined(self, states: tuple[Tensor, ...]) -> State:
         return states[0] if len(states) == 1 else states

@@ -1,14 +1,14 @@
 """The plain recurrent network (Elman, 1990), with any matrix and any activation."""
 
 import math
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import ACTIVATIONS, Recurrence, Steps
 from steadygrad.layers.cell import Cell, through
-from steadygrad.layers.complex import ComplexElmanCell, ElmanWeights, elman_walk
+from steadygrad.layers.complex import COMPLEX_ACTIVATIONS, ComplexElmanCell, ElmanWeights, elman_walk
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import BIAS_STARTS, INPUT_STARTS, Initialiser, choose, uniform
 from steadygrad.matrices import Spec, build
@@ -49,9 +49,7 @@ class ElmanCell(Cell):
             added = choose("RNN", "added_bias", added_bias, BIAS_STARTS)(input_size, hidden_size)
             if activation != "modrelu":  # its b is the bias that is added
                 if bias_init is not None:
-                    raise ValueError(
-                        f"RNN with {activation} has one bias: it expects bias_init or added_bias; got both"
-                    )
+                    raise ValueError(f"RNN with {activation} has one bias, so bias_init or added_bias; got both")
                 bias_init, added = added, None
         self.activation = activation
         self.state_sizes, self.output_size = (hidden_size,), hidden_size
@@ -121,15 +119,16 @@ class RNN(RecurrentLayer):
     ) -> None:
         if complex and (added_bias is not None or isinstance(bias_init, str)):
             raise ValueError("RNN expects neither added_bias nor the name of a bias_init for complex units")
-        if complex and activation != "modrelu":
-            raise ValueError(f"RNN expects activation modrelu for complex units; got {activation!r}")
+        if complex and activation not in COMPLEX_ACTIVATIONS:
+            known = " or ".join(COMPLEX_ACTIVATIONS)
+            raise ValueError(f"RNN expects activation {known} for complex units; got {activation!r}")
 
         def make_cell(width: int) -> Cell:
             if complex:
                 law = (
                     choose("RNN", "input_init", input_init, INPUT_STARTS) if isinstance(input_init, str) else input_init
                 )
-                own = {"input_init": law, "bias_init": bias_init}
+                own: dict[str, Any] = {"activation": activation, "input_init": law, "bias_init": bias_init}
                 return ComplexElmanCell(width, hidden_size, recurrent=recurrent, bias=bias, **own)
             return ElmanCell(
                 width,

@@ -1,8 +1,9 @@
 """Recurrent networks of complex units whose matrix is unitary."""
 
+import math
 from typing import Any, Unpack
 
-from torch import nn
+from torch import Tensor, nn
 
 from steadygrad.layers.recurrent import Common
 from steadygrad.layers.rnn import RNN
@@ -18,6 +19,8 @@ class UnitaryRNN(RNN):
         hidden_size: int,
         num_layers: int,
         recurrent: dict[str, Any],
+        activation: str = "modrelu",
+        /,
         *,
         bias: bool = True,
         **common: Unpack[Common],
@@ -26,7 +29,7 @@ class UnitaryRNN(RNN):
             input_size,
             hidden_size,
             num_layers,
-            activation="modrelu",
+            activation=activation,
             recurrent=recurrent,
             bias=bias,
             complex=True,
@@ -49,12 +52,37 @@ class URNN(UnitaryRNN):
 
 
 class FullCapacityURNN(UnitaryRNN):
-    """h_t = modReLU(U x_t + W h_{t−1}; b),  W any unitary matrix, on their manifold (Wisdom et al., 2016)."""
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W any unitary matrix, on their manifold (Wisdom et al., 2016).
+
+    Each update moves W along the manifold of unitary matrices. Three options reproduce the authors' program:
+
+    - ``full_diagonal``: gradient descent with rate λ on the free numbers of W is the authors' step with their λ.
+      Without it the phases on the diagonal move half as fast (`StiefelSteps`);
+    - ``activation="smoothed-modrelu"``: modReLU with the authors' two constants of 1e-5. It runs through autograd
+      instead of the fused kernel, so it is slower;
+    - ``trained_state``: h_0 is trained and starts as U(±√(1.5/hidden_size)).
+
+    The authors train with the settings ``optimizer = "rmsprop-theano"`` and ``optimizer_constrained = "sgd"``.
+    One difference remains. The authors' step reads only the part of dL/dW that comes from Re h, about half of it; this
+    layer uses the whole gradient.
+    """
 
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, *, bias: bool = True, **common: Unpack[Common]
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        full_diagonal: bool = False,
+        activation: str = "modrelu",
+        bias: bool = True,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(input_size, hidden_size, num_layers, {"name": "stiefel"}, bias=bias, **common)
+        recurrent = {"name": "stiefel", "full_diagonal": full_diagonal}
+        super().__init__(input_size, hidden_size, num_layers, recurrent, activation, bias=bias, **common)
+
+    def reset_initial_state(self, start: Tensor) -> None:
+        uniform(math.sqrt(1.5 / self.hidden_size))(start)
 
 
 class ScuRNN(UnitaryRNN):

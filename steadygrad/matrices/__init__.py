@@ -18,7 +18,7 @@ from steadygrad.matrices.householder import Householder, householder
 from steadygrad.matrices.longshort import LongShort, long_short
 from steadygrad.matrices.matrix import Matrix, NonFiniteError, check_size, nearest_orthogonal, skew, skew_free
 from steadygrad.matrices.measures import departure_from_normality, orthogonality_error, spectral_radius
-from steadygrad.matrices.neumann import NeumannCayley, neumann_cayley
+from steadygrad.matrices.neumann import NeumannCayley, ReleasedNeumannCayley, neumann_cayley
 from steadygrad.matrices.schur import RealSchur, real_schur
 from steadygrad.matrices.svd import BoundedSVD, bounded_svd
 from steadygrad.matrices.unitary import ComplexCayley, StiefelSteps, complex_cayley, stiefel
@@ -39,6 +39,7 @@ __all__ = [
     "NonFiniteError",
     "PlaneRotations",
     "RealSchur",
+    "ReleasedNeumannCayley",
     "ScaledCayley",
     "StiefelSteps",
     "UnitaryEvolution",

@@ -25,8 +25,8 @@ class NeumannCayley(ScaledCayley):
     - whenever ‖WᵀW − I‖_F, as a few random vectors show it, exceeds ``max_drift`` √n. Gradients that agree from update
       to update make steps of ‖X‖₂ ≈ 0.02 at a learning rate of 1e-3, and then 50 updates are too many.
 
-    ``exact_above=1.0, max_drift=inf`` is the algorithm as printed. ``exact_solves`` counts the exact inverses so
-    far. Ã, its A and its age are buffers, so a run can be resumed.
+    ``exact_above=inf, max_drift=inf`` turns both checks off: the algorithm as printed. ``exact_solves`` counts the
+    exact inverses so far. Ã, its A and its age are buffers, so a run can be resumed.
     """
 
     inverse: Tensor
@@ -48,8 +48,10 @@ class NeumannCayley(ScaledCayley):
             raise ValueError(f"NeumannCayley expects an order of 1, 2 or 3; got {order!r}")
         if not is_count(reset_every, least=1):
             raise ValueError(f"NeumannCayley expects reset_every of at least 1 update; got {reset_every!r}")
-        if not is_between(exact_above, 0, 1):
-            raise ValueError(f"NeumannCayley expects exact_above in 0 … 1, for convergence; got {exact_above!r}")
+        if not is_between(exact_above, 0, 1) and exact_above != math.inf:
+            raise ValueError(
+                f"NeumannCayley expects exact_above in 0 … 1, for convergence, or inf for no check; got {exact_above!r}"
+            )
         if not is_between(max_drift, 0, math.inf):
             raise ValueError(f"NeumannCayley expects max_drift of at least 0; got {max_drift!r}")
         self.order, self.reset_every, self.exact_above, self.max_drift = order, reset_every, exact_above, max_drift
@@ -87,18 +89,22 @@ class NeumannCayley(ScaledCayley):
             return
         inverse = None
         if known:
-            delta = self.last - free
-            self._step = self.inverse, delta
+            start, delta = self._from(free)
+            self._step = start, delta
             self.age = self.age + 1  # in new tensors, as those of a layer made in inference mode cannot be written to
             if self.age < self.reset_every:
-                X = matmul(self.inverse, skew(delta, self.size))
+                X = matmul(start, skew(delta, self.size))
                 if norm_below(X, self.exact_above) and not self._would_drift(X, J):
-                    inverse = self._series(X, self.inverse)
+                    inverse = self._series(X, start)
         if inverse is None:
             inverse = cayley_inverse(skew(free, self.size)).contiguous()  # LAPACK gives columns, safetensors wants rows
             self.age = torch.zeros_like(self.age)
             self.exact_solves = self.exact_solves + 1
         self.inverse, self.last = inverse, free.clone()
+
+    def _from(self, free: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the Ã from which the series starts and the packed δA that it follows."""
+        return self.inverse, self.last - free
 
     def _series(self, X: Tensor, start: Tensor) -> Tensor:
         """(I + X + … + Xᵏ) start, by Horner's rule: start + X (start + X start)."""
@@ -137,6 +143,61 @@ class NeumannCayley(ScaledCayley):
         return ", ".join([super().extra_repr(), *(f"{name}={getattr(self, name)}" for name in own)])
 
 
+class ReleasedNeumannCayley(NeumannCayley):
+    """Wᵀ for W = Ã (I − A) D,  Ã ← (I + X + … + Xᵏ) Ã,  X = λ Ã dL/dA,  λ = ``released_lr``.
+
+    The step of the program that Mucllari et al. released. It differs from Algorithm 1 (`NeumannCayley`):
+
+    - X has the raw gradient times a learning rate where Algorithm 1 has A_old − A_new. With Adam on A the two disagree,
+      and W leaves the orthogonal matrices: by 8e-3 after 12 updates at 1e-3. ``released_lr`` should be the learning
+      rate of A; it is constant, as in the program;
+    - Ã is exact after the first update and then after every ``reset_every`` updates (49 in the program), and never in
+      between, however far W is from orthogonal;
+    - the program multiplies rows, h W, so on columns the matrix is Wᵀ.
+
+    The gradient is the sum over the backward passes in training mode since A last changed. It is a buffer, so a run can
+    be resumed.
+    """
+
+    gradient: Tensor
+
+    def __init__(
+        self, size: int, reflections: int = 0, order: int = 2, reset_every: int = 49, released_lr: float = 1e-3
+    ) -> None:
+        super().__init__(size, reflections, order, reset_every, exact_above=math.inf, max_drift=math.inf)
+        if not is_between(released_lr, 0, math.inf):
+            raise ValueError(f"ReleasedNeumannCayley expects released_lr of at least 0; got {released_lr!r}")
+        self.released_lr = released_lr
+        self.register_buffer("gradient", torch.zeros(size * (size - 1) // 2))
+        self.borrowed: Tensor | None = None
+        """the Ã of another matrix to start the next series from, instead of the own one"""
+
+    def forward(self, free: Tensor) -> Tensor:
+        if self.training and torch.is_grad_enabled() and free.requires_grad and not needs_plain(free):
+            free = free.view_as(free)
+            free.register_hook(self._add_gradient)
+        return super().forward(free).mT
+
+    def right_inverse(self, W: Tensor) -> Tensor:
+        return super().right_inverse(W.mT)
+
+    def _add_gradient(self, gradient: Tensor) -> None:
+        self.gradient = self.gradient + gradient.detach()
+
+    def _follow(self, free: Tensor, J: Tensor) -> None:
+        first = self.age < 0
+        super()._follow(free, J)
+        if first:  # the next update is to be exact
+            self.age = torch.full_like(self.age, self.reset_every - 1)
+
+    def _from(self, free: Tensor) -> tuple[Tensor, Tensor]:
+        delta, self.gradient = self.released_lr * self.gradient, torch.zeros_like(self.gradient)
+        return self.inverse if self.borrowed is None else self.borrowed, delta
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, released_lr={self.released_lr}"
+
+
 def norm_below(X: Tensor, bound: float) -> bool:
     """Whether ‖X‖₂ < bound, by the cheapest way that is sure enough; False for anything not finite."""
     frobenius = float(torch.linalg.vector_norm(X))
@@ -162,7 +223,13 @@ def neumann_cayley(
     reset_every: int = 50,
     exact_above: float = 0.1,
     max_drift: float = 4e-6,
+    released_lr: float | None = None,
     init: str = "cayley",
 ) -> Matrix:
-    map = NeumannCayley(size, reflections, order, reset_every, exact_above, max_drift)
+    """Return a `NeumannCayley` matrix; with ``released_lr`` a `ReleasedNeumannCayley` one, which checks nothing."""
+    map = (
+        NeumannCayley(size, reflections, order, reset_every, exact_above, max_drift)
+        if released_lr is None
+        else ReleasedNeumannCayley(size, reflections, order, reset_every, released_lr)
+    )
     return Matrix(map, free_tensor(init, map))

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from steadygrad.kernels import needs_plain, own_precision
 from steadygrad.matrices import init as initialisers
 from steadygrad.matrices.cayley import CayleyGradient, cayley
-from steadygrad.matrices.complex import complexify, haar_unitary, phases, realify, skew_hermitian, skew_hermitian_free
+from steadygrad.matrices.complex import (
+    below,
+    complexify,
+    haar_unitary,
+    phases,
+    realify,
+    skew_hermitian,
+    skew_hermitian_free,
+)
 from steadygrad.matrices.exponential import MovingBase, polished
 from steadygrad.matrices.inverse import cayley_inverse
 from steadygrad.matrices.matrix import Matrix, check_size, check_square, skew, skew_free
@@ -80,6 +88,11 @@ class StiefelSteps(MovingBase):
 
     So an optimizer's step on A is one along the Stiefel manifold: at A = 0 the gradient of A is the Riemannian one at
     W = B. B is polished each time, or rounding would add up over thousands of products.
+
+    With G = dL/dW and K = G Wᴴ − W Gᴴ, gradient descent with rate λ on the free numbers gives A = λ K off the diagonal
+    and λ K/2 on it, because an entry off the diagonal appears in A twice. With ``full_diagonal`` the diagonal of A is
+    √2 times its free numbers, and descent gives A = λ K everywhere: the step of Wisdom et al. The option is off by
+    default because saved free numbers mean another A with it.
     """
 
     seen: Tensor
@@ -87,9 +100,9 @@ class StiefelSteps(MovingBase):
     complex = True
     kinds = ("skew",)
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, full_diagonal: bool = False) -> None:
         super().__init__()
-        self.size = check_size("StiefelSteps", size)
+        self.size, self.full_diagonal = check_size("StiefelSteps", size), full_diagonal
         self.register_buffer("base", torch.eye(2 * size))  # in real form
         self.register_buffer("seen", torch.zeros(size * size))
 
@@ -98,14 +111,23 @@ class StiefelSteps(MovingBase):
         with own_precision(free.device.type):
             if counts and not torch.equal(free, self.seen):
                 self.step(free)
-            return complexify(cayley_unitary(free / 2, self.size) @ self.base.to(free.dtype))
+            return complexify(self._moved(free))
 
     @torch.no_grad()
     def step(self, free: Tensor) -> None:
         """B ← W, A ← 0: the same W seen from itself."""
-        self.base = self.polish(cayley_unitary(free / 2, self.size) @ self.base.to(free.dtype)).to(self.base.dtype)
+        self.base = self.polish(self._moved(free)).to(self.base.dtype)
         free.zero_()
         self.seen = free.detach().clone()
+
+    def _moved(self, free: Tensor) -> Tensor:
+        """(I + A/2)⁻¹ (I − A/2) B in real form."""
+        if self.full_diagonal:
+            rows, cols = below(self.size, 0, free.device)
+            real, imaginary = free.split([self.size * (self.size - 1) // 2, len(rows)])
+            scale = torch.ones_like(imaginary).masked_fill(rows == cols, math.sqrt(2))
+            free = torch.cat([real, scale * imaginary])
+        return cayley_unitary(free / 2, self.size) @ self.base.to(free.dtype)
 
     def polish(self, base: Tensor) -> Tensor:
         return polished(structured(base))
@@ -117,12 +139,12 @@ class StiefelSteps(MovingBase):
         return self.seen.new_zeros(self.size**2)
 
     def extra_repr(self) -> str:
-        return f"size={self.size}"
+        return f"size={self.size}, full_diagonal={self.full_diagonal}"
 
 
-def stiefel(size: int) -> Matrix:
-    """Starts at a random unitary matrix."""
-    map = StiefelSteps(size)
+def stiefel(size: int, *, full_diagonal: bool = False) -> Matrix:
+    """Return `StiefelSteps` that start at a random unitary matrix."""
+    map = StiefelSteps(size, full_diagonal)
     return Matrix(map, map.right_inverse(haar_unitary(size)))
 
 

@@ -46,6 +46,12 @@ def as_xavier(readout: nn.Linear) -> None:
     nn.init.zeros_(readout.bias)
 
 
+def as_urnn(readout: nn.Linear) -> None:
+    """C Xavier uniform, c = 0: the programs of uRNN and full-capacity uRNN."""
+    nn.init.xavier_uniform_(readout.weight)
+    nn.init.zeros_(readout.bias)
+
+
 def as_language_task(readout: nn.Linear) -> None:
     """C ~ U(±0.1), c = 0: nnRNN's program on text."""
     nn.init.uniform_(readout.weight, -0.1, 0.1)
@@ -57,6 +63,7 @@ READOUTS: dict[str, Callable[[nn.Linear], None]] = {
     "torch": lambda readout: None,  # torch.nn.Linear has just started it
     "nnrnn": as_nnrnn,
     "text": as_language_task,
+    "urnn": as_urnn,
     "denoise": as_denoise,
     "parenthesis": as_parenthesis,
 }

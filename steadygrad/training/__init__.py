@@ -4,13 +4,14 @@ from steadygrad.training.data import Batches, stream
 from steadygrad.training.directory import InUseError, RunDirectory, RunError, finite
 from steadygrad.training.evaluate import check_sizes, evaluate, evaluate_run, load_model, parameter_count
 from steadygrad.training.loop import Trainer, Watch, train
-from steadygrad.training.optimizers import TensorFlowRMSprop, make_optimizer
+from steadygrad.training.optimizers import JointOptimizer, TensorFlowRMSprop, make_optimizer
 from steadygrad.training.progress import ShowProgress, TensorBoard
 from steadygrad.training.settings import Settings, Train
 
 __all__ = [
     "Batches",
     "InUseError",
+    "JointOptimizer",
     "RunDirectory",
     "RunError",
     "Settings",

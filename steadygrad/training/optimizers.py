@@ -1,7 +1,8 @@
 """Optimizers and their parameter groups, chosen by what each parameter is, not by its name."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -9,11 +10,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from steadygrad.matrices import Matrix
-from steadygrad.training.settings import Train
+from steadygrad.training.settings import OPTIMIZERS, Train
 
 
 class TensorFlowRMSprop(Optimizer):
-    """m ← α m + (1 − α) g²,  p ← p − lr g / √(m + ε),  m₀ = 1.
+    """m ← α m + (1 − α) g²,  p ← p − lr g / √(m + ε),  m₀ = ``start``, 1 unless given.
 
     TensorFlow 1's RMSProp. torch's starts at m₀ = 0 and adds ε outside the root, so its first steps are much longer.
     """
@@ -25,8 +26,10 @@ class TensorFlowRMSprop(Optimizer):
         alpha: float = 0.9,
         eps: float = 1e-10,
         weight_decay: float = 0.0,
+        start: float = 1.0,
     ) -> None:
-        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay})
+        own = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "start": start}
+        super().__init__(params, own)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -43,7 +46,7 @@ class TensorFlowRMSprop(Optimizer):
                 gradients = torch._foreach_add(gradients, params, alpha=group["weight_decay"])
             for p in params:
                 if not self.state[p]:
-                    self.state[p]["mean_square"] = torch.ones_like(p)
+                    self.state[p]["mean_square"] = torch.full_like(p, group["start"])
             means = [self.state[p]["mean_square"] for p in params]
             torch._foreach_mul_(means, group["alpha"])
             torch._foreach_addcmul_(means, gradients, gradients, value=1 - group["alpha"])
@@ -53,18 +56,67 @@ class TensorFlowRMSprop(Optimizer):
         return loss
 
 
+class JointOptimizer(Optimizer):
+    """Steps several optimizers as one, each on its own parameter groups.
+
+    The parts share ``param_groups`` and ``state`` with it. A schedule, ``zero_grad`` and a checkpoint therefore treat
+    it as a single optimizer.
+    """
+
+    def __init__(self, parts: Sequence[Optimizer]) -> None:
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        for part in parts:
+            self.state.update(part.state)
+        self._share()
+
+    def _share(self) -> None:
+        groups = iter(self.param_groups)
+        for part in self.parts:
+            part.param_groups = list(islice(groups, len(part.param_groups)))
+            part.state = self.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._share()  # loading makes new groups and a new state
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts:
+            part.step()
+        return loss
+
+
 def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
-    groups = parameter_groups(model, train)
-    match train.optimizer:
+    """Return the optimizer of all parameters; a `JointOptimizer` if the constrained ones have another kind."""
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for group in parameter_groups(model, train):
+        kind = group.pop("optimizer")
+        by_kind.setdefault(kind, []).append(group)
+    parts = [of_kind(kind, groups, train) for kind, groups in by_kind.items()]
+    return parts[0] if len(parts) == 1 else JointOptimizer(parts)
+
+
+def of_kind(kind: str, groups: list[dict[str, Any]], train: Train) -> Optimizer:
+    match kind:
         case "adam":
-            return torch.optim.Adam(groups, lr=train.lr, betas=(0.9, train.smoothing or 0.999))
+            betas = (0.9 if train.beta1 is None else train.beta1, train.smoothing or 0.999)
+            return torch.optim.Adam(groups, lr=train.lr, betas=betas)
+        case "adagrad":
+            return torch.optim.Adagrad(groups, lr=train.lr)
         case "rmsprop":
             return torch.optim.RMSprop(groups, lr=train.lr, alpha=train.smoothing or 0.99)
         case "rmsprop-tf":
             return TensorFlowRMSprop(groups, lr=train.lr, alpha=train.smoothing or 0.9)
+        case "rmsprop-theano":  # ε far below any mean square, so that a parameter without gradients stays finite
+            return TensorFlowRMSprop(groups, lr=train.lr, alpha=train.smoothing or 0.9, eps=1e-30, start=1e-3)
         case "sgd":
             return torch.optim.SGD(groups, lr=train.lr)
-    raise ValueError(f"no optimizer {train.optimizer!r}")
+    raise ValueError(f"no optimizer {kind!r}; known: {', '.join(OPTIMIZERS)}")
 
 
 GROUPS = {"skew": "constrained", "reflector": "constrained", "transient": "transient"}
@@ -72,20 +124,29 @@ GROUPS = {"skew": "constrained", "reflector": "constrained", "transient": "trans
 
 
 def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
-    """Skew parts and reflectors at ``lr_constrained``, transients with their own decay, and the rest, angles too."""
+    """Return the groups of parameters with their options and ``optimizer``, the kind of optimizer.
+
+    Skew parts and reflectors have ``lr_constrained`` and ``optimizer_constrained``, transients have their own decay.
+    The last group holds everything else, angles too.
+    """
     groups: dict[Tensor, str] = {}
     for module in model.modules():
         if isinstance(module, Matrix):
             groups |= {free: GROUPS.get(kind, "other") for free, kind in zip(module.free, module.kinds, strict=True)}
-    own = {
-        "constrained": {"lr": train.lr if train.lr_constrained is None else train.lr_constrained, "weight_decay": 0.0},
+    own: dict[str, dict[str, Any]] = {
+        "constrained": {
+            "lr": train.lr if train.lr_constrained is None else train.lr_constrained,
+            "weight_decay": 0.0,
+            "optimizer": train.optimizer_constrained or train.optimizer,
+        },
         "transient": {"weight_decay": train.decay_transients},
         "other": {"weight_decay": train.weight_decay},
     }
     members: dict[str, list[Tensor]] = {group: [] for group in own}
     for parameter in model.parameters():
         members[groups.get(parameter, "other")].append(parameter)
-    return [{"params": params, **own[group]} for group, params in members.items() if params]
+    common = {"optimizer": train.optimizer}
+    return [{"params": params, **common, **own[group]} for group, params in members.items() if params]
 
 
 class Schedule:

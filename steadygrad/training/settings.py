@@ -16,7 +16,7 @@ from steadygrad.models import MODELS, LanguageModel, PolicyModel, RelationalMode
 from steadygrad.models.relational import FEATURES, Recurrent
 from steadygrad.tasks import TASKS, DataTask, EnvironmentTask, ObjectTask, Task, TextTask
 
-OPTIMIZERS = ("adam", "rmsprop", "rmsprop-tf", "sgd")
+OPTIMIZERS = ("adam", "adagrad", "rmsprop", "rmsprop-tf", "rmsprop-theano", "sgd")
 LARGEST = 1e30  # float32 ends soon after
 SCHEDULES = ("constant", "step", "plateau", "cosine")
 NOT_FOR_LAYERS = {"self", "input_size", "batch_first", "device", "dtype", "common"}
@@ -35,12 +35,17 @@ class Train:
     """passes through a data set, instead of ``steps``, with an evaluation after each instead of ``evaluate_every``"""
     batch: int = 50
     optimizer: str = "adam"
-    """adam, rmsprop, rmsprop-tf (TensorFlow 1's: the mean square starts at one, ε stands under the root) or sgd"""
+    """adam, adagrad, rmsprop, sgd (the raw gradient), rmsprop-tf (TensorFlow 1's: the mean square starts at one, ε is
+    under the root) or rmsprop-theano (the uRNN programs': the mean square starts at 0.001, no ε)"""
+    optimizer_constrained: str | None = None
+    """optimizer of skew parts and reflectors; without it the same as ``optimizer``"""
     lr: float = 1e-3
     lr_constrained: float | None = None
     """learning rate of skew parts and reflectors, which make matrices orthogonal; without it the same as ``lr``"""
     smoothing: float | None = None
-    """α of RMSprop, β₂ of Adam; without it the optimizer's own"""
+    """α of RMSprop, β₂ of Adam, for both optimizers if there are two; without it each optimizer's own"""
+    beta1: float | None = None
+    """β₁ of Adam, how much of the old mean gradient is kept; without it 0.9"""
     decay_transients: float = 0.0
     """L2 weight on nnRNN's T, coupled: it goes through the optimizer as part of the gradient"""
     weight_decay: float = 0.0
@@ -78,11 +83,17 @@ class Train:
                 raise ValueError(f"Train expects {name} to be at least 0; got {getattr(self, name)!r}")
         if self.smoothing is not None and not 0 < self.smoothing < 1:
             raise ValueError(f"Train expects smoothing above 0 and below 1; got {self.smoothing!r}")
+        if self.beta1 is not None and not 0 <= self.beta1 < 1:
+            raise ValueError(f"Train expects beta1 of at least 0 and below 1; got {self.beta1!r}")
+        if self.beta1 is not None and "adam" not in (self.optimizer, self.optimizer_constrained):
+            raise ValueError(f"Train expects beta1 with the optimizer adam only; got {self.optimizer!r}")
         if self.examples is not None and self.examples < self.batch:
             raise ValueError(f"Train expects examples for one batch of {self.batch} at least; got {self.examples}")
         if self.epochs is not None and self.frames is not None:
             raise ValueError(f"Train expects either epochs or frames; got {self.epochs} and {self.frames}")
         one_of("Train", "optimizer", self.optimizer, OPTIMIZERS)
+        if self.optimizer_constrained is not None:
+            one_of("Train", "optimizer_constrained", self.optimizer_constrained, OPTIMIZERS)
         one_of("Train", "schedule", self.schedule, SCHEDULES)
         if self.schedule == "cosine" and self.frames is not None:
             raise ValueError(f"Train expects steps or epochs for schedule cosine; got {self.frames} frames")

@@ -24,8 +24,15 @@ class Own(nn.Module):
         return self.inner(x, h_0)
 
 
+def started_anywhere(layer):
+    for start in layer.initial_state:
+        nn.init.normal_(start)
+    return layer
+
+
 MODULES = {
     **{name: lambda layer=layer: layer(3, 4) for name, layer in LAYERS.items()},
+    "trained state": lambda: started_anywhere(LAYERS["lstm"](3, 4, 2, trained_state=True)),
     "nn.RNN": lambda: nn.RNN(3, 4),
     "nn.GRU, batch first": lambda: nn.GRU(3, 4, batch_first=True),
     "nn.LSTM, two layers": lambda: nn.LSTM(3, 4, num_layers=2),

@@ -20,12 +20,20 @@ def x():
 @pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize(
     "make",
-    [lambda: GRU(3, 8), lambda: NCGRU(3, 8), lambda: NCGRU(3, 8, orthogonal="ruc"), lambda: GRU(3, 8, bias=False)],
-    ids=["gru", "ncgru", "all orthogonal", "no bias"],
+    [
+        lambda: GRU(3, 8),
+        lambda: NCGRU(3, 8),
+        lambda: NCGRU(3, 8, orthogonal="ruc"),
+        lambda: GRU(3, 8, bias=False),
+        lambda: GRU(3, 8, trained_state=True),
+    ],
+    ids=["gru", "ncgru", "all orthogonal", "no bias", "trained state"],
 )
 def test_the_bound_holds_at_every_step(make, scale, x):
     torch.manual_seed(0)
     layer = make().double()
+    for start in layer.initial_state or ():
+        nn.init.normal_(start)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.mul_(scale)

@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from steadygrad.kernels.backend import VARIABLE
-from steadygrad.layers import LAYERS, FullCapacityURNN
+from steadygrad.layers import LAYERS, LSTM, FullCapacityURNN
 from steadygrad.layers.attentive import AttentiveCell
 from steadygrad.matrices import Matrix
 
@@ -551,3 +551,113 @@ def test_compiled_layer_is_the_layer(make, x):
 @every_layer
 def test_equation_comes_first(make):
     assert "=" in make.__doc__.splitlines()[0]
+
+
+def with_trained_state(make, **options):
+    """A layer in evaluation mode whose initial state is trained, with random values in it."""
+    layer = build(make, trained_state=True, **options).eval()
+    for start in layer.initial_state:
+        torch.nn.init.normal_(start)
+    return layer
+
+
+def passed_by_hand(layer, batch):
+    """The trained initial state as a caller would pass it; a memory and its query start at zero."""
+    trained = [start[:, None].expand(-1, batch, -1) for start in layer.initial_state]
+    rest = layer.state_sizes[len(trained) :]
+    zeros = [torch.zeros(len(layer.cells), batch, size, dtype=torch.float64) for size in rest]
+    return tuple(trained + zeros) if len(layer.state_sizes) > 1 else trained[0]
+
+
+@every_layer
+@every_form
+def test_trained_state_equals_the_same_state_passed_by_hand(make, form, x):
+    layer = with_trained_state(make, **form)
+    own = 2 if isinstance(layer, LSTM) else 1  # h_0, and c_0 of an LSTM
+    assert [s.shape for s in layer.initial_state] == [(len(layer.cells), layer.state_sizes[0])] * own
+    packed = pack_sequence([x[:, 0], x[:5, 1], x[:2, 2], x[:6, 3]], enforce_sorted=False)
+    alone = tuple(s[:, 0] for s in parts(passed_by_hand(layer, 1)))
+    for input, state in (
+        (x, passed_by_hand(layer, 4)),
+        (packed, passed_by_hand(layer, 4)),
+        (x[:, 0], alone if len(alone) > 1 else alone[0]),
+    ):
+        results = []
+        for given in ((), (state,)):
+            output, end = layer(input, *given)
+            output = output.data if isinstance(output, PackedSequence) else output
+            found = [output, *smooth(layer, end)[0]]
+            loss = sum(part.square().sum() for part in found)
+            results.append(found + list(torch.autograd.grad(loss, list(layer.parameters()))))
+        torch.testing.assert_close(*results)
+        assert all(gradient.any() for gradient in results[0][-len(layer.initial_state) :])
+
+
+@every_layer
+@every_form
+def test_trained_state_has_the_gradient_of_finite_differences(make, form):
+    layer = with_trained_state(make, **form)
+    x = torch.randn(3, 2, I, dtype=torch.float64)
+    names = [name for name, _ in layer.named_parameters() if name.startswith("initial_state")]
+
+    def run(*starts):
+        output, end = torch.func.functional_call(layer, dict(zip(names, starts, strict=True)), (x,))
+        return output, *smooth(layer, end)[0]
+
+    assert torch.autograd.gradcheck(run, list(layer.initial_state), fast_mode=bool(form))
+
+
+@every_layer
+def test_trained_state_yields_to_a_state_that_is_passed(make, x):
+    layer, plain = with_trained_state(make), build(make).eval()
+    missing = plain.load_state_dict(layer.state_dict(), strict=False)
+    assert missing.unexpected_keys == [f"initial_state.{i}" for i in range(len(layer.initial_state))]
+    assert not missing.missing_keys
+    state = random_state(plain, 4)
+    output = layer(x, state)[0]
+    assert torch.equal(output, plain(x, state)[0])
+    output.sum().backward()
+    assert all(start.grad is None or not start.grad.any() for start in layer.initial_state)
+
+
+@every_layer
+def test_without_a_trained_state_nothing_changes(make, x):
+    """The default has no new keys, so old checkpoints load; at its start the trained state changes no output."""
+    assert not [key for key in build(make).state_dict() if "initial_state" in key]
+    layer, plain = build(make, trained_state=True).eval(), build(make).eval()
+    plain.load_state_dict({k: v for k, v in layer.state_dict().items() if not k.startswith("initial_state")})
+    if not any(start.any() for start in layer.initial_state):  # a layer may have another start
+        assert torch.equal(layer(x)[0], plain(x)[0])
+
+
+@every_layer
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch.func's own
+def test_trained_state_copies_saves_maps_and_lives_on_meta(make, x, tmp_path):
+    layer = with_trained_state(make)
+    output = layer(x)[0]
+    twin, other = copy.deepcopy(layer), build(make, trained_state=True).eval()
+    save_file(layer.state_dict(), tmp_path / "layer.safetensors")
+    other.load_state_dict(load_file(tmp_path / "layer.safetensors"))
+    assert torch.equal(twin(x)[0], output)
+    assert torch.equal(other(x)[0], output)
+    with torch.no_grad():
+        twin.initial_state[0].add_(1)
+    assert not torch.allclose(twin(x)[0], output)
+    assert torch.equal(layer(x)[0], output)
+    parameters = {name: value.detach() for name, value in layer.named_parameters()}
+
+    def loss(parameters, x):
+        return torch.func.functional_call(layer, parameters, (x,))[0].square().sum()
+
+    expected = torch.autograd.grad(output.square().sum(), list(layer.initial_state))
+    found = torch.func.grad(loss)(parameters, x)
+    for index, gradient in enumerate(expected):
+        torch.testing.assert_close(found[f"initial_state.{index}"], gradient)
+    if layer.cells[0].growth:
+        return
+    each = torch.func.vmap(torch.func.grad(loss), (None, 1))(parameters, x[:, :, None])
+    for index, gradient in enumerate(expected):
+        torch.testing.assert_close(each[f"initial_state.{index}"].sum(0), gradient)
+    meta = make(I, N, trained_state=True, device="meta")
+    assert {start.device.type for start in meta.initial_state} == {"meta"}
+    assert meta(torch.empty(7, 4, I, device="meta"))[0].shape == (7, 4, meta.output_size)

@@ -33,6 +33,19 @@ def test_halves_equal_the_whole():
         torch.testing.assert_close(a, b)
 
 
+def test_a_layer_of_a_stack_may_train_its_initial_state():
+    stack = Stack([LSTM(3, 5, trained_state=True), GRU(5, 4), GRU(4, 2, trained_state=True)])
+    starts = [*stack[0].initial_state, *stack[2].initial_state]
+    for start in starts:
+        torch.nn.init.normal_(start)
+    output, _ = stack(X)
+    h_0, c_0, last = (start[:, None].expand(-1, 2, -1) for start in starts)
+    passed, _ = stack(X, (h_0, c_0, torch.zeros(1, 2, 4), last))
+    torch.testing.assert_close(output, passed)
+    output.sum().backward()
+    assert all(start.grad.any() for start in starts)
+
+
 def test_a_stack_of_one_has_its_state_alone():
     _, state = Stack([GRU(3, 4)])(X)
     assert state.shape == (1, 2, 4)

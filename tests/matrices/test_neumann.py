@@ -6,11 +6,23 @@ import math
 import pytest
 import torch
 
-from steadygrad.matrices import Matrix, NeumannCayley, ScaledCayley, build, init, orthogonality_error, skew, skew_free
+from steadygrad.matrices import (
+    Matrix,
+    NeumannCayley,
+    ReleasedNeumannCayley,
+    ScaledCayley,
+    build,
+    init,
+    orthogonality_error,
+    skew,
+    skew_free,
+)
 from steadygrad.matrices.neumann import norm_below
 from tests.rounding import rounding
 
 PRINTED = {"name": "neumann", "exact_above": 1.0, "max_drift": math.inf}
+UNCHECKED = PRINTED | {"exact_above": math.inf}
+RELEASED = {"name": "neumann", "reset_every": 49, "released_lr": 1e-3}
 
 
 def updated(matrix, change):
@@ -57,6 +69,106 @@ def test_algorithm_1_oracle(oracle):
         defect = (U.mT @ U - torch.eye(10, dtype=torch.float64)).abs().max()
         assert defect.item() == pytest.approx(data["orth_defect"][k].item(), rel=1e-4, abs=1e-14)
     assert map.exact_solves == 1
+
+
+class TensorFlowAdam:
+    """p ← p − lr √(1 − β₂ᵗ)/(1 − β₁ᵗ) m/(√v + 1e-8), TensorFlow 1's: ε is not scaled as in torch's."""
+
+    def __init__(self, parameter, lr):
+        self.parameter, self.lr, self.updates = parameter, lr, 0
+        self.m = self.v = torch.zeros_like(parameter)
+
+    @torch.no_grad()
+    def step(self):
+        self.updates += 1
+        self.m = 0.9 * self.m + 0.1 * self.parameter.grad
+        self.v = 0.999 * self.v + 0.001 * self.parameter.grad**2
+        rate = self.lr * (1 - 0.999**self.updates) ** 0.5 / (1 - 0.9**self.updates)
+        self.parameter -= rate * self.m / (self.v.sqrt() + 1e-8)
+        self.parameter.grad = None
+
+
+def test_the_released_step_oracle(oracle):
+    """Twelve updates of the authors' program: A by Adam, the inverse by the raw gradient; G is dL/dW before each."""
+    data = oracle("ncgru_released_update")
+    reflections = int((data["D"] < 0).sum())
+    map = ReleasedNeumannCayley(10, reflections, released_lr=float(data["lr"])).double()
+    matrix = Matrix(map, skew_free(data["A0"]))
+    assert torch.equal(map.D, data["D"])
+    optimizer = TensorFlowAdam(matrix.free[0], float(data["lr"]))
+
+    def close(ours, theirs):
+        return torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9 * float(theirs.abs().max()))
+
+    for k in range(12):
+        (matrix().mT * data["G"][k]).sum().backward()
+        close(skew(matrix.free[0].grad), data["DFA"][k])
+        optimizer.step()
+        W = matrix().detach().mT
+        close(skew(matrix.free[0].detach()), data["A"][k])
+        close(map.inverse, data["inv"][k])
+        close(W, data["W"][k])
+        drift = (W.mT @ W - torch.eye(10, dtype=torch.float64)).abs().max()
+        assert drift.item() == pytest.approx(data["drift"][k].item(), rel=1e-9, abs=1e-14)
+    assert map.exact_solves == 2  # at the start and after the first update
+    assert drift > 1e-3
+
+
+def test_the_released_step_is_exact_after_updates_1_50_and_99(double):
+    matrix = build(RELEASED, 6)
+    solves = []
+    for _ in range(100):
+        matrix().sum().backward()
+        with torch.no_grad():
+            matrix.free[0] -= 1e-3 * torch.randn(15)
+        matrix()
+        solves.append(int(matrix.map.exact_solves))
+    assert [k + 1 for k in range(1, 100) if solves[k] > solves[k - 1]] == [50, 99]
+    assert solves[0] == 2
+
+
+def test_the_released_step_with_descent_is_algorithm_1(double):
+    """Then A_old − A_new is the learning rate times the gradient; the program's matrix is the transpose."""
+    released = build(RELEASED | {"reflections": 2}, 6)
+    printed = build(UNCHECKED | {"reflections": 2, "reset_every": 49}, 6)
+    with torch.no_grad():
+        printed.free[0].copy_(released.free[0])
+    optimizers = [torch.optim.SGD(matrix.parameters(), lr=1e-3) for matrix in (released, printed)]
+    for k in range(20):
+        G = torch.randn(6, 6)
+        (released() * G.mT).sum().backward()
+        (printed() * G).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        if k == 0:
+            printed.map.age.fill_(48)  # the program's first update is exact
+        torch.testing.assert_close(released().mT, printed())
+    assert released.map.exact_solves == printed.map.exact_solves == 2
+
+
+def test_the_released_step_counts_training_only(double):
+    """Backward passes add up as in .grad; evaluation leaves no trace, and right_inverse leads back."""
+    matrix, twin = (build(RELEASED, 6) for _ in range(2))
+    twin.load_state_dict(matrix.state_dict())
+    G = torch.randn(2, 6, 6)
+    for one in G:
+        (matrix() * one).sum().backward()
+    matrix.eval()
+    torch.autograd.grad(matrix().sum(), matrix.free[0])
+    matrix.train()
+    (twin() * G.sum(0)).sum().backward()
+    torch.testing.assert_close(matrix.map.gradient, twin.map.gradient)
+    torch.testing.assert_close(matrix.map.gradient, matrix.free[0].grad)
+    torch.testing.assert_close(twin.map.right_inverse(twin().detach()), twin.free[0].detach())
+
+
+def test_without_checks_the_series_alone_follows(double):
+    matrix = build(UNCHECKED, 8)
+    matrix()
+    updated(matrix, change_of_norm(matrix.map, 3.0))
+    assert matrix.map.exact_solves == 1
+    assert orthogonality_error(matrix()) > 1
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])

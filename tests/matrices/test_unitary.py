@@ -165,17 +165,19 @@ class TestStiefelSteps:
     def loss(self, W: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return (W - target).abs().pow(4).sum() / 4
 
+    @pytest.mark.parametrize("full_diagonal", [False, True])
     @pytest.mark.parametrize("size", [1, 2, 3, 6])
     @pytest.mark.parametrize("lr", [0.01, 0.5])
-    def test_descent_is_the_step_of_wisdom(self, size, lr, double):
-        """W ← (I + λ/2 G̃)⁻¹ (I − λ/2 G̃) W,  G̃ = G Wᴴ − W Gᴴ with half its diagonal.
+    def test_descent_is_the_step_of_wisdom(self, size, lr, full_diagonal, double):
+        """W ← (I + λ/2 G̃)⁻¹ (I − λ/2 G̃) W,  G̃ = G Wᴴ − W Gᴴ with half its diagonal, or with all of it.
 
         At A = 0, dW = −dA W and dL = Re tr(Gᴴ dW) = −½ Re tr(G̃'ᴴ dA), G̃' = G Wᴴ − W Gᴴ, the skew-Hermitian gradient
         of Wisdom et al. An entry off the diagonal of A stands in it twice, one on the diagonal once. So the packed
         numbers have the gradient −G̃' off the diagonal and −½ G̃' on it: plain descent on them is their step with
-        their λ, but half as fast along the phases on the diagonal.
+        their λ, but half as fast along the phases on the diagonal. With ``full_diagonal`` the diagonal of A is √2
+        times its numbers, whose gradient is √2 times as large, and the step is theirs.
         """
-        matrix = build("stiefel", size, complex=True)
+        matrix = build({"name": "stiefel", "full_diagonal": full_diagonal}, size, complex=True)
         target = torch.randn(size, size, dtype=torch.complex128)
         optimizer = torch.optim.SGD(matrix.parameters(), lr=lr)
         W = matrix().detach().numpy()
@@ -185,10 +187,13 @@ class TestStiefelSteps:
             optimizer.step()
             G = self.gradient(W, target.numpy())
             S = G @ W.conj().T - W @ G.conj().T
+            diagonal = np.diag(np.diag(S))
             np.testing.assert_allclose(
-                unpacked(matrix.free[0].grad.numpy(), size), -S + np.diag(np.diag(S)) / 2, atol=1e-11
+                unpacked(matrix.free[0].grad.numpy(), size),
+                diagonal - S - diagonal / (math.sqrt(2) if full_diagonal else 2),
+                atol=1e-11,
             )
-            W = cayley(lr / 2 * (S - np.diag(np.diag(S)) / 2)) @ W
+            W = cayley(lr / 2 * (S if full_diagonal else S - diagonal / 2)) @ W
             np.testing.assert_allclose(matrix().detach().numpy(), W, rtol=0, atol=1e-11)
 
     def test_a_small_step_descends(self, double):
@@ -203,9 +208,10 @@ class TestStiefelSteps:
             optimizer.step()
         assert all(b < a for a, b in pairwise(losses))
 
+    @pytest.mark.parametrize("full_diagonal", [False, True])
     @pytest.mark.parametrize("size", [1, 2, 5])
-    def test_gradients_match_finite_differences_away_from_zero(self, size, double):
-        matrix = build("stiefel", size, complex=True).eval()
+    def test_gradients_match_finite_differences_away_from_zero(self, size, full_diagonal, double):
+        matrix = build({"name": "stiefel", "full_diagonal": full_diagonal}, size, complex=True).eval()
         free = torch.randn(size * size, requires_grad=True)
         assert torch.autograd.gradcheck(matrix.map, (free,))
 

@@ -221,6 +221,8 @@ def test_a_run_that_died_goes_on_as_if_it_had_not(tmp_path, tiny, layer, stop_at
     "options",
     [
         *({"optimizer": name, "lr_constrained": 1e-4} for name in OPTIMIZERS),
+        {"optimizer": "rmsprop", "optimizer_constrained": "sgd", "schedule": "step", "lr_every": 4},
+        {"optimizer": "adagrad", "optimizer_constrained": "adam", "beta1": 0.5, "layer": "nnrnn"},
         {"window": 4},
         {"window": 4, "layer": "lstm"},  # a state of two tensors
         {"window": 4, "examples": 12},
@@ -230,7 +232,11 @@ def test_a_run_that_died_goes_on_as_if_it_had_not(tmp_path, tiny, layer, stop_at
         {"schedule": "cosine"},
         {"layer": {"name": "lstm", "num_layers": 2, "dropout": 0.3}},  # global random numbers
         {"layer": {"name": "ncgru", "bidirectional": True, "reset_every": 7}},
+        {"layer": {"name": "ncgru", "exact_above": math.inf, "max_drift": math.inf}},
+        {"layer": {"name": "ncgru", "orthogonal": "rc", "released_lr": 1e-3, "reset_every": 7}},
+        {"layer": {"name": "full-urnn", "full_diagonal": True, "trained_state": True}, "optimizer_constrained": "sgd"},
         {"layer": {"name": "exprnn", "hidden_size": 1}},  # empty tensors
+        {"layer": {"name": "lstm", "trained_state": True}, "window": 4},
         {"layer": {"name": "rnn", "recurrent": {"name": "dtriv", "rebase_every": 5}}},
         {"clip": 0.1, "weight_decay": 0.1},
     ],

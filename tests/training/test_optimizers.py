@@ -1,5 +1,6 @@
 """Optimizers against their formulas, and which parameter has which learning rate."""
 
+import copy
 from itertools import chain
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from steadygrad.layers import LAYERS
-from steadygrad.training import TensorFlowRMSprop, make_optimizer
+from steadygrad.training import JointOptimizer, TensorFlowRMSprop, make_optimizer
 from steadygrad.training.optimizers import Schedule
 from steadygrad.training.settings import OPTIMIZERS
 
@@ -33,13 +34,14 @@ def groups_by_name(model, optimizer):
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 @pytest.mark.parametrize("eps", [1e-10, 0.1])
-def test_tensorflow_rmsprop_is_its_recurrence(eps, decay):
+@pytest.mark.parametrize("start", [1.0, 1e-3])
+def test_tensorflow_rmsprop_is_its_recurrence(eps, decay, start):
     generator = np.random.default_rng(0)
     gradients = generator.normal(size=(6, 3, 2))
     p = generator.normal(size=(3, 2))
     parameter = nn.Parameter(torch.from_numpy(p.copy()))
-    optimizer = TensorFlowRMSprop([parameter], lr=0.1, alpha=0.8, eps=eps, weight_decay=decay)
-    m = np.ones_like(p)
+    optimizer = TensorFlowRMSprop([parameter], lr=0.1, alpha=0.8, eps=eps, weight_decay=decay, start=start)
+    m = np.full_like(p, start)
     for g in gradients:
         parameter.grad = torch.from_numpy(g.copy())
         optimizer.step()
@@ -77,19 +79,23 @@ def test_tensorflow_rmsprop_skips_what_has_no_gradient_and_takes_a_closure():
 
 
 @pytest.mark.parametrize(
-    ("name", "smoothing", "kind", "expected"),
+    ("name", "given", "kind", "expected"),
     [
-        ("adam", None, torch.optim.Adam, {"betas": (0.9, 0.999)}),
-        ("adam", 0.99, torch.optim.Adam, {"betas": (0.9, 0.99)}),
-        ("rmsprop", None, torch.optim.RMSprop, {"alpha": 0.99}),
-        ("rmsprop", 0.9, torch.optim.RMSprop, {"alpha": 0.9}),
-        ("rmsprop-tf", None, TensorFlowRMSprop, {"alpha": 0.9, "eps": 1e-10}),
-        ("rmsprop-tf", 0.5, TensorFlowRMSprop, {"alpha": 0.5}),
-        ("sgd", None, torch.optim.SGD, {"momentum": 0}),
+        ("adam", {}, torch.optim.Adam, {"betas": (0.9, 0.999)}),
+        ("adam", {"smoothing": 0.99}, torch.optim.Adam, {"betas": (0.9, 0.99)}),
+        ("adam", {"beta1": 0.0}, torch.optim.Adam, {"betas": (0.0, 0.999)}),
+        ("adam", {"beta1": 0.5, "smoothing": 0.9}, torch.optim.Adam, {"betas": (0.5, 0.9)}),
+        ("adagrad", {}, torch.optim.Adagrad, {"lr_decay": 0, "initial_accumulator_value": 0, "eps": 1e-10}),
+        ("rmsprop", {}, torch.optim.RMSprop, {"alpha": 0.99}),
+        ("rmsprop", {"smoothing": 0.9}, torch.optim.RMSprop, {"alpha": 0.9}),
+        ("rmsprop-tf", {}, TensorFlowRMSprop, {"alpha": 0.9, "eps": 1e-10, "start": 1.0}),
+        ("rmsprop-tf", {"smoothing": 0.5}, TensorFlowRMSprop, {"alpha": 0.5}),
+        ("rmsprop-theano", {}, TensorFlowRMSprop, {"alpha": 0.9, "eps": 1e-30, "start": 1e-3}),
+        ("sgd", {}, torch.optim.SGD, {"momentum": 0}),
     ],
 )
-def test_optimizers_by_name(name, smoothing, kind, expected, tiny):
-    _, optimizer = model_and_optimizer(tiny(optimizer=name, smoothing=smoothing, lr=0.5))
+def test_optimizers_by_name(name, given, kind, expected, tiny):
+    _, optimizer = model_and_optimizer(tiny(optimizer=name, lr=0.5, **given))
     assert type(optimizer) is kind
     for group in optimizer.param_groups:
         assert group["lr"] == 0.5
@@ -165,6 +171,88 @@ def test_transients_decay_through_the_gradient(tiny):
     torch.testing.assert_close(theta, before[1] - 0.5 * (1 + 0.0625 * before[1]))
     torch.testing.assert_close(gamma, before[2] - 0.5 * (1 + 0.0625 * before[2]))
     torch.testing.assert_close(T, before[3] - 0.5 * (1 + 0.125 * before[3]))
+
+
+TORCH = {
+    "adam": lambda groups, lr: torch.optim.Adam(groups, lr=lr, betas=(0.5, 0.9)),
+    "adagrad": lambda groups, lr: torch.optim.Adagrad(groups, lr=lr),
+    "rmsprop": lambda groups, lr: torch.optim.RMSprop(groups, lr=lr, alpha=0.9),
+    "sgd": lambda groups, lr: torch.optim.SGD(groups, lr=lr),
+}
+PAIRS = [(most, constrained) for most in TORCH for constrained in TORCH]
+
+
+def set_gradients(parameters, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in parameters:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+@pytest.mark.parametrize(("most", "constrained"), PAIRS)
+def test_two_kinds_are_torchs_own_side_by_side(most, constrained, tiny):
+    """Each group as torch's own optimizer trains it, bit for bit, also when a schedule cuts the rates."""
+    options = {"lr": 0.01, "lr_constrained": 0.002, "smoothing": 0.9, "schedule": "step", "lr_every": 2}
+    beta1 = {"beta1": 0.5} if "adam" in (most, constrained) else {}
+    settings = tiny("ncgru", optimizer=most, optimizer_constrained=constrained, **options, **beta1)
+    model, optimizer = model_and_optimizer(settings)
+    assert isinstance(optimizer, JointOptimizer) == (most != constrained)
+    twin = copy.deepcopy(model)
+    skew = [p for name, p in twin.named_parameters() if ".U.2.free." in name]
+    rest = [p for name, p in twin.named_parameters() if ".U.2.free." not in name]
+    theirs = [TORCH[constrained](skew, 0.002), TORCH[most](rest, 0.01)]
+    plan = Schedule(optimizer, settings.train)
+    for step in range(5):
+        set_gradients(model.parameters(), step)
+        set_gradients(twin.parameters(), step)
+        optimizer.step()
+        plan.after_update(step + 1)
+        for own in theirs:
+            own.step()
+            own.param_groups[0]["lr"] *= 0.5 if step % 2 else 1
+    for ours, other in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours, other)
+
+
+def test_two_kinds_are_one_only_where_something_is_constrained(tiny):
+    _, optimizer = model_and_optimizer(tiny("gru", optimizer="rmsprop", optimizer_constrained="sgd"))
+    assert type(optimizer) is torch.optim.RMSprop
+
+
+@pytest.mark.parametrize(("most", "constrained"), [("rmsprop", "sgd"), ("adam", "rmsprop-tf"), ("adagrad", "adam")])
+def test_two_kinds_go_on_from_a_state_dict(most, constrained, tiny):
+    settings = tiny("nnrnn", optimizer=most, optimizer_constrained=constrained, lr=0.01)
+    model, optimizer = model_and_optimizer(settings)
+
+    def update(model, optimizer, seed):
+        set_gradients(model.parameters(), seed)
+        optimizer.step()
+
+    for seed in range(3):
+        update(model, optimizer, seed)
+    other = copy.deepcopy(model)
+    resumed = make_optimizer(other, settings.train)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # torch would share the tensors
+    resumed.param_groups[0]["lr"] = optimizer.param_groups[0]["lr"] = 0.005  # groups are still shared with the parts
+    for seed in range(3, 6):
+        update(model, optimizer, seed)
+        update(other, resumed, seed)
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+    resumed.zero_grad(set_to_none=True)
+    assert all(parameter.grad is None for parameter in other.parameters())
+
+
+def test_joint_optimizer_takes_a_closure():
+    a, b = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = JointOptimizer([torch.optim.SGD([a], lr=0.1), torch.optim.Adagrad([b], lr=0.1)])
+
+    def closure():
+        loss = (a * b).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 2.0
+    torch.testing.assert_close(torch.stack([a, b]), torch.full((2, 2), 0.9))
 
 
 def schedule(settings):

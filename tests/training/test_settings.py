@@ -121,6 +121,7 @@ def test_a_table_is_a_table(name):
         *((key, value, "at least 0") for key in ("weight_decay", "decay_transients") for value in (-1.0, math.inf)),
         ("weight_decay", math.nan, "at least 0"),
         *(("smoothing", value, "above 0 and below 1") for value in (0.0, 1.0, -0.5, math.nan)),
+        *(("beta1", value, "at least 0 and below 1") for value in (1.0, -0.5, math.nan)),
     ],
 )
 def test_values_out_of_range_are_refused(key, value, wanted):
@@ -132,6 +133,14 @@ def test_values_out_of_range_are_refused(key, value, wanted):
     ("tables", "words"),
     [
         ({"train": {"optimizer": "adamw"}}, f"Train expects optimizer to be one of {', '.join(OPTIMIZERS)}; got 'ad"),
+        (
+            {"train": {"optimizer_constrained": "adamw"}},
+            f"Train expects optimizer_constrained to be one of {', '.join(OPTIMIZERS)}; got 'adamw'",
+        ),
+        (
+            {"train": {"optimizer": "rmsprop", "beta1": 0.5}},
+            "Train expects beta1 with the optimizer adam only; got 'rmsprop'",
+        ),
         (
             {"train": {"schedule": "cosine", "frames": 9}},
             "Train expects steps or epochs for schedule cosine; got 9 frames",
