@@ -2,19 +2,20 @@
 
 python docs/results.py                        write the page
 python docs/results.py --collect runs/paper   copy the small files of these runs to results/ first
+python docs/results.py --collect              the same of runs/desk and runs/paper, where `reproduce` puts them
 """
 
 import argparse
 import json
 import shutil
 from collections.abc import Iterable
-from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
 from torch import Generator
 
 from steadygrad.experiments import SCALES, Recipe, every, load, summary
+from steadygrad.experiments.fingerprint import settled
 from steadygrad.experiments.observer import OBSERVATIONS, PORTRAIT
 from steadygrad.experiments.transfer import TRANSFER
 from steadygrad.report import compare, figures, portraits, runs, tables
@@ -40,8 +41,10 @@ The papers' numbers and ours. `make results` writes this page from the files und
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collect", nargs="+", metavar="DIR", default=[], help="what `reproduce --out` was given")
-    for folder in parser.parse_args().collect:
+    parser.add_argument("--collect", nargs="*", metavar="DIR", help="what `reproduce --out` was given")
+    given = parser.parse_args().collect
+    usual = [folder for folder in ("runs/desk", "runs/paper") if Path(folder).is_dir()]
+    for folder in usual if given == [] else given or []:
         collect(Path(folder))
     for paper, table in tables_with_runs():
         found = runs.find([RESULTS / paper / table])
@@ -165,19 +168,12 @@ def seeds(recipe: Recipe) -> list[int]:
 def scale(recipe: Recipe) -> str:
     """At which scale the row was run, as its settings say."""
     for seed in seeds(recipe):
-        found = RunDirectory(RESULTS / recipe.paper / recipe.table / recipe.row / f"seed-{seed}").settings().resolved()
+        found = RunDirectory(RESULTS / recipe.paper / recipe.table / recipe.row / f"seed-{seed}").settings()
         for name in reversed(SCALES):
-            row = replace(recipe, task=recipe.task | settled(recipe, found["task"]))
-            if row.settings(name, seed).resolved() == found:
+            if settled(recipe, found).settings(name, seed).resolved() == found.resolved():
                 return name
         raise ValueError(f"results/{recipe.name}/seed-{seed} was run with other settings than the recipe has now")
     return "paper"
-
-
-def settled(recipe: Recipe, found: dict) -> dict:
-    """What the recipe leaves to the machine, such as which glyphs are there, as the run found it."""
-    open_ = [field.name for field in fields(TASKS[recipe.task["name"]]) if field.default == "auto"]
-    return {key: found[key] for key in open_ if key not in recipe.task and key in found}
 
 
 if __name__ == "__main__":
