@@ -2,19 +2,20 @@
 
 python docs/results.py                        write the page
 python docs/results.py --collect runs/paper   copy the small files of these runs to results/ first
+python docs/results.py --collect              the same of runs/desk and runs/paper, where `reproduce` puts them
 """
 
 import argparse
 import json
 import shutil
 from collections.abc import Iterable
-from dataclasses import fields, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from torch import Generator
 
-from steadygrad.experiments import SCALES, Recipe, every, load, summary
+from steadygrad.experiments import Recipe, every, load, select, summary
+from steadygrad.experiments.fingerprint import result_scale
 from steadygrad.experiments.observer import OBSERVATIONS, PORTRAIT
 from steadygrad.experiments.transfer import TRANSFER
 from steadygrad.report import compare, figures, portraits, runs, tables
@@ -40,8 +41,10 @@ The papers' numbers and ours. `make results` writes this page from the files und
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collect", nargs="+", metavar="DIR", default=[], help="what `reproduce --out` was given")
-    for folder in parser.parse_args().collect:
+    parser.add_argument("--collect", nargs="*", metavar="DIR", help="what `reproduce --out` was given")
+    given = parser.parse_args().collect
+    usual = [folder for folder in ("runs/desk", "runs/paper") if Path(folder).is_dir()]
+    for folder in usual if given == [] else given or []:
         collect(Path(folder))
     for paper, table in tables_with_runs():
         found = runs.find([RESULTS / paper / table])
@@ -98,7 +101,7 @@ def rows_of(paper: str, table: str) -> list[Recipe]:
 
 
 def tables_with_runs() -> list[tuple[str, str]]:
-    return list(dict.fromkeys((recipe.paper, recipe.table) for recipe in every() if seeds(recipe)))
+    return list(dict.fromkeys((recipe.paper, recipe.table) for recipe in every() if stored(recipe)))
 
 
 def render() -> str:
@@ -107,6 +110,8 @@ def render() -> str:
         recipes = rows_of(paper, table)
         rows = [summary(recipe, scale(recipe), seeds(recipe), RESULTS) for recipe in recipes]
         parts += [f"## {paper}/{table}\n", f"*{load(paper).title}*\n", tables.paper_table(rows)]
+        if sentence := superseded(recipes):
+            parts.append(sentence)
         remarks = RESULTS / paper / table / "remarks.md"
         if remarks.exists():
             parts.append(remarks.read_text("utf-8"))
@@ -157,27 +162,38 @@ def shown_tasks() -> dict[str, ObjectTask]:
     return tasks | colours | {f"relational-game, {game}": TASKS["relational-game"](game=game) for game in GAMES}
 
 
-def seeds(recipe: Recipe) -> list[int]:
+def stored(recipe: Recipe) -> list[int]:
+    """Return the seeds of all stored runs of a row, whatever their settings are."""
     found = (RESULTS / recipe.paper / recipe.table / recipe.row).glob("seed-*/result.json")
     return sorted(int(path.parent.name.removeprefix("seed-")) for path in found)
 
 
+@cache
+def scales_of(results: Path, name: str) -> dict[int, str | None]:
+    """Return, for each stored run of a row, the scale at which it was run, or None if the row has changed since."""
+    (recipe,) = select(name)
+    return {seed: result_scale(recipe, seed, RunDirectory(results / name / f"seed-{seed}")) for seed in stored(recipe)}
+
+
+def seeds(recipe: Recipe) -> list[int]:
+    """Return the seeds of runs with the settings that the recipe has now, all at one scale."""
+    known = scales_of(RESULTS, recipe.name)
+    return [seed for seed, found in known.items() if found == scale(recipe)]
+
+
 def scale(recipe: Recipe) -> str:
-    """At which scale the row was run, as its settings say."""
-    for seed in seeds(recipe):
-        found = RunDirectory(RESULTS / recipe.paper / recipe.table / recipe.row / f"seed-{seed}").settings().resolved()
-        for name in reversed(SCALES):
-            row = replace(recipe, task=recipe.task | settled(recipe, found["task"]))
-            if row.settings(name, seed).resolved() == found:
-                return name
-        raise ValueError(f"results/{recipe.name}/seed-{seed} was run with other settings than the recipe has now")
-    return "paper"
+    """Return the scale at which the row was run, by its first seed."""
+    return next((found for found in scales_of(RESULTS, recipe.name).values() if found is not None), "paper")
 
 
-def settled(recipe: Recipe, found: dict) -> dict:
-    """What the recipe leaves to the machine, such as which glyphs are there, as the run found it."""
-    open_ = [field.name for field in fields(TASKS[recipe.task["name"]]) if field.default == "auto"]
-    return {key: found[key] for key in open_ if key not in recipe.task and key in found}
+def superseded(recipes: Iterable[Recipe]) -> str:
+    """Return a sentence with the numbers of stored runs whose row has changed since, empty if there are none."""
+    rows = [recipe for recipe in recipes if stored(recipe) and not seeds(recipe)]
+    if not rows:
+        return ""
+    numbers = [(recipe.row, summary(recipe, "paper", stored(recipe), RESULTS)["ours"]) for recipe in rows]
+    words = ", ".join(f"{row} {'no number' if value is None else format(value, '.3g')}" for row, value in numbers)
+    return f"Run with earlier settings or starts, and to be run again ({rows[0].metric}): {words}.\n"
 
 
 if __name__ == "__main__":

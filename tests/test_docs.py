@@ -64,6 +64,23 @@ def test_neither_a_shorter_run_nor_one_that_was_stopped_replaces_another(results
     assert "seed-0 stays as it is: that run was longer" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "collected"),
+    [([], []), (["--collect"], ["runs/desk"]), (["--collect", "mine", "yours"], ["mine", "yours"])],
+)
+def test_runs_are_collected_from_where_they_are_or_are_said_to_be(results, tmp_path, monkeypatch, words, collected):
+    found = []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "desk").mkdir(parents=True)
+    for name, value in (("ROOT", tmp_path), ("RESULTS", tmp_path / "results"), ("PAGE", tmp_path / "results.md")):
+        monkeypatch.setattr(results, name, value)
+    monkeypatch.setattr(results, "collect", lambda folder: found.append(folder.as_posix()))
+    monkeypatch.setattr(results, "draw_tasks", lambda path: None)
+    monkeypatch.setattr(sys, "argv", ["results.py", *words])
+    results.main()
+    assert found == collected
+
+
 def drawn_from(results, patterns, folder, monkeypatch):
     """The page of results of these rows, run as a smoke test with two seeds."""
     monkeypatch.setattr(results, "ROOT", folder)

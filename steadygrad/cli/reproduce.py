@@ -3,18 +3,24 @@
     steadygrad reproduce nnrnn-2019/copy --seeds 3
     steadygrad reproduce 'ncgru-2022/adding/*-200' --scale paper
     steadygrad reproduce enrnn-2020 --scale smoke                 seconds: only shows that it runs
+    steadygrad reproduce all --missing --hours 8 --jobs 2 --nice  the queue: rows without a result, cheapest first
 
 Scales: paper = its own setting; desk = as far as two cores get in about 20 minutes a row, what differs is printed;
 smoke = seconds. What is done is not done again, what failed is tried again; after a stop the same command goes on.
 Two such commands at once share the work. A table has all of its rows and seeds that were run to their end at this scale
 in the same folder.
+
+--missing runs only rows and seeds without a result, each in its own process with one thread. A result is a finished run
+in --out, or one under results/ in the source tree. Estimates are printed first; --dry-run ends there. Rows of up to 2
+core-hours a run come first, rows of up to 6 last, dearer ones are listed. The queue stops at --hours or on Ctrl-C and
+may be killed; the same command goes on.
 """
 
 import argparse
 import json
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steadygrad.cli.common import add_threads, check_folder, dotted, fail, say, set_threads, show_table
 
@@ -23,21 +29,39 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("rows", metavar="PAPER[/TABLE[/ROW]]", help="TABLE and ROW may have * and ?")
+    parser.add_argument("rows", metavar="PAPER[/TABLE[/ROW]]", help="or all; TABLE and ROW may have * and ?")
     parser.add_argument("--scale", default="desk", choices=("smoke", "desk", "paper"))
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each row (default 1)")
     parser.add_argument("--out", metavar="DIR", help="default: runs/SCALE")
     add_threads(parser)
+    queue = parser.add_argument_group("the queue")
+    queue.add_argument("--missing", action="store_true", help="run rows and seeds without a result, cheapest first")
+    queue.add_argument("--hours", type=float, metavar="H", help="stop after H hours (default: when all is done)")
+    queue.add_argument("--hours-per-run", type=float, metavar="H", help="leave out longer runs (default 6 core-hours)")
+    queue.add_argument("--jobs", type=int, metavar="N", help="runs at once (default 1)")
+    queue.add_argument("--nice", action="store_true", help="run at the lowest priority (nice 19)")
+    queue.add_argument("--results", metavar="DIR", help="stored results that count (default: those of the source tree)")
+    queue.add_argument("--dry-run", action="store_true", help="print the estimates and run nothing")
+
+
+QUEUE = ("hours", "hours_per_run", "jobs", "nice", "results", "dry_run")
 
 
 def run(options: argparse.Namespace) -> int:
     dotted(options.rest, ())
     from steadygrad.experiments import reproduce, select
 
+    given = {name: value for name in QUEUE if (value := getattr(options, name)) is not None and value is not False}
+    if given and not options.missing:
+        raise ValueError(f"--{next(iter(given)).replace('_', '-')} expects --missing; add --missing to use the queue")
+    if options.missing and options.threads is not None:
+        raise ValueError("--missing gives each run one thread; got --threads: use --jobs N to use N cores")
     set_threads(options)
     recipes = select(options.rows)
     out = Path(options.out or f"runs/{options.scale}")
     check_folder(out)
+    if options.missing:
+        return run_queue(recipes, options.scale, options.seeds, out, given)
     rows = reproduce(recipes, scale=options.scale, seeds=options.seeds, out=out, watches=follow)
     failed = False
     for _, group in groupby(rows, key=lambda row: (row["paper"], row["table"])):
@@ -45,6 +69,18 @@ def run(options: argparse.Namespace) -> int:
         show(found, out)
         failed |= any(has_failed(one) for row in found for one in row["runs"])
     return fail("some rows failed, see above", 1) if failed else 0
+
+
+def run_queue(recipes: list["Recipe"], scale: str, seeds: int, out: Path, given: dict[str, Any]) -> int:
+    from steadygrad.cli.queue import ShowQueue
+    from steadygrad.experiments import run_missing
+
+    listener = ShowQueue()
+    try:
+        runs = run_missing(recipes, scale=scale, seeds=seeds, out=out, listener=listener, **given)
+    finally:
+        listener.clear()
+    return fail("some runs failed, see above", 1) if any(run.status == "failed" for run in runs) else 0
 
 
 def has_failed(one: dict) -> bool:

@@ -2,6 +2,7 @@
 
 from steadygrad.experiments.defaults import nearest
 from steadygrad.experiments.observer import Observer, recurrent_part
+from steadygrad.experiments.queue import run_missing
 from steadygrad.experiments.recipe import SCALES, Paper, Recipe, every, load, names, select
 from steadygrad.experiments.reproduce import reproduce, seeds_of, summary
 
@@ -16,6 +17,7 @@ __all__ = [
     "nearest",
     "recurrent_part",
     "reproduce",
+    "run_missing",
     "seeds_of",
     "select",
     "summary",

@@ -279,7 +279,9 @@ def train_with(train: Table, changes: Table) -> dict[str, Any]:
 
 
 def select(pattern: str) -> list[Recipe]:
-    """The rows that PAPER, PAPER/TABLE or PAPER/TABLE/ROW names; TABLE and ROW may have * and ?."""
+    """Return the rows that PAPER, PAPER/TABLE, PAPER/TABLE/ROW or ``all`` names; TABLE and ROW may have * and ?."""
+    if pattern == "all":
+        return list(every())
     paper, *rest = pattern.split("/")
     if len(rest) > 2:
         raise ValueError(f"expected PAPER[/TABLE[/ROW]]; got {pattern!r}")

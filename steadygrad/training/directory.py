@@ -16,10 +16,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from steadygrad.training import toml
-from steadygrad.training.settings import Settings
+from steadygrad.training.settings import Settings, with_current_names
 
 SETTINGS, METRICS, RESULT, LOCK = "settings.toml", "metrics.jsonl", "result.json", ".lock"
 BEST, LAST, CHECKPOINT = "model.safetensors", "last.safetensors", "checkpoint.safetensors"
+REVISIONS = "revisions"
+"""table of ``settings.toml`` beside the settings, written if a revision is above 1"""
 LENGTHS = ("train.steps", "train.epochs", "train.frames")
 
 
@@ -75,7 +77,8 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         for leftover in self.path.glob(".*.tmp"):  # of a run that was killed while it wrote
             leftover.unlink(missing_ok=True)
-        self.write(SETTINGS, toml.dumps(settings.resolved()))  # when resumed: the number of updates may have grown
+        tables = with_revisions(settings.resolved(), settings.revisions())
+        self.write(SETTINGS, toml.dumps(tables))  # when resumed: the number of updates may have grown
 
     def refuse(self, settings: Settings, resume: bool) -> None:
         """Touches nothing; an error if the directory is not for this run."""
@@ -91,14 +94,23 @@ class RunDirectory:
             if self.trained():
                 raise RunError(f"{self} holds a run already: go on with --resume, or choose another --out")
             return
-        found = self.settings().resolved()
-        if other := differences(found, wanted):
+        found = with_revisions(self.settings().resolved(), self.revisions())
+        if other := differences(found, with_revisions(wanted, settings.revisions())):
             raise RunError(f"{self} belongs to other settings: {'; '.join(other)}")
 
     def settings(self) -> Settings:
+        tables = {key: value for key, value in self.tables().items() if key != REVISIONS}
+        return Settings.from_tables(with_current_names(tables), str(self.file(SETTINGS)))
+
+    def revisions(self) -> dict[str, int]:
+        """Return the revisions above 1 with which the run was trained."""
+        return dict(self.tables().get(REVISIONS, {}))
+
+    def tables(self) -> dict[str, Any]:
+        """Return the content of ``settings.toml``."""
         path = self.file(SETTINGS)
         try:
-            return Settings.from_tables(tomllib.loads(path.read_text("utf-8")), str(path))
+            return tomllib.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             raise RunError(f"{self} is no run's directory: it has no {SETTINGS}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -217,6 +229,10 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str
         for key in sorted(flat_found.keys() | flat_wanted.keys())
         if flat_found.get(key) != flat_wanted.get(key)
     ]
+
+
+def with_revisions(tables: Mapping[str, Any], revisions: Mapping[str, int]) -> dict[str, Any]:
+    return {**tables, **({REVISIONS: dict(revisions)} if revisions else {})}
 
 
 def flat(tables: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,12 @@ from steadygrad.tasks import TASKS, DataTask, EnvironmentTask, ObjectTask, Task,
 OPTIMIZERS = ("adam", "adagrad", "rmsprop", "rmsprop-tf", "rmsprop-theano", "sgd")
 LARGEST = 1e30  # float32 ends soon after
 SCHEDULES = ("constant", "step", "plateau", "cosine")
+FIRST_NAMES: dict[str, str] = {}
+"""Renamed settings, later name → first name. The first name stays in stored files and in fingerprints.
+
+A key is written TABLE.KEY: {"train.updates": "train.steps"}. A name that is a value is written TABLE.KEY=NAME:
+{"layer.name=nc-gru": "layer.name=ncgru"}. A setting that is renamed twice has two entries, the newest last.
+"""
 NOT_FOR_LAYERS = {"self", "input_size", "batch_first", "device", "dtype", "common"}
 
 Record = TypeVar("Record")
@@ -203,6 +209,19 @@ class Settings:
             "train": asdict(self.train),
         }
 
+    def revisions(self) -> dict[str, int]:
+        """Return the revision numbers of layer, model and task, without those that are still at 1.
+
+        A class raises its attribute ``revision`` when the same settings mean something else than before.
+        """
+        name, task = self.network(), self.task["name"]
+        relational = is_of_objects(task) and name in MODELS
+        classes: dict[str, type] = {"layer": networks(task)[name], "task": TASKS[task]}
+        if not relational:
+            classes["model"] = surroundings(task)
+        found = {role: getattr(cls, "revision", 1) for role, cls in classes.items()}
+        return {role: revision for role, revision in found.items() if revision != 1}
+
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any], who: str = "settings") -> "Settings":
         """The inverse of `resolved`; also checks the types of everything."""
@@ -216,6 +235,28 @@ class Settings:
         settings.build_task()
         settings.network()
         return settings
+
+
+def with_first_names(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``tables`` with the first name of every setting that has been renamed."""
+    return renamed(tables, FIRST_NAMES)
+
+
+def with_current_names(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``tables``, as an older version wrote them, with the names that settings have now."""
+    return renamed(tables, {first: later for later, first in FIRST_NAMES.items()})
+
+
+def renamed(tables: Mapping[str, Any], names: Mapping[str, str], path: str = "") -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in tables.items():
+        place = f"{path}{key}"
+        if isinstance(value, Mapping):
+            value = renamed(value, names, f"{place}.")
+        elif isinstance(value, str):
+            value = names.get(f"{place}={value}", f"={value}").partition("=")[2]
+        result[names.get(place, place).rpartition(".")[2]] = value
+    return result
 
 
 def named(kind: str, table: Mapping[str, Any], registry: Mapping[str, Any]) -> str:

@@ -1,0 +1,191 @@
+"""One process of the queue: ``python -m steadygrad.experiments.worker probe|run``, started by experiments/queue.py.
+
+Jobs come as lines of JSON on stdin, messages go as lines of JSON to stdout. ``run`` takes one job, ``probe`` takes jobs
+until stdin ends. The end of stdin also means that the queue is gone: the process then ends at once, whatever it does.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from steadygrad.experiments.observer import Observer
+from steadygrad.experiments.recipe import Recipe
+from steadygrad.experiments.reproduce import outcome, run_row
+from steadygrad.experiments.transfer import reason
+from steadygrad.tasks import DataTask, EnvironmentTask
+from steadygrad.training import Batches, RunDirectory, Settings, ShowProgress, Trainer, evaluate
+from steadygrad.training.experience import Experience
+from steadygrad.training.loop import DivergedError
+
+NICE = 19
+TELL_SECONDS = 0.5
+ENOUGH_SECONDS = 0.5
+"""a timing ends after so many seconds …"""
+ENOUGH_UPDATES = 20
+"""… or so many updates"""
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    jobs = listen()
+    while (job := jobs.get()) is not None:
+        recipe = Recipe(**job["recipe"])
+        if job["nice"] and hasattr(os, "nice"):
+            os.nice(NICE)
+        if sys.argv[1] == "run":
+            return run(recipe, job["scale"], job["seed"], Path(job["out"]))
+        probe(recipe, job["scale"], job["seed"])
+
+
+def listen() -> "SimpleQueue[Any]":
+    """Return the jobs as they come. A thread reads stdin and ends the process when stdin ends."""
+    jobs: SimpleQueue[Any] = SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            jobs.put(json.loads(line))
+        os._exit(1)  # at once: a run directory can be left at any moment
+
+    threading.Thread(target=read, daemon=True).start()
+    return jobs
+
+
+def send(**message: Any) -> None:
+    """Write one message to the queue. Lines that are no messages are warnings and errors of libraries."""
+    print(json.dumps(message), flush=True)
+
+
+# run
+
+
+class SendProgress(ShowProgress):
+    """Sends the progress of a run to the queue."""
+
+    def say(self, text: str) -> None: ...
+
+    def show(self, done: int, total: int, words: Callable[[], str]) -> None:
+        now = time.perf_counter()
+        if now - self.spoken > TELL_SECONDS:
+            self.spoken = now
+            send(share=min(1.0, done / max(1, total)), words=words())
+
+
+def run(recipe: Recipe, scale: str, seed: int, out: Path) -> None:
+    """Train one row with one seed, test it on other settings, and send the outcome."""
+    try:
+        progress = SendProgress(console=Console(stderr=True, force_terminal=False))
+        notes = run_row(recipe, scale, seed, out, lambda recipe, seed: [progress, Observer()])
+    except KeyboardInterrupt:
+        return send(status="interrupted")
+    found = outcome(recipe, scale, seed, out, {key: value for key, value in notes.items() if key != "untested"})
+    why = [notes["untested"]] if "untested" in notes else [test["why"] for test in found["transfer"] if "why" in test]
+    if why:
+        return send(status="failed", why=f"trained, but a transfer test failed: {why[0]}")
+    send(status=found["status"], why=found.get("why"), value=found["value"])
+
+
+# probe
+
+
+class EnoughError(Exception):
+    """Ends a timing."""
+
+
+def probe(recipe: Recipe, scale: str, seed: int) -> None:
+    """Time a few updates and a part of an evaluation of a row, and send what the whole run will take."""
+    try:
+        settings = recipe.settings(scale, seed)
+        task = settings.build_task()
+        options = settings.in_updates(task)  # reads the data set if there are epochs
+        if isinstance(task, EnvironmentTask):
+            task.world()
+        else:
+            Batches(task, options, seed)(0)
+    except ValueError as error:
+        return send(left_out=f"needs {recipe.task['name']}: {error}")
+    send(updates=options.steps)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = Trainer(settings, RunDirectory(folder), (), "cpu")
+            timings = measure(trainer)
+        if changes := recipe.transfers(scale):
+            timings["tests"] = timings["evaluation"] / task.steps * sum(steps_with(settings, one) for one in changes)
+    except Exception as error:
+        return send(failed=reason(error))
+    send(timings=timings)
+
+
+def measure(trainer: Trainer) -> dict[str, float]:
+    """Return counts and seconds of CPU time; the first update of a round plays the episodes of the round."""
+    updates = trainer.options.steps
+    per_round = trainer.batches.updates if isinstance(trainer.batches, Experience) else updates
+    first = later = timed(trainer)
+    total, count = 0.0, 0
+    with contextlib.suppress(DivergedError):  # that is a result, and this one is cheap
+        while first < 60 * ENOUGH_SECONDS and total < ENOUGH_SECONDS and count < min(ENOUGH_UPDATES, per_round - 1):
+            total, count = total + timed(trainer), count + 1
+            later = total / count
+    regular = -(-updates // trainer.options.evaluate_every)
+    return {
+        "updates": updates,
+        "rounds": -(-updates // per_round),
+        "first": first,
+        "update": later,
+        "evaluations": regular + isinstance(trainer.task, DataTask),  # a data set is tested at the end
+        "evaluation": evaluation_seconds(trainer),
+    }
+
+
+def timed(trainer: Trainer) -> float:
+    """Return the seconds of CPU time of one update."""
+    begun = time.process_time()
+    trainer.forward_and_backward(False)
+    trainer.gradient_norm(False)
+    trainer.optimizer.step()
+    trainer.step += 1
+    return time.process_time() - begun
+
+
+def evaluation_seconds(trainer: Trainer) -> float:
+    """Return the seconds of CPU time of one evaluation, from the share of it that is done in half a second."""
+    begun, seconds, done = time.process_time(), 0.0, 0.0
+
+    def enough(share: float) -> None:
+        nonlocal seconds, done
+        seconds, done = time.process_time() - begun, share
+        if share and seconds > ENOUGH_SECONDS:
+            raise EnoughError
+
+    options = trainer.options
+    with contextlib.suppress(EnoughError):
+        evaluate(
+            trainer.model,
+            trainer.task,
+            options.evaluate_examples,
+            seed=trainer.settings.seed,
+            batch=options.evaluate_batch,
+            window=options.window,
+            progress=enough,
+        )
+    return seconds / done
+
+
+def steps_with(settings: Settings, change: dict[str, Any]) -> int:
+    """Return the sequence length of the task with ``change``."""
+    tables = settings.resolved()
+    return Settings.from_tables({**tables, "task": tables["task"] | change}).build_task().steps
+
+
+if __name__ == "__main__":
+    main()
