@@ -237,6 +237,32 @@ def test_enrnn_is_a_scornn_beside_a_fading_state():
     torch.testing.assert_close(layer(x)[1].flatten(), torch.cat([h_long, h_short]))
 
 
+def test_enrnn_behind_an_embedding_has_no_input_matrix():
+    """h_t = max(x_t + W h_{t−1} + b, 0), section 5.4 of Helfrich & Ye: U is the identity and no parameter."""
+    options = {"short_size": 3, "activation": "relu", "coupling_init": "orthogonal", "identity_input": True}
+    layer = layers.ENRNN(7, 7, num_layers=2, **options, dtype=torch.float64)
+    plain = layers.ENRNN(7, 7, num_layers=2, short_size=3)
+    count, whole = (sum(p.numel() for p in one.parameters()) for one in (layer, plain))
+    assert count == whole - 2 * 7 * 7
+    x = torch.randn(5, 2, 7, dtype=torch.float64)
+    states = x
+    for cell, W in zip(layer.cells, layer.matrices().values(), strict=True):
+        with torch.no_grad():
+            cell.b.normal_(std=0.1)
+        h, inputs, states = torch.zeros(2, 7, dtype=torch.float64), states, []
+        for x_t in inputs:
+            h = (x_t + h @ W.mT + cell.b).relu()
+            states.append(h)
+    torch.testing.assert_close(layer(x)[0], torch.stack(states))
+    other = layers.ENRNN(7, 7, num_layers=2, **options, device="meta").to_empty(device="cpu").double()
+    other.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(other(x)[0], layer(x)[0])
+    with pytest.raises(ValueError, match="identity_input expects as many inputs as units; got 3 and 7"):
+        layers.ENRNN(3, 7, identity_input=True)
+    attending = layers.ENRNN(7, 7, identity_input=True, attention={"short": 2, "relevant": 1})
+    assert torch.equal(attending.cells[0].cell.U, torch.eye(7))
+
+
 @pytest.mark.parametrize("orthogonal", ["c", "rc", "ruc"])
 def test_ncgru_by_hand(orthogonal):
     """Eq. 19 of the paper, one sequence, written out; and orthogonal is what was asked to be."""
