@@ -144,7 +144,8 @@ class TrainingStep:
         generator = torch.Generator().manual_seed(1)
         self.layer = layer
         self.x = torch.randn(size.time, size.batch, size.inputs, generator=generator)
-        self.G = torch.randn(size.time, size.batch, size.hidden, generator=generator)
+        features = getattr(layer, "output_size", size.hidden)  # SAB has twice as many outputs as units
+        self.G = torch.randn(size.time, size.batch, features, generator=generator)
         self.prepare = Update(layer.parameters(), generator)
 
     def run(self) -> None:

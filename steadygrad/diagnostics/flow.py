@@ -253,14 +253,15 @@ def attentive_gradient_norms(
     squares = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     for outputs, states in zip(read[1:], handed, strict=True):
         *found, elsewhere = torch.autograd.grad(value, [*states, outputs], retain_graph=True, materialize_grads=True)
-        gradients = torch.cat(found).view(len(x), -1, outputs.shape[1]).double()
-        gradients[1:, 0] -= elsewhere[:-1]  # what the loss or the next level reads of a state is not handed on
+        units = states[0].shape[1]  # the outputs begin with h; SAB's have more behind it
+        gradients = torch.cat(found).view(len(x), -1, units).double()
+        gradients[1:, 0] -= elsewhere[:-1, :units]  # what the loss or the next level reads of a state is not handed on
         squares += gradients.square().sum(dim=(1, 2))
     return squares.sqrt()
 
 
 def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
-    """Outputs (time, units), and what each step starts from: h, or h and c, step after step."""
+    """Outputs (time, features), and what each step starts from: h, or h and c, step after step."""
     *state, packed = start
     own = len(cell.cell.state_sizes)
     state[:own] = [part.clone().requires_grad_() for part in state[:own]]
@@ -272,9 +273,8 @@ def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tupl
     outputs, states = [], []
     for x_t in cell.inputs(x, None).split(1):
         states += state[:own]
-        h, after, contents = cell.step(weights, x_t, tuple(state), contents, None)
-        state = [h, *after[1:]]  # one tensor for all that follows: the memory has it too
-        outputs.append(h)
+        output, (*state,), contents = cell.step(weights, x_t, tuple(state), contents, None)
+        outputs.append(output)
     return torch.cat(outputs), states
 
 

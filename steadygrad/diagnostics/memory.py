@@ -16,6 +16,8 @@ from steadygrad.layers.memory import Screening
 class AttentionMap:
     """α_{t,i} (``weights``: time, time): row t the step that attends, column i the state, 0 where it does not look.
 
+    Attention is measured by |α|, because SAB's weights may be negative.
+
     ``kept`` (time, ρ) are the states in R when step t attends and ``kept_at_end`` (ρ) those after the last step, −1
     where a place is empty. ρ is 0 for a memory without R.
     """
@@ -28,17 +30,18 @@ class AttentionMap:
     def reach(self) -> float:
         """Steps between a state and the one that attends to it, on average over all attention."""
         steps = torch.arange(len(self.weights), device=self.weights.device)
-        return self._share_of_attention((self.weights * (steps[:, None] - steps)).sum())
+        return self._share_of_attention((self.weights.abs() * (steps[:, None] - steps)).sum())
 
     @property
     def share_of_kept(self) -> float | None:
         """Of all attention, the part that goes to R; None where there is no R."""
         if not self.kept.shape[1]:
             return None
-        return self._share_of_attention((self.weights.gather(1, self.kept.clamp_min(0)) * (self.kept >= 0)).sum())
+        to_kept = self.weights.abs().gather(1, self.kept.clamp_min(0)) * (self.kept >= 0)
+        return self._share_of_attention(to_kept.sum())
 
     def _share_of_attention(self, part: Tensor) -> float:
-        return float(part / self.weights.sum().clamp_min(torch.finfo(self.weights.dtype).tiny))
+        return float(part / self.weights.abs().sum().clamp_min(torch.finfo(self.weights.dtype).tiny))
 
     def summary(self) -> dict[str, Any]:
         kept = sorted(self.kept_at_end[self.kept_at_end >= 0].tolist())

@@ -155,11 +155,11 @@ def jacobian_part(module: nn.Module, flow: Jacobians) -> dict[str, Any]:
 
 
 def attention_part(layer: nn.Module, x: Tensor) -> dict[str, Any]:
-    """By level: α_{t,i} as a map, and which states were kept as relevant, each with its first and last step in R."""
+    """By level: |α_{t,i}| as a map, and which states were kept as relevant, each with its first and last step in R."""
     every = math.ceil(len(x) / CELLS)
     return {
         "attention": [
-            {"map": logarithms(merged(one.weights, every)), "kept": spells(one.kept), **one.summary()}
+            {"map": logarithms(merged(one.weights.abs(), every)), "kept": spells(one.kept), **one.summary()}
             for one in attention_map(layer, x)
         ]
     }

@@ -6,6 +6,7 @@ from steadygrad.layers.exprnn import ExpRNN
 from steadygrad.layers.goru import GORU
 from steadygrad.layers.gru import GRU
 from steadygrad.layers.hdetach import HDetachLSTM
+from steadygrad.layers.henaff import HenaffRNN
 from steadygrad.layers.lstm import LSTM
 from steadygrad.layers.memory import Memory, Score
 from steadygrad.layers.memrnn import MemLSTM, MemRNN
@@ -26,6 +27,7 @@ LAYERS: dict[str, type[RecurrentLayer]] = {
     "rnn": RNN,
     "rnn-orth": OrthogonalRNN,
     "irnn": IRNN,
+    "henaff": HenaffRNN,
     "lstm": LSTM,
     "gru": GRU,
     "scornn": ScoRNN,
@@ -66,6 +68,7 @@ __all__ = [
     "ExpRNN",
     "FullCapacityURNN",
     "HDetachLSTM",
+    "HenaffRNN",
     "MemLSTM",
     "MemRNN",
     "Memory",

@@ -16,11 +16,24 @@ COMBINATIONS = {"average": 0.5, "add": 1.0, "concatenate": None}
 
 
 class Alignment(nn.Module):
-    """How well a state answers a query: logits (batch, places) from queries (batch, units) and keys."""
+    """Scores states against a query: logits (batch, places) from queries (batch, units) and keys (batch, places, ·)."""
 
     in_kernel = False
-    """whether the fused kernel knows it: additive if it has a v, a scaled product if not"""
+    """whether the fused kernel knows it, which takes A, B and v: additive if there is a v, a scaled product if not"""
+    A: Tensor
+    B: Tensor
     v: Tensor | None
+
+    def keys(self, states: Tensor) -> Tensor:
+        """Return the part of the score that depends on the states alone, (…, ·) from (…, units)."""
+        raise NotImplementedError
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Projected(Alignment):
+    """Compares A s with B m."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -32,11 +45,8 @@ class Alignment(nn.Module):
     def keys(self, states: Tensor) -> Tensor:
         return states @ self.B.mT
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        raise NotImplementedError
 
-
-class Additive(Alignment):
+class Additive(Projected):
     """a(s, m) = v · tanh(A s + B m)."""
 
     in_kernel = True
@@ -50,7 +60,7 @@ class Additive(Alignment):
         return ((query @ self.A.mT)[:, None] + keys).tanh() @ self.v
 
 
-class ScaledDot(Alignment):
+class ScaledDot(Projected):
     """a(s, m) = (A s) · (B m) / √N."""
 
     in_kernel = True
@@ -88,16 +98,18 @@ class AttentiveCell(Cell):
         cell: Cell,
         memory: Callable[[int], Memory],
         *,
-        alignment: str = "additive",
+        alignment: str | Callable[[int], Alignment] = "additive",
         combine: str = "average",
         normalise: Callable[[Tensor, Tensor], Tensor] = softmax,
     ) -> None:
         super().__init__()
-        for name, value, known in (("alignment", alignment, ALIGNMENTS), ("combine", combine, COMBINATIONS)):
+        named = "additive" if callable(alignment) else alignment
+        for name, value, known in (("alignment", named, ALIGNMENTS), ("combine", combine, COMBINATIONS)):
             if value not in known:
                 raise ValueError(f"attention expects {name} to be one of {', '.join(known)}; got {value!r}")
         units = cell.output_size
-        self.cell, self.memory, self.alignment = cell, memory(units), ALIGNMENTS[alignment](units)
+        self.cell, self.memory = cell, memory(units)
+        self.alignment = (ALIGNMENTS[alignment] if isinstance(alignment, str) else alignment)(units)
         self.combine, self.normalise = combine, normalise
         self.C = (
             nn.Parameter(torch.eye(units).repeat(1, 2) / 2) if combine == "concatenate" else None
@@ -153,12 +165,12 @@ class AttentiveCell(Cell):
     def step(
         self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None
     ) -> tuple[Tensor, tuple[Tensor, ...], Contents]:
+        """Return the output, the next state, whose first tensor is the one that the memory gets, and the memory."""
         h, *rest, s = state
         attended, alpha, taken = self.attend(s, contents, trace)
         s = torch.where(taken.any(dim=1, keepdim=True), self.combined(h, attended), h)
-        h, own = self.cell.walk(weights, x, Steps((len(x),)), (s, *rest))
-        contents = self.memory.add(contents, alpha, h, self.alignment.keys(h))
-        return h, (*own, s), contents
+        h, (_, *rest) = self.cell.walk(weights, x, Steps((len(x),)), (s, *rest))
+        return h, (h, *rest, s), self.memory.add(contents, alpha, h, self.alignment.keys(h))
 
     def attend(
         self, query: Tensor, contents: Contents, trace: list[Trace] | None = None
@@ -167,9 +179,13 @@ class AttentiveCell(Cell):
         states, keys, taken, gate = self.memory.items(contents)
         logits = self.alignment(query, keys)
         alpha = self.normalise(logits if gate is None else logits + gate, taken)
+        self.note(alpha, taken, contents, trace)
+        return (alpha[:, None] @ states)[:, 0], alpha, taken
+
+    def note(self, alpha: Tensor, taken: Tensor, contents: Contents, trace: list[Trace] | None) -> None:
+        """Append the weights of this step to the trace, if there is one."""
         if trace is not None:
             trace.append(Trace(alpha.detach(), self.memory.times(contents).masked_fill(~taken, -1)))
-        return (alpha[:, None] @ states)[:, 0], alpha, taken
 
     def combined(self, h: Tensor, attended: Tensor) -> Tensor:
         if self.C is not None:

@@ -2,10 +2,11 @@
 
 from typing import Unpack
 
+import torch
 from torch import nn
 
 from steadygrad.layers.recurrent import Common
-from steadygrad.layers.rnn import RNN
+from steadygrad.layers.rnn import RNN, ElmanCell
 from steadygrad.layers.start import uniform
 
 
@@ -14,6 +15,12 @@ class ENRNN(RNN):
 
     The first hidden_size − short_size units are the long-term state, the last ``short_size`` the short-term one; the
     latter feeds the former through W_C unless ``coupling`` is off. ``reflections`` counts the −1s of W_L's D.
+    ``coupling_init`` is how W_C starts, ``"xavier"`` or ``"orthogonal"``, and ``radius`` how ρ(T) is found, ``"exact"``
+    or ``"power"`` (`steadygrad.matrices.EigenvalueNormalized`). With ``identity_input`` U is the identity and is not
+    trained, so input_size must be hidden_size.
+
+    The paper's network for character PTB is a linear embedding to hidden_size features before an ENRNN with
+    ``coupling_init="orthogonal"``, ``identity_input=True`` and ``activation="relu"`` (section 5.4).
     """
 
     def __init__(
@@ -25,6 +32,9 @@ class ENRNN(RNN):
         short_size: int | None = None,
         coupling: bool = True,
         reflections: int | None = None,
+        coupling_init: str = "xavier",
+        radius: str = "exact",
+        identity_input: bool = False,
         activation: str = "modrelu",
         **common: Unpack[Common],
     ) -> None:
@@ -38,9 +48,24 @@ class ENRNN(RNN):
             recurrent={
                 "name": "longshort",
                 "coupling": coupling,
+                "coupling_init": coupling_init,
+                "radius": radius,
                 **{key: value for key, value in options.items() if value is not None},
             },
             input_init=uniform(0.01),  # the authors' code
             bias_init=nn.init.zeros_,
             **common,
         )
+        for cell in self.modules() if identity_input else ():
+            if isinstance(cell, ElmanCell):
+                fix_input(cell)
+
+
+def fix_input(cell: ElmanCell) -> None:
+    """Replace the parameter U by a constant identity."""
+    units, inputs = cell.U.shape
+    if units != inputs:
+        raise ValueError(f"ENRNN with identity_input expects as many inputs as units; got {inputs} and {units}")
+    identity = torch.eye(units, dtype=cell.U.dtype, device=cell.U.device)
+    del cell.U
+    cell.register_buffer("U", identity)

@@ -1,60 +1,115 @@
-"""SAB, sparse attentive backtracking: an LSTM that looks at a few of the states kept now and then (Ke et al., 2018)."""
+"""SAB, sparse attentive backtracking: an LSTM with sparse attention over a few past states (Ke et al., 2018)."""
 
+import math
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from steadygrad.kernels import Steps
-from steadygrad.layers.attentive import AttentiveCell, Trace, softmax
+from steadygrad.layers.attentive import Alignment, AttentiveCell, Trace
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.gru import GateSpecs
-from steadygrad.layers.lstm import LSTM
+from steadygrad.layers.lstm import LSTM, LSTMCell
 from steadygrad.layers.memory import Contents, Everything
 from steadygrad.layers.recurrent import Common, with_attention
+from steadygrad.layers.start import uniform
+from steadygrad.matrices.matrix import is_count
+
+MARGIN = 1e-7
+"""what the released program adds to the threshold and to the sum that divides"""
 
 
-def sparse(logits: Tensor, taken: Tensor, top: int) -> Tensor:
-    """max(e − e', 0), e' the (top + 1)-th largest, scaled to sum 1; softmax of no more than ``top``."""
-    if logits.shape[1] <= top:
-        return softmax(logits, taken)
-    lowest = torch.finfo(logits.dtype).min
-    threshold = logits.masked_fill(~taken, lowest).topk(top + 1, dim=1).values[:, -1:]
-    excess = (logits - threshold).relu() * taken
-    total = excess.sum(dim=1, keepdim=True)
-    chosen = (taken.sum(dim=1, keepdim=True) > top) & (total > 0)  # all alike: no choice
-    return torch.where(chosen, excess / total.where(chosen, 1), softmax(logits, taken))
+def sparse(scores: Tensor, taken: Tensor, top: int) -> Tensor:
+    """α = r / (Σ r + 1e-7),  r = max(e − d, 0),  d = 1e-7 + the ``top``-th largest e;  α = e of ``top`` or fewer."""
+    if scores.shape[1] <= top:
+        return scores * taken
+    many = taken.sum(dim=1, keepdim=True) > top
+    kth = scores.masked_fill(~taken, -math.inf).topk(top, dim=1).values[:, -1:]
+    excess = (scores - (kth.where(many, 0) + MARGIN)).relu() * taken
+    return torch.where(many, excess / (excess.sum(dim=1, keepdim=True) + MARGIN), scores * taken)
+
+
+class TanhScore(Alignment):
+    """a(g, m) = w · tanh([g; m]) = w₁ · tanh(g) + w₂ · tanh(m): a key is one number."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.empty(2 * units).normal_(std=0.01))
+
+    def keys(self, states: Tensor) -> Tensor:
+        return states.tanh() @ self.w[len(self.w) // 2 :, None]
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return query.tanh() @ self.w[: len(self.w) // 2, None] + keys[:, :, 0]
 
 
 class SABCell(AttentiveCell):
-    """See `SAB`. It asks with what the LSTM has made of the step, and adds the answer to that."""
+    """See `SAB`. The state is h, c and the memory; the zero state is an entry of every memory and is not stored."""
 
-    def __init__(self, cell: Cell, *arguments: Any, **options: Any) -> None:
-        super().__init__(cell, *arguments, **options)
-        self.state_sizes = (*cell.state_sizes, self.memory.size)
-
-    def walk(
-        self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return self.step_by_step(weights, x, steps, state)
+    def __init__(self, cell: Cell, *, every: int, top: int, truncate: int | None) -> None:
+        super().__init__(
+            cell, partial(Everything, every=every), alignment=TanhScore, normalise=partial(sparse, top=top)
+        )
+        self.top, self.truncate = top, truncate
+        self.state_sizes, self.output_size = (*cell.state_sizes, self.memory.size), 2 * cell.output_size
 
     def step(
         self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None
     ) -> tuple[Tensor, tuple[Tensor, ...], Contents]:
-        provisional, (_, *rest) = self.cell.walk(weights, x, Steps((len(x),)), state)
-        attended, alpha, taken = self.attend(provisional, contents, trace)
-        h = torch.where(taken.any(dim=1, keepdim=True), self.combined(provisional, attended), provisional)
-        return h, (h, *rest), self.memory.add(contents, alpha, h, self.alignment.keys(h))
+        if self.truncate is not None:
+            cut = (contents["age"][:, None] + 1) % self.truncate == 0
+            if cut.any():
+                state = tuple(torch.where(cut, part.detach(), part) for part in state)
+        g, (_, *rest) = self.cell.walk(weights, x, Steps((len(x),)), state)
+        s, alpha, _ = self.attend(g, contents, trace)
+        h = g + s
+        contents = self.memory.add(contents, alpha, h, self.alignment.keys(h))
+        return torch.cat([h, s], dim=1), (h, *rest), contents
+
+    def attend(
+        self, query: Tensor, contents: Contents, trace: list[Trace] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        states, keys, taken, _ = self.memory.items(contents)
+        scores = self.alignment(
+            query, nn.functional.pad(keys, (0, 0, 1, 0))
+        )  # the zero state comes first, its key is 0
+        alpha = self.normalise(scores, nn.functional.pad(taken, (1, 0), value=True))[:, 1:]
+        self.note(alpha, taken, contents, trace)
+        chosen = alpha
+        if alpha.shape[1] > self.top:  # the others have neither a weight nor a gradient
+            places = alpha.detach().abs().masked_fill(~taken, -1).topk(self.top, dim=1).indices
+            rows = torch.arange(len(places), device=places.device)[:, None]
+            chosen, states = (
+                alpha[rows, places],
+                states[rows, places],
+            )  # unlike gather, this stores no states for autograd
+        return (chosen[:, None] @ states)[:, 0], alpha, taken
 
 
 class SAB(LSTM):
-    """h_t = g_t + Σ α_m m,  g_t, c_t = LSTM(x_t, h_{t−1}, c_{t−1}),  α sparse over the states m kept, by a(g_t, m).
+    """h_t = g_t + s_t,  g_t, c_t = LSTM(x_t, h_{t−1}, c_{t−1}),  s_t = Σ α_m m,  α = sparse(w · tanh([g_t; m])).
 
-    Each ``every``-th h is kept. With e = a(g_t, m), e' the (``top`` + 1)-th largest: α ∝ max(e − e', 0), so states
-    come from ``top`` moments at most, and gradients reach back to these and through e' to one more. Every logit has
-    to be computed all the same: the work is quadratic in the length.
+    An LSTM that learns over long distances by back-propagation through a few attended states. The memory holds the
+    zero state and each ``every``-th h. With up to ``top`` = k entries, α is the scores e themselves. With more,
+    α = r / (Σ r + 1e-7) with r = max(e − d, 0) and d the k-th largest score plus 1e-7, so at most k − 1 states are
+    attended to, and the gradient reaches these and the k-th. The part of g_t is the same in all scores and cancels in
+    e − d: beyond k entries the choice does not depend on the present state. With ``truncate`` = n the gradient through
+    h and c stops before the steps n, 2n, …, counted from 1, while the gradient through the memory does not; with None
+    it never stops.
+
+    This is the released program (nke001/sparse_attentive_backtracking_release). It runs with every 2, top 10 and
+    truncate 10, or, by its README, top 5 and truncate 5. Its readout takes both h and s, so the output is [h_t; s_t],
+    of 2 · hidden_size features. Its LSTM has two bias vectors; here b starts as their sum. No settings are known for
+    the SAB rows of Kerg's thesis (2022).
+
+    The C kernel for attention does not cover this layer. It runs step by step, and time grows with the square of the
+    length: a step copies and searches up to length / ``every`` entries. Autograd stores a few numbers for each of them,
+    not the states themselves.
     """
+
+    revision = 2  # 1 was another network: its scores had matrices, its threshold was the (k + 1)-th score
 
     def __init__(
         self,
@@ -62,20 +117,22 @@ class SAB(LSTM):
         hidden_size: int,
         num_layers: int = 1,
         *,
-        every: int = 10,
+        every: int = 2,
         top: int = 10,
-        alignment: str = "additive",
+        truncate: int | None = None,
         recurrent: GateSpecs = "free",
         bias: bool = True,
         forget_bias: float | None = None,
         **common: Unpack[Common],
     ) -> None:
-        if not isinstance(top, int) or isinstance(top, bool) or top < 1:
-            raise ValueError(f"SAB expects top to be a whole number of at least 1; got {top!r}")
+        if not is_count(top, least=2):
+            raise ValueError(f"SAB expects top to be an integer of at least 2, as it attends to top − 1; got {top!r}")
+        if truncate is not None and not is_count(truncate, least=1):
+            raise ValueError(f"SAB expects truncate to be an integer of at least 1, or None; got {truncate!r}")
 
         def attention(cell: Cell) -> SABCell:
-            memory, normalise = partial(Everything, every=every), partial(sparse, top=top)
-            return SABCell(cell, memory, alignment=alignment, combine="add", normalise=normalise)
+            add_second_bias(cast(LSTMCell, cell), forget_bias)
+            return SABCell(cell, every=every, top=top, truncate=truncate)
 
         super().__init__(
             input_size,
@@ -86,3 +143,15 @@ class SAB(LSTM):
             forget_bias=forget_bias,
             **with_attention(self._name, common, attention),
         )
+
+
+@torch.no_grad()
+def add_second_bias(cell: LSTMCell, forget_bias: float | None) -> None:
+    """Start b as the sum of torch's two bias vectors; a given ``forget_bias`` stays as it is."""
+    if cell.b is None:
+        return
+    second = torch.empty_like(cell.b)
+    uniform(1 / math.sqrt(cell.output_size))(second)
+    if forget_bias is not None:
+        second[cell.output_size : 2 * cell.output_size] = 0
+    cell.b.add_(second)

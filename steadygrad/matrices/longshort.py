@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from steadygrad.matrices.cayley import ScaledCayley
 from steadygrad.matrices.eigenvalue import EigenvalueNormalized
-from steadygrad.matrices.init import free_tensor
+from steadygrad.matrices.init import free_tensor, haar
 from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_count
 
 
@@ -84,6 +84,19 @@ class LongShort(nn.Module):
         return f"long_size={self.long_size}, short_size={self.short_size}, coupling={self.coupling}"
 
 
+def xavier(rows: int, columns: int) -> Tensor:
+    """C ~ U(±√(6/(rows + columns)))."""
+    return nn.init.xavier_uniform_(torch.empty(rows, columns))
+
+
+def truncated_orthogonal(rows: int, columns: int) -> Tensor:
+    """The upper left block of a random orthogonal matrix as large as its longer side."""
+    return haar(max(rows, columns))[:rows, :columns]
+
+
+COUPLINGS: dict[str, Callable[[int, int], Tensor]] = {"xavier": xavier, "orthogonal": truncated_orthogonal}
+
+
 def long_short(
     size: int,
     *,
@@ -91,10 +104,18 @@ def long_short(
     coupling: bool = True,
     reflections: int | None = None,
     epsilon: float = 0.0,
+    radius: str = "exact",
     long_init: str = "cayley",
     short_init: str = "disc",
+    coupling_init: str = "xavier",
 ) -> Matrix:
-    """A `LongShort` in the paper's proportions: 40 % short-term, 30 % of the long-term D negative."""
+    """A `LongShort` in the paper's proportions: 40 % short-term, 30 % of the long-term D negative.
+
+    ``epsilon`` and ``radius`` are those of `EigenvalueNormalized`. ``coupling_init`` is ``"xavier"`` (uniform) or
+    ``"orthogonal"``: W_C starts as a block of a random orthogonal matrix (section 5.4).
+    """
+    if coupling_init not in COUPLINGS:
+        raise ValueError(f"LongShort expects coupling_init to be one of {', '.join(COUPLINGS)}; got {coupling_init!r}")
     check_size("LongShort", size)
     short_size = round(0.4 * size) if short_size is None else short_size
     if not is_count(short_size) or short_size > size:
@@ -105,11 +126,11 @@ def long_short(
         long_size,
         short_size,
         partial(ScaledCayley, reflections=reflections),
-        partial(EigenvalueNormalized, epsilon=epsilon),
+        partial(EigenvalueNormalized, epsilon=epsilon, radius=radius),
         coupling,
     )
     starts = (long_init, map.long), (short_init, map.short)
     free = [free_tensor(name, part) for name, part in starts if part is not None]
     if map.coupling:
-        free.append(nn.init.xavier_uniform_(torch.empty(long_size, short_size)))
+        free.append(COUPLINGS[coupling_init](long_size, short_size))
     return Matrix(map, *free)

@@ -16,6 +16,7 @@ from steadygrad.kernels import Steps
 from steadygrad.layers import GRU, LSTM, NCGRU, NNRNN, RNN, SAB, MemLSTM, MemRNN, RelLSTM, RelRNN, Score
 from steadygrad.layers.attentive import AttentiveCell
 from steadygrad.layers.sab import sparse
+from steadygrad.models import SequenceModel
 
 ORACLE = Path(__file__).parents[1] / "oracles" / "relrnn_tanh_sum.npz"
 BACKENDS = ("auto", "python", "reference")
@@ -210,46 +211,161 @@ def test_without_anything_to_say_attention_is_the_mean_of_the_past():
     torch.testing.assert_close(layer(x)[0][:, 0], torch.stack(states))
 
 
-def test_sab_written_out():
-    """Each third state is kept; the two best of what is kept share the attention by how far they stand out."""
-    layer = SAB(3, 5, every=3, top=2, **double)
+def mixed_thresholds(scores, taken, top):
+    """`sparse`, but entry (b, m) of M is compared with the threshold of example (b M + m) mod batch."""
+    if scores.shape[1] <= top:
+        return scores
+    thresholds = scores.topk(top, dim=1).values[:, -1] + 1e-7
+    excess = (scores - thresholds.repeat(scores.shape[1]).view_as(scores)).relu()
+    return excess / (excess.sum(dim=1, keepdim=True) + 1e-7)
+
+
+@pytest.mark.parametrize("name", ["sab_trunc5", "sab_full_bptt", "sab_trunc5_mixed_thresholds"])
+def test_sab_is_the_authors(name):
+    """States, weights, outputs of the readout and every gradient of the released program."""
+    close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-12)
+    stored = {key: torch.as_tensor(value) for key, value in np.load(ORACLE.with_name(f"{name}.npz")).items()}
+    top = int(stored["top_k"])
+    layer = SAB(2, 12, every=int(stored["every"]), top=top, truncate=int(stored["truncate"]), **double)
+    model = SequenceModel(layer, 5).double()
     (cell,) = layer.cells
+    if name.endswith("mixed_thresholds"):
+        cell.normalise, cell.top = partial(mixed_thresholds, top=top), 25  # more than top − 1 may have a weight
+    parameters = {
+        cell.alignment.w: "w_t",
+        cell.cell.W: "lstm1.weight_ih",
+        model.readout.weight: "fc.weight",
+        model.readout.bias: "fc.bias",
+    }
+    with torch.no_grad():
+        for parameter, theirs in parameters.items():
+            parameter.copy_(stored[theirs].view_as(parameter))
+        for matrix, theirs in zip(cell.cell.U, stored["lstm1.weight_hh"].chunk(4), strict=True):
+            matrix.free[0].copy_(theirs)
+        cell.cell.b.copy_(stored["lstm1.bias_ih"] + stored["lstm1.bias_hh"])
+    x = stored["x"].clone().requires_grad_()
+    out = model(x)
+    close(out, stored["out"])
+    loss = (out * stored["G"]).sum()
+    close(loss, stored["loss"])
+    loss.backward()
+    close(x.grad, stored["grad_x"])
+    for parameter, theirs in parameters.items():
+        close(parameter.grad, stored[f"grad_{theirs}"].view_as(parameter))
+    close(torch.cat([matrix.free[0].grad for matrix in cell.cell.U]), stored["grad_lstm1.weight_hh"])
+    close(cell.cell.b.grad, stored["grad_lstm1.bias_ih"])
+    output, (h, c, _) = layer(x.transpose(0, 1))
+    close(output[..., :12], stored["h"])
+    close((h[0], c[0]), (stored["h"][-1], stored["c"][-1]))
+    _, found = traced(layer, x.transpose(0, 1))
+    for t, step in enumerate(found):
+        expected = stored["weights"][t, :, 1 : 1 + step.weights.shape[1]]
+        close(step.weights, expected)
+        assert stored["weights"][t, :, 1 + step.weights.shape[1] :].isnan().all()
+        assert (step.times == torch.arange(3, 25, 4)[: step.weights.shape[1]]).all()
+
+
+def test_sab_starts_as_the_authors():
+    """The standard deviation, kurtosis and range of every tensor, over eight layers."""
+    stored = np.load(ORACLE.with_name("start_sab.npz"))
+    cells = [SAB(1, 128).cells[0] for _ in range(8)]
+    ours = {
+        "w_t": [cell.alignment.w for cell in cells],
+        "lstm1.weight_ih": [cell.cell.W for cell in cells],
+        "lstm1.weight_hh": [matrix() for cell in cells for matrix in cell.cell.U],
+    }
+    for name, tensors in ours.items():
+        values = torch.cat([tensor.detach().flatten() for tensor in tensors]).double()
+        _, std, low, high, kurtosis, _ = stored[f"copy I=1 N=128|{name}"]
+        assert values.std().item() == pytest.approx(std, rel=0.05)
+        assert (values / values.std()).pow(4).mean().item() == pytest.approx(kurtosis, rel=0.15)
+        if kurtosis < 2:  # uniform
+            assert (values.min().item(), values.max().item()) == pytest.approx((low, high), rel=0.01)
+    b = torch.cat([cell.cell.b.detach() for cell in cells]).double()
+    both = [stored[f"copy I=1 N=128|lstm1.{name}"][1] for name in ("bias_ih", "bias_hh")]
+    assert b.std().item() == pytest.approx(math.hypot(*both), rel=0.05)
+    assert b.abs().max() > 1.5 / math.sqrt(128)
+    assert (SAB(1, 8, forget_bias=3.0).cells[0].cell.b[8:16] == 3).all()
+    assert SAB(1, 8, bias=False).cells[0].cell.b is None
+
+
+@pytest.mark.parametrize("truncate", [None, 1, 4])
+def test_sab_written_out(truncate):
+    """One sequence, with lists: each third state is kept, and gradients through h and c stop every few steps."""
+    layer = SAB(3, 5, every=3, top=3, truncate=truncate, **double)
+    (cell,) = layer.cells
+    with torch.no_grad():
+        cell.alignment.w *= 100  # so that attention matters
     x = torch.randn(20, 1, 3, **double).requires_grad_()
-    a, weights = cell.alignment, cell.cell.weights()
+    w, weights = cell.alignment.w, cell.cell.weights()
     h = c = x.new_zeros(1, 5)
-    kept, outputs = [], []
+    kept, outputs = [x.new_zeros(1, 5)], []
     for t in range(20):
+        if truncate is not None and (t + 1) % truncate == 0:
+            h, c = h.detach(), c.detach()
         g, (_, c) = cell.cell.walk(weights, x[t], Steps((1,)), (h, c))
-        h = g
-        if kept:
-            logits = torch.stack([a.v @ torch.tanh(a.A @ g[0] + a.B @ m[0]) for m in kept])
-            if len(kept) > 2:
-                third = logits.sort(descending=True).values[2]
-                excess = (logits - third).clamp_min(0)
-                alphas = excess / excess.sum()
-            else:
-                alphas = logits.softmax(0)
-            h = g + sum(alpha * m for alpha, m in zip(alphas, kept, strict=True))
-        outputs.append(h)
+        alphas = torch.stack([w @ torch.cat([g[0], m[0]]).tanh() for m in kept])
+        if len(kept) > 3:
+            excess = (alphas - alphas.sort(descending=True).values[2] - 1e-7).clamp_min(0)
+            alphas = excess / (excess.sum() + 1e-7)
+        s = sum(alpha * m for alpha, m in zip(alphas, kept, strict=True))
+        h = g + s
+        outputs.append(torch.cat([h, s], dim=1))
         if t % 3 == 2:
             kept.append(h)
     expected = torch.stack(outputs)
     output, (_, _, memory) = layer(x)
     torch.testing.assert_close(output, expected)
-    assert cell.memory.places(memory.shape[-1]) == len(kept) == 6
+    assert cell.memory.places(memory.shape[-1]) == len(kept) - 1 == 6
     wanted = [x, *layer.parameters()]
     gradients = [torch.autograd.grad(result.square().sum(), wanted) for result in (output, expected)]
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
+def test_sab_truncates_each_sequence_by_its_own_steps():
+    """Sequences that resume at different steps, in one batch and alone: the same gradients of the first inputs."""
+    layer = SAB(3, 5, every=2, top=3, truncate=4, **double)
+    sequences = [torch.randn(n, 3, **double).requires_grad_() for n in (6, 3, 2)]
+    more = [torch.randn(n, 3, **double) for n in (5, 5, 3)]
+    _, state = layer(pack_sequence(sequences))
+    output, _ = layer(pack_sequence(more), state)
+    together = torch.autograd.grad(output.data.sin().sum(), [*sequences, *layer.parameters()])
+    loss = 0
+    for first, second in zip(sequences, more, strict=True):
+        loss = loss + layer(torch.cat([first, second]))[0][len(first) :].sin().sum()
+    alone = torch.autograd.grad(loss, [*sequences, *layer.parameters()])
+    for a, b in zip(together, alone, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_sab_keeps_the_gradients_of_few_states():
+    """What autograd stores for a step grows by far less than a state for each entry of the memory."""
+    layer, stored = SAB(3, 64, every=1, top=4), []
+    for time in (100, 200, 300):
+        seen = {}  # by storage: a tensor may be saved many times
+
+        def pack(tensor, seen=seen):
+            seen[tensor.untyped_storage().data_ptr()] = tensor
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            output = layer(torch.randn(time, 1, 3))[0]
+        stored.append(sum(tensor.untyped_storage().nbytes() // 4 for tensor in seen.values()))
+        del output
+    states = 64 * (300**2 - 200**2) // 2  # with all states of the memory at each step
+    assert stored[2] - stored[1] < states / 4
+
+
 def test_sparse_weights():
     taken = torch.tensor([[True, True, True, True], [False, True, True, False], [True, True, True, True]])
-    logits = torch.tensor([[3.0, 1.0, 2.0, 0.5], [9.0, 0.0, 0.0, 9.0], [1.0, 1.0, 1.0, 1.0]])
-    weights = sparse(logits, taken, top=2)
-    torch.testing.assert_close(weights[0], torch.tensor([2 / 3, 0.0, 1 / 3, 0.0]))
-    torch.testing.assert_close(weights[1], torch.tensor([0.0, 0.5, 0.5, 0.0]))  # no more than two: softmax
-    torch.testing.assert_close(weights[2], torch.full((4,), 0.25))  # none stands out
+    scores = torch.tensor([[3.0, 1.0, 2.0, 0.5], [9.0, -1.0, 0.5, 9.0], [1.0, 1.0, 1.0, 1.0]], **double)
+    weights = sparse(scores, taken, top=3)
+    share = torch.tensor([2 - 1e-7, 0.0, 1 - 1e-7, 0.0], **double)
+    torch.testing.assert_close(weights[0], share / (3 - 1e-7))
+    torch.testing.assert_close(weights[1], torch.tensor([0.0, -1.0, 0.5, 0.0], **double))  # no more than three: scores
+    assert not weights[2].any()  # none stands out
+    assert torch.equal(sparse(scores[:, 1:3], taken[:, 1:3], top=3)[1], weights[1, 1:3])
 
 
 @pytest.mark.parametrize("make", [MemRNN, MemLSTM, partial(SAB, every=2), RelRNN])
@@ -445,8 +561,14 @@ def test_steps_are_counted_in_any_precision(dtype, pieces):
 
 
 def test_wrong_sab_options_are_explained():
-    with pytest.raises(ValueError, match="SAB expects top to be a whole number of at least 1; got 0"):
-        SAB(3, 5, top=0)
+    for wrong in (1, 0, True, 2.5):
+        with pytest.raises(ValueError, match=f"SAB expects top to be an integer of at least 2, .*; got {wrong}"):
+            SAB(3, 5, top=wrong)
+    for wrong in (0, -1, True, 2.5):
+        with pytest.raises(
+            ValueError, match=f"SAB expects truncate to be an integer of at least 1, or None; got {wrong}"
+        ):
+            SAB(3, 5, truncate=wrong)
     with pytest.raises(ValueError, match="expects to keep each 1st, 2nd, … state; got every=0"):
         SAB(3, 5, every=0)
     layer = MemRNN(3, 5)

@@ -328,13 +328,13 @@ def test_bad_symbols_and_tables_are_explained():
 @every_form
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_shaped_as_torch(make, form, batch_first, x):
-    """Batched, unbatched, batch first: the shapes of a torch.nn.GRU or LSTM with as many features."""
+    """Batched, unbatched, batch first: the shapes of a torch.nn.GRU or LSTM, but for the number of output features."""
     layer = build(make, batch_first=batch_first, **form)
     twin = torch.nn.LSTM if len(layer.state_sizes) == 2 else torch.nn.GRU
     theirs = twin(I, layer.state_sizes[0], batch_first=batch_first, dtype=torch.float64, **form)
     for input in (x, x[:, 0]):
         (ours, our_state), (output, state) = layer(input), theirs(input)
-        assert ours.shape == output.shape
+        assert ours.shape == (*output.shape[:-1], layer.output_size)
         ours = [s.shape for s in parts(our_state)]
         if has_memory(layer):  # behind s, which is one state more; only its length is its own
             *ours, memory = ours
@@ -343,7 +343,7 @@ def test_shaped_as_torch(make, form, batch_first, x):
             assert set(ours) == {s.shape for s in parts(state)}
         else:
             assert ours == [s.shape for s in parts(state)]
-    assert layer.output_size == output.shape[-1]
+    assert layer.output_size == layer.cells[0].output_size * layer.directions
     torch.testing.assert_close(
         layer(x[:, 0])[0], layer(x[:, :1].transpose(0, 1) if batch_first else x[:, :1])[0].squeeze()
     )

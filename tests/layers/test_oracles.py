@@ -210,6 +210,60 @@ class Penalty(torch.nn.Module):
         return self.layer.penalty()
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh", "modrelu"])
+def test_henaff_by_hand(activation):
+    """Values and gradients in numpy, of packed sequences that resume from a state."""
+    layer = layers.HenaffRNN(2, 5, activation=activation, dtype=torch.float64)
+    cell = layer.cells[0]
+    with torch.no_grad():
+        cell.b.normal_(std=0.3)
+    U, V, b = (value.detach().numpy() for value in (cell.U, layer.matrices()["recurrent_l0"], cell.b))
+    sequences = [torch.randn(n, 2, dtype=torch.float64, requires_grad=True) for n in (6, 4, 1)]
+    h_0, G = torch.randn(1, 3, 5, dtype=torch.float64, requires_grad=True), np.random.default_rng(0).normal(size=(6, 5))
+    output, end = layer(torch.nn.utils.rnn.pack_sequence(sequences), h_0)
+    padded, _ = torch.nn.utils.rnn.pad_packed_sequence(output)
+    (padded * torch.from_numpy(G)[:, None]).sum().backward()
+    functions = {
+        "relu": (lambda z: np.maximum(z + b, 0), lambda z: (z + b > 0).astype(float)),
+        "tanh": (lambda z: np.tanh(z + b), lambda z: 1 - np.tanh(z + b) ** 2),
+        "modrelu": (lambda z: np.sign(z) * np.maximum(np.abs(z) + b, 0), lambda z: (np.abs(z) + b > 0).astype(float)),
+    }
+    phi, slope = functions[activation]
+    d_U, d_V = np.zeros_like(U), np.zeros_like(V)
+    bound = rounding(torch.float64, 5, operations=6, scale=100)
+    for i, sequence in enumerate(sequences):
+        x, states = sequence.detach().numpy(), [h_0[0, i].detach().numpy()]
+        for x_t in x:
+            states.append(phi(U @ x_t) + V @ states[-1])
+        np.testing.assert_allclose(padded[: len(x), i].detach().numpy(), states[1:], rtol=0, atol=bound)
+        np.testing.assert_allclose(end[0, i].detach().numpy(), states[-1], rtol=0, atol=bound)
+        delta, d_x = np.zeros(5), np.zeros_like(x)
+        for t in reversed(range(len(x))):
+            delta = G[t] + delta
+            inner = delta * slope(U @ x[t])
+            d_x[t] = U.T @ inner
+            d_U += np.outer(inner, x[t])
+            d_V += np.outer(delta, states[t])
+            delta = V.T @ delta
+        np.testing.assert_allclose(sequence.grad.numpy(), d_x, rtol=0, atol=bound)
+        np.testing.assert_allclose(h_0.grad[0, i].numpy(), delta, rtol=0, atol=bound)
+    np.testing.assert_allclose(cell.U.grad.numpy(), d_U, rtol=0, atol=bound)
+    np.testing.assert_allclose(cell.W.free[0].grad.numpy(), d_V, rtol=0, atol=bound)
+
+
+def test_henaff_starts_with_rotations_and_adds_up_with_the_identity():
+    """The adding problem's solution: V = 1, U = (1, K), b = −K lets the marked values through and sums them."""
+    assert measures.orthogonality_error(layers.HenaffRNN(3, 6).cells[0].W()) < rounding(torch.float32, 6, operations=6)
+    layer = layers.HenaffRNN(2, 1, recurrent={"name": "free", "init": "identity"})
+    with torch.no_grad():
+        layer.cells[0].U.copy_(torch.tensor([[1.0, 2.0]]))
+        layer.cells[0].b.fill_(-2)
+    x = torch.rand(50, 4, 2)
+    x[..., 1] = 0
+    x[7, :, 1] = x[31, :, 1] = 1
+    torch.testing.assert_close(layer(x)[1][0, :, 0], x[7, :, 0] + x[31, :, 0])
+
+
 def test_enrnn_is_a_scornn_beside_a_fading_state():
     """By hand, Eq. 3 of Helfrich & Ye: the long state from the long and short ones, the short from itself."""
 
@@ -235,6 +289,32 @@ def test_enrnn_is_a_scornn_beside_a_fading_state():
             modrelu(u_short + short @ h_short, b_short),
         )
     torch.testing.assert_close(layer(x)[1].flatten(), torch.cat([h_long, h_short]))
+
+
+def test_enrnn_behind_an_embedding_has_no_input_matrix():
+    """h_t = max(x_t + W h_{t−1} + b, 0), section 5.4 of Helfrich & Ye: U is the identity and no parameter."""
+    options = {"short_size": 3, "activation": "relu", "coupling_init": "orthogonal", "identity_input": True}
+    layer = layers.ENRNN(7, 7, num_layers=2, **options, dtype=torch.float64)
+    plain = layers.ENRNN(7, 7, num_layers=2, short_size=3)
+    count, whole = (sum(p.numel() for p in one.parameters()) for one in (layer, plain))
+    assert count == whole - 2 * 7 * 7
+    x = torch.randn(5, 2, 7, dtype=torch.float64)
+    states = x
+    for cell, W in zip(layer.cells, layer.matrices().values(), strict=True):
+        with torch.no_grad():
+            cell.b.normal_(std=0.1)
+        h, inputs, states = torch.zeros(2, 7, dtype=torch.float64), states, []
+        for x_t in inputs:
+            h = (x_t + h @ W.mT + cell.b).relu()
+            states.append(h)
+    torch.testing.assert_close(layer(x)[0], torch.stack(states))
+    other = layers.ENRNN(7, 7, num_layers=2, **options, device="meta").to_empty(device="cpu").double()
+    other.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(other(x)[0], layer(x)[0])
+    with pytest.raises(ValueError, match="identity_input expects as many inputs as units; got 3 and 7"):
+        layers.ENRNN(3, 7, identity_input=True)
+    attending = layers.ENRNN(7, 7, identity_input=True, attention={"short": 2, "relevant": 1})
+    assert torch.equal(attending.cells[0].cell.U, torch.eye(7))
 
 
 @pytest.mark.parametrize("orthogonal", ["c", "rc", "ruc"])

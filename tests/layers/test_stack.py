@@ -67,7 +67,8 @@ def test_a_memory_is_not_handed_out():
 
 @pytest.mark.parametrize("below", [MemRNN, RelRNN, SAB], ids=lambda layer: layer.__name__)
 def test_halves_equal_the_whole_with_the_memory_if_asked(below):
-    stack = Stack([below(3, 4), MemLSTM(4, 5)])
+    first = below(3, 4)
+    stack = Stack([first, MemLSTM(first.output_size, 5)])
     whole, end = stack(X, keep_memory=True)
     first, state = stack(X[:4], keep_memory=True)
     second, last = stack(X[4:], state, keep_memory=True)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import register_parametrization
 
-from steadygrad.matrices import EigenvalueNormalized, Matrix, build, spectral_radius
+from steadygrad.matrices import EigenvalueNormalized, Matrix, build, eigenvalue, spectral_radius
 from steadygrad.matrices.eigenvalue import surely_below_one
 from tests.rounding import rounding
 
@@ -137,9 +137,10 @@ def test_large_transients_do_not_fool_the_switch():
 
 
 @pytest.mark.parametrize(("size", "lr"), [(9, 3e-2), (32, 1e-2)])
-def test_spectral_radius_over_500_updates(size, lr):
+@pytest.mark.parametrize("radius", ["exact", "power"])
+def test_spectral_radius_over_500_updates(size, lr, radius):
     """Single precision; ρ is measured in double precision of the single-precision W."""
-    matrix = build("eigenvalue", size)
+    matrix = build({"name": "eigenvalue", "radius": radius}, size)
     optimizer = torch.optim.Adam(matrix.parameters(), lr=lr)
     G, worst = torch.randn(size, size), 0.0
     for _ in range(500):
@@ -151,6 +152,56 @@ def test_spectral_radius_over_500_updates(size, lr):
         optimizer.step()
     assert matrix.map.normalised
     assert 0.999 < worst <= 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 80])
+def test_power_method_has_the_exact_gradient(size):
+    """After updates small enough for it to go on from the eigenvectors of the last call."""
+    power, exact = EigenvalueNormalized(size, radius="power").double(), EigenvalueNormalized(size).double()
+    T = of_radius(size, 1.5)
+    G = torch.randn(size, size, dtype=torch.float64)
+    for _ in range(4):
+        T = T + 1e-4 * torch.randn(size, size, dtype=torch.float64)
+        leaf = T.clone().requires_grad_()
+        results = [map(leaf) for map in (power, exact)]
+        # the power method stops at a residual of 1e-10, which the gap between eigenvalues divides
+        torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+        ours, theirs = (torch.autograd.grad(W, leaf, G)[0] for W in results)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6 * float(theirs.abs().max()))
+    assert power.fallbacks == 0
+
+
+def test_power_method_gives_way_to_exact_eigenvalues(monkeypatch):
+    """Where it does not converge, where an eigenvalue is multiple, and where another T comes along."""
+    map, T = EigenvalueNormalized(40, radius="power").double(), of_radius(40, 1.5)
+    map(T)
+    other = of_radius(40, 3.0)
+    torch.testing.assert_close(map(other), other / 3)
+    assert map.fallbacks == 1
+    torch.testing.assert_close(map(other), other / 3)
+    assert map.fallbacks == 1
+    monkeypatch.setattr(eigenvalue, "ROUNDS", 0)
+    torch.testing.assert_close(map(other), other / 3)
+    assert map.fallbacks == 2
+    multiple = (2 * torch.eye(40, dtype=torch.float64)).requires_grad_()
+    map(multiple).sum().backward()
+    assert (map.multiple, map.fallbacks) == (1, 3)
+    torch.testing.assert_close(multiple.grad, torch.full_like(multiple, 0.5))
+
+
+def test_power_method_switches_on_too():
+    map = EigenvalueNormalized(12, radius="power").double()
+    small = of_radius(12, 0.9)
+    for _ in range(2):
+        assert torch.equal(map(small), small)
+    assert not map.normalised
+    torch.testing.assert_close(map(small * 1.3), small / 0.9)
+    assert map.normalised
+    other = EigenvalueNormalized(12, radius="power").double()
+    other.load_state_dict(map.state_dict())
+    assert torch.equal(other(small), map(small))
+    with pytest.raises(ValueError, match="expects radius to be one of exact, power; got 'schur'"):
+        EigenvalueNormalized(3, radius="schur")
 
 
 def test_register_parametrization_on_an_ordinary_weight():

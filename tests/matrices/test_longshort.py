@@ -54,6 +54,26 @@ def test_coupling_is_glorot():
     assert 0.9 * (6 / 100) ** 0.5 < C.abs().max() <= (6 / 100) ** 0.5
 
 
+@pytest.mark.parametrize("short_size", [3, 5, 7])
+def test_coupling_may_start_as_a_block_of_an_orthogonal_matrix(short_size):
+    C = build({"name": "longshort", "short_size": short_size, "coupling_init": "orthogonal"}, 10).free[2]
+    assert C.shape == (10 - short_size, short_size)
+    gram = C.mT @ C if C.shape[0] >= C.shape[1] else C @ C.mT
+    assert (gram - torch.eye(len(gram))).abs().max() < rounding(torch.float32, 10, operations=2)
+    with pytest.raises(ValueError, match="coupling_init to be one of xavier, orthogonal; got 'haar'"):
+        build({"name": "longshort", "coupling_init": "haar"}, 4)
+
+
+def test_the_radius_of_the_short_part_may_come_from_the_power_method():
+    torch.manual_seed(0)
+    matrix = build({"name": "longshort", "radius": "power", "short_size": 12}, 20)
+    assert matrix.map.short.radius == "power"
+    with torch.no_grad():
+        matrix.free[1].mul_(5)
+    for _ in range(3):
+        assert spectral_radius(matrix()[8:, 8:]) <= 1
+
+
 def test_other_maps():
     map = LongShort(4, 3, long=Exponential, short=Free, coupling=False)
     T = 5 * torch.randn(3, 3)

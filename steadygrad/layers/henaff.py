@@ -1,0 +1,77 @@
+"""The network for which Henaff, Szlam & LeCun (2016) construct solutions of the copying and adding problems."""
+
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+from steadygrad.kernels import Recurrence, Steps, activate, in_own_precision, needs_plain, wants_graph, with_graph
+from steadygrad.layers.cell import Cell
+from steadygrad.layers.complex import ElmanWeights, elman_walk
+from steadygrad.layers.recurrent import Common, RecurrentLayer
+from steadygrad.layers.relrnn import ORTHOGONAL_START
+from steadygrad.layers.rnn import ElmanCell
+from steadygrad.matrices import Spec
+
+
+class Product(torch.autograd.Function):
+    """x Uᵀ, with a gradient in its own precision under autocast."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, U: Tensor) -> Tensor:
+        ctx.save_for_backward(x, U)
+        return product(x, U)
+
+    @staticmethod
+    @in_own_precision
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, U = ctx.saved_tensors
+        if wants_graph():
+            return with_graph(product, (x, U), [gradient])
+        return gradient @ U if ctx.needs_input_grad[0] else None, gradient.mT @ x
+
+
+def product(x: Tensor, U: Tensor) -> Tensor:
+    return x @ U.mT
+
+
+class HenaffCell(ElmanCell):
+    """See `HenaffRNN`. W is the V of the equation."""
+
+    def walk(
+        self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        U, V = weights
+        multiply = product if needs_plain(x) else Product.apply
+        inputs = activate(self.activation, multiply(x, U), self.b)
+        identity = torch.eye(self.output_size, dtype=x.dtype, device=x.device)
+        return elman_walk((identity, V), None, "identity", inputs, steps, state)
+
+    def recurrence(self, weights: ElmanWeights) -> Recurrence | None:
+        return None  # the kernel for attention has the activation outside
+
+
+class HenaffRNN(RecurrentLayer):
+    """h_t = φ(U x_t + b) + V h_{t−1},  φ = ReLU unless said otherwise.
+
+    A recurrence that is linear from state to state: what an input has left turns with V for ever, and no activation
+    damps it. ``recurrent`` is what V is. By default V is free and starts as plane rotations by random angles, as in the
+    authors' solution of the copying problem; {"name": "free", "init": "identity"} is that of the adding problem. V is
+    free to grow or shrink states in training; an orthogonal matrix such as "exponential" is not.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        activation: str = "relu",
+        recurrent: Spec = ORTHOGONAL_START,
+        bias: bool = True,
+        **common: Unpack[Common],
+    ) -> None:
+        def make_cell(width: int) -> Cell:
+            return HenaffCell(width, hidden_size, activation=activation, recurrent=recurrent, bias=bias)
+
+        super().__init__(make_cell, input_size, hidden_size, num_layers, **common)
