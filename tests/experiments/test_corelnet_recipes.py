@@ -132,3 +132,25 @@ def test_colours_are_dampened_as_figure_6_has_it():
         assert recipe.task["colour"]
         strength = 5.0 if recipe.task["name"] == "rmts" else 1.0
         assert recipe.layer.get("l1", 0.0) == (strength if recipe.row.endswith("-l1") else 0.0)
+
+
+def test_esbn_on_rmts_is_normalised_over_all_objects_and_within_pairs():
+    """Over all objects as in CoRelNet's program, within pairs as in Webb's scripts."""
+    for over_all in [*select("corelnet-2022/basic/rmts-esbn"), *select("corelnet-2022/hold-out/rmts-esbn-[0-9]*")]:
+        (pairs,) = select(over_all.name.replace("rmts-esbn", "rmts-esbn-pairs"))
+        assert pairs.task == over_all.task
+        assert pairs.layer == over_all.layer | {"normalisation": "segmented"}
+        assert "normalisation" not in over_all.layer
+    settings = pairs.settings()
+    model = settings.build_model(settings.build_task())
+    assert model.normalisation.segments == ((0, 2), (2, 4), (4, 6))
+
+
+def test_corelnet_t_is_in_the_four_basic_tasks():
+    sizes = {"same-different": 221_866, "rmts": 221_898, "dist3": 222_436, "identity-rules": 222_436}
+    assert {task: size(f"basic/{task}-corelnet-t") for task in TASKS} == sizes
+
+
+def test_the_transformer_has_time_for_rmts_with_all_shapes():
+    (recipe,) = select("corelnet-2022/hold-out/rmts-transformer-0")
+    assert recipe.settings("desk").train.steps == 5000

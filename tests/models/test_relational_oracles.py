@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from steadygrad.models import relational
-from steadygrad.models.relational.attention import TransformerLayer
+from steadygrad.models.relational.attention import AttentionLayer
 from steadygrad.models.relational.corelnet_diff import Difference
 
 ORACLES = Path(__file__).parents[1] / "oracles"
@@ -22,6 +22,12 @@ OBJECTS, ANSWERS, BATCH = 4, 3, 2
 def z():
     """Encoded objects, small enough that no softmax saturates; the first and the third are the same."""
     return 0.2 * torch.randn(BATCH, OBJECTS, 128, dtype=torch.float64)[:, [0, 1, 0, 2]]
+
+
+@pytest.fixture
+def two_views():
+    """The same for an asymmetric network, which has two views of every object."""
+    return 0.2 * torch.randn(BATCH, OBJECTS, 2, 128, dtype=torch.float64)[:, [0, 1, 0, 2]]
 
 
 def build(make, **options):
@@ -63,14 +69,18 @@ def perceptron(x, weights, name):
     return x
 
 
-def similarities(z, weights, full=False, asymmetric=False):
+def views(z):
+    """Objects that ask and objects that they are compared with."""
+    return (z[:, 0], z[:, 1]) if z.ndim == 3 else (z, z)
+
+
+def similarities(z, full=False):
     """R by two loops, zeros where nothing is compared."""
-    W1 = weights["similarity.asked.weight"] if asymmetric else np.eye(128)
-    W2 = weights["similarity.compared.weight"] if asymmetric else np.eye(128)
+    asked, compared = views(z)
     R = np.zeros((OBJECTS, OBJECTS))
     for i in range(OBJECTS):
-        compared = range(OBJECTS if full else i + 1)
-        R[i, : len(compared)] = softmax(np.array([(W1 @ z[i]) @ (W2 @ z[j]) for j in compared]))
+        seen = range(OBJECTS if full else i + 1)
+        R[i, : len(seen)] = softmax(np.array([asked[i] @ compared[j] for j in seen]))
     return R
 
 
@@ -83,14 +93,15 @@ def agree(model, z, by_hand):
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("sensory", [False, True])
-def test_corelnet(z, full, asymmetric, sensory):
+def test_corelnet(z, two_views, full, asymmetric, sensory):
     def by_hand(z, weights):
-        R = similarities(z, weights, full, asymmetric)
+        R = similarities(z, full)
         seen = [R[i, j] for i in range(OBJECTS) for j in range(OBJECTS if full else i + 1)]
-        return perceptron(np.concatenate([seen, z.flatten()] if sensory else [seen]), weights, "decoder")
+        shown = [seen, views(z)[0].flatten()] if sensory else [seen]
+        return perceptron(np.concatenate(shown), weights, "decoder")
 
     options = {"full": full, "asymmetric": asymmetric, "sensory": sensory}
-    agree(build(relational.CoRelNet, hidden_size=7, **options), z, by_hand)
+    agree(build(relational.CoRelNet, hidden_size=7, **options), two_views if asymmetric else z, by_hand)
 
 
 def test_corelnet_sees_which_objects_are_the_same_and_nothing_else():
@@ -125,29 +136,49 @@ def torch_layer(layer, width, heads, hidden):
 
 
 @pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("sensory", [False, True])
-def test_corelnet_t_is_torchs_encoder_layer_over_rows(z, full, sensory):
-    """Where queries are as wide as torch has them, width / heads."""
-    options = {"width": 12, "heads": 3, "query_size": 4, "position_size": 5, "full": full, "sensory": sensory}
-    model = build(relational.CoRelNetT, **options)
-    R = torch.stack([torch.from_numpy(similarities(one, numbers(model), full)) for one in z.numpy()])
-    parts = [R, torch.stack([model.positions] * BATCH), *([z] if sensory else [])]
-    tokens = F.linear(torch.cat(parts, dim=2), model.token.weight, model.token.bias)
-    encoded = torch_layer(model.transformer[0], 12, 3, 12)(tokens)
-    torch.testing.assert_close(model.answer(z), model.readout(encoded.sum(dim=1) / OBJECTS))
+@pytest.mark.parametrize("layers", [1, 2])
+def test_corelnet_t(z, two_views, full, asymmetric, sensory, layers):
+    """One query asks rows of R that mix positions, once or twice with the same weights."""
+
+    def by_hand(z, weights):
+        tokens = [row @ weights["positions"] for row in similarities(z, full)]
+        if sensory:
+            tokens = [np.concatenate([token, one]) for token, one in zip(tokens, views(z)[0], strict=True)]
+        q = weights["query"]
+        for _ in range(layers):
+            asked = linear(q, weights, "attention.query").reshape(3, 4)
+            keys, values = (
+                np.array([linear(token, weights, f"attention.{kind}").reshape(3, 4) for token in tokens])
+                for kind in ("key", "value")
+            )
+            heads = [softmax(keys[:, head] @ asked[head] / 2) @ values[:, head] for head in range(3)]
+            q = normalised(q + linear(np.concatenate(heads), weights, "attention.merge"), weights, "attention_norm")
+            wide = np.maximum(linear(q, weights, "attention.feedforward.0"), 0)
+            q = normalised(q + linear(wide, weights, "attention.feedforward.2"), weights, "feedforward_norm")
+        return perceptron(q, weights, "decoder")
+
+    def normalised(q, weights, name):
+        q = (q - q.mean()) / np.sqrt(q.var() + 1e-5)
+        return q * weights[f"attention.{name}.weight"] + weights[f"attention.{name}.bias"]
+
+    sizes = {"width": 12, "heads": 3, "query_size": 6, "position_size": 5, "feedforward_size": 9, "hidden_size": 7}
+    options = {"full": full, "asymmetric": asymmetric, "sensory": sensory, "layers": layers}
+    agree(build(relational.CoRelNetT, **sizes, **options), two_views if asymmetric else z, by_hand)
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_queries_may_be_of_any_width(symmetric):
-    layer = TransformerLayer(6, 2, query_size=5, hidden_size=7, symmetric=symmetric).double()
-    x = torch.randn(1, OBJECTS, 6, dtype=torch.float64)
-    query, key, value = layer.query(x)[0], (layer.query if symmetric else layer.key)(x)[0], layer.value(x)[0]
+def test_attention_may_be_of_any_width(symmetric):
+    layer = AttentionLayer(6, 6, 10, 2, hidden_size=7, symmetric=symmetric).double()
+    x, y = torch.randn(2, 1, OBJECTS, 6, dtype=torch.float64)
+    query, key, value = layer.query(x)[0], (layer.query if symmetric else layer.key)(y)[0], layer.value(y)[0]
     heads = []
-    for q, k, v in zip(query.split(5, dim=1), key.split(5, dim=1), value.split(3, dim=1), strict=True):
+    for q, k, v in zip(query.split(5, dim=1), key.split(5, dim=1), value.split(5, dim=1), strict=True):
         heads.append(torch.stack([((k @ q[i]) / math.sqrt(5)).softmax(dim=0) @ v for i in range(OBJECTS)]))
-    y = F.layer_norm(x[0] + layer.merge(torch.cat(heads, dim=1)), (6,))
-    expected = F.layer_norm(y + layer.feedforward[2](layer.feedforward[0](y).relu()), (6,))
-    torch.testing.assert_close(layer(x)[0], expected)
+    attended = F.layer_norm(x[0] + layer.merge(torch.cat(heads, dim=1)), (6,))
+    expected = F.layer_norm(attended + layer.feedforward[2](layer.feedforward[0](attended).relu()), (6,))
+    torch.testing.assert_close(layer(x, y)[0], expected)
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
@@ -160,10 +191,9 @@ def test_transformer_is_torchs_encoder_layer(z, positions, symmetric):
         p = torch.tensor(
             [[math.cos(a) if i % 2 else math.sin(a) for i, a in enumerate(row)] for row in wave], dtype=torch.float64
         )
-        torch.testing.assert_close(model.positions, p, atol=1e-6, rtol=0)  # built in float32
-    encoded = torch_layer(model.transformer[0], 128, 4, 9)(z + model.positions)
-    torch.testing.assert_close(model.answer(z), model.readout(encoded.sum(dim=1) / OBJECTS))
-    assert isinstance(model.positions, nn.Parameter) == (positions == "learned")
+    encoded = model.norm(torch_layer(model.layers[0], 128, 4, 9)(z + p))
+    torch.testing.assert_close(model.answer(z), model.decoder(encoded.sum(dim=1) / OBJECTS))
+    assert ("positions" in model.state_dict()) == (positions == "learned")
 
 
 def test_corelnet_diff(z):
@@ -189,7 +219,7 @@ def test_corelnet_mix(z, hard):
         shares = np.eye(2)[np.argmax(scores)] if hard else softmax(np.array(scores) / 0.7)
         w = weights["difference.direction.weight"][0]
         D = np.array([[w @ (z[i] - z[j]) for j in range(OBJECTS)] for i in range(OBJECTS)])
-        mixed = shares[0] * similarities(z, weights) + shares[1] * D
+        mixed = shares[0] * similarities(z) + shares[1] * D
         return perceptron(mixed.flatten(), weights, "decoder")
 
     model = build(relational.CoRelNetMix, hidden_size=7, signature_size=5, temperature=0.7, hard=hard)
@@ -276,17 +306,16 @@ def test_esbn_is_its_authors():
 
 @pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("sensory", [False, True])
-def test_esbn_with_its_switches(z, asymmetric, sensory):
+def test_esbn_with_its_switches(z, two_views, asymmetric, sensory):
     def by_hand(z, weights):
-        W1 = weights["similarity.asked.weight"] if asymmetric else np.eye(128)
-        W2 = weights["similarity.compared.weight"] if asymmetric else np.eye(128)
+        asked, compared = views(z)
         h = c = np.zeros(6)
         retrieved, keys = np.zeros(6), []
         for t in range(OBJECTS + 1):
-            sight = z[t] if t < OBJECTS else np.zeros(128)
+            sight = asked[t - 1] if t else np.zeros(128)
             h, c = lstm(np.concatenate([retrieved, sight]) if sensory else retrieved, h, c, weights)
             if 0 < t < OBJECTS:
-                scores = np.array([(W1 @ z[t]) @ (W2 @ z[k]) for k in range(t)])
+                scores = np.array([asked[t] @ compared[k] for k in range(t)])
                 sure = sigmoid(weights["confidence_gain"] * scores + weights["confidence_bias"])
                 found = sum(a * np.append(keys[k], sure[k]) for k, a in enumerate(softmax(scores)))
                 retrieved = sigmoid(linear(h, weights, "gate")) * found
@@ -295,7 +324,7 @@ def test_esbn_with_its_switches(z, asymmetric, sensory):
 
     model = build(relational.ESBN, hidden_size=6, key_size=5, asymmetric=asymmetric, sensory=sensory)
     nn.init.constant_(model.confidence_gain, 1.3)
-    agree(model, z, by_hand)
+    agree(model, two_views if asymmetric else z, by_hand)
 
 
 def lstm(x, h, c, weights):
@@ -309,9 +338,10 @@ def test_predinet(z):
     heads, key_size, relations = 3, 4, 5
 
     def by_hand(z, weights):
-        x = [np.append(z[t], position) for t, position in enumerate((-1, -1 / 3, 1 / 3, 1))]
+        x = [np.append(z[t], t) for t in range(OBJECTS)]
         keys = [weights["key.weight"] @ one for one in x]
-        queries = (weights["queries.weight"] @ np.concatenate(x)).reshape(2, heads, key_size)
+        kinds = ("first_query", "second_query")
+        queries = np.stack([weights[f"{kind}.weight"] @ np.concatenate(x) for kind in kinds]).reshape(2, heads, -1)
         found = []
         for head in range(heads):
             e1, e2 = (sum(a * one for a, one in zip(softmax(keys @ q), x, strict=True)) for q in queries[:, head])
@@ -325,7 +355,7 @@ def test_predinet(z):
 
 def test_relation_network(z):
     def by_hand(z, weights):
-        x = [np.append(z[t], position) for t, position in enumerate((-1, -1 / 3, 1 / 3, 1))]
+        x = [np.append(z[t], t) for t in range(OBJECTS)]
         pairs = [perceptron(np.concatenate([a, b]), weights, "g") for a in x for b in x]
         return perceptron(sum(np.maximum(pair, 0) for pair in pairs), weights, "f")
 
@@ -336,70 +366,75 @@ def test_neural_turing_machine(z):
     slots, width = 5, 3
 
     def head(name, h, M, before, weights):
-        out = linear(h, weights, f"{name}.address")
-        key, beta, gate = np.tanh(out[:width]), softplus(out[width]), sigmoid(out[width + 1])
-        shift, gamma = softmax(out[width + 2 : width + 5]), 1 + softplus(out[width + 5])
+        beta, gate, gamma = (linear(h, weights, f"{name}.{part}")[0] for part in ("strength", "gate", "sharpness"))
+        key, shift = np.tanh(linear(h, weights, f"{name}.key")), softmax(linear(h, weights, f"{name}.shift"))
         cosine = np.array([key @ row / np.linalg.norm(key) / np.linalg.norm(row) for row in M])
-        mixed = gate * softmax(beta * cosine) + (1 - gate) * before
+        looks = softmax(softplus(beta) * cosine)
+        if before is not None:
+            looks = sigmoid(gate) * looks + (1 - sigmoid(gate)) * before
         moved = np.zeros(slots)
         for i in range(slots):
             for by, share in zip((-1, 0, 1), shift, strict=True):
-                moved[(i + by) % slots] += share * mixed[i]
-        return moved**gamma / np.sum(moved**gamma)
+                moved[(i + by) % slots] += share * looks[i]
+        sharp = moved ** (1 + softplus(gamma))
+        return sharp / sharp.sum()
 
     def by_hand(z, weights):
-        M, r, write, read = np.full((slots, width), 1e-6), np.zeros(width), np.eye(slots)[0], np.eye(slots)[0]
+        M, r, write, read = weights["memory"], np.zeros(width), None, None
         h = c = np.zeros(6)
-        for z_t in z:
-            h, c = lstm(np.concatenate([z_t, r]), h, c, weights)
+        for t in range(OBJECTS + 1):
+            sight = z[t] if t < OBJECTS else np.zeros(128)
+            h, c = lstm(np.concatenate([sight, r]), h, c, weights)
+            if t > 0:
+                read = head("reader", h, M, read, weights)
+                r = sum(w * row for w, row in zip(read, M, strict=True))
             write = head("writer", h, M, write, weights)
             erase, add = sigmoid(linear(h, weights, "erase")), np.tanh(linear(h, weights, "add"))
             M = np.stack([row * (1 - w * erase) + w * add for row, w in zip(M, write, strict=True)])
-            read = head("reader", h, M, read, weights)
-            r = sum(w * row for w, row in zip(read, M, strict=True))
-        return linear(np.concatenate([h, r]), weights, "readout")
+        return linear(h, weights, "readout")
 
     agree(build(relational.NTM, hidden_size=6, slots=slots, width=width), z, by_hand)
 
 
 def test_metalearned_neural_memory(z):
-    size = 4
+    size, errors = 4, []
+
+    def through(M, key):
+        made = [key]
+        for layer, matrix in enumerate(M):
+            made.append(matrix @ made[-1] if layer == 2 else np.tanh(matrix @ made[-1]))
+        return made
 
     def by_hand(z, weights):
-        M, r = list(weights["memory"]), np.zeros(size)
+        M, v = list(weights["memory"]), np.zeros(size)
         h = c = np.zeros(6)
-        for z_t in z:
-            h, c = lstm(np.concatenate([z_t, r]), h, c, weights)
-            key, value, asked = np.split(np.tanh(linear(h, weights, "access")), 3)
-            rate = sigmoid(linear(h, weights, "rates"))
-            targets = [
-                np.tanh(linear(value, weights, "expected.0")),
-                np.tanh(linear(value, weights, "expected.1")),
-                value,
-            ]
-            input, changes = key, []
-            for layer in range(3):
-                output = np.tanh(M[layer] @ input)
-                changes.append(rate[layer] * np.outer(targets[layer] - output, input))
-                input = output
-            M = [before + change for before, change in zip(M, changes, strict=True)]
-            r = asked
-            for matrix in M:
-                r = np.tanh(matrix @ r)
-        return linear(np.concatenate([h, r]), weights, "readout")
+        for t in range(OBJECTS + 1):
+            sight = z[t] if t < OBJECTS else np.zeros(128)
+            h, c = lstm(np.concatenate([sight, v]), h, c, weights)
+            rate, key, value, asked = np.split(np.tanh(linear(h, weights, "access")), 4)
+            b = sigmoid(linear(rate, weights, "rate"))
+            wanted = np.split(linear(value, weights, "expected"), 3)
+            made = through(M, key)
+            changes = [np.outer(made[layer + 1] - wanted[layer], b * made[layer]) for layer in range(3)]
+            M = [before - 2 / size * change for before, change in zip(M, changes, strict=True)]
+            errors.append(np.mean((through(M, key)[-1] - value) ** 2))
+            v = through(M, asked)[-1]
+        return linear(linear(np.concatenate([h, v]), weights, "merge"), weights, "readout")
 
-    agree(build(relational.MNM, hidden_size=6, memory_size=size, memory_layers=3), z, by_hand)
+    model = build(relational.MNM, hidden_size=6, memory_size=size, memory_layers=3)
+    agree(model, z, by_hand)
+    assert model.penalty().item() == pytest.approx(sum(errors) / BATCH / OBJECTS)
 
 
 def test_what_is_written_can_be_read():
-    """Written again and again, a key comes to mean its value."""
+    """Written again and again, a key comes to mean what the last layer is told to make of the value."""
     model = build(relational.MNM, hidden_size=6, memory_size=8, memory_layers=1)
     key, value = torch.randn(2, 1, 8, dtype=torch.float64).tanh()
-    memory, rates = [model.memory[:1]], torch.full((1, 1), 0.1, dtype=torch.float64)
+    memory, rate = [model.memory[:1]], torch.full((1, 1), 0.5, dtype=torch.float64)
     distances = []
     for _ in range(100):
-        distances.append((relational.mnm.recall(memory, key)[-1] - value).norm().item())
-        memory = model.write(memory, key, value, rates)
+        distances.append((relational.mnm.recall(memory, key)[-1] - model.expected(value)).norm().item())
+        memory = model.write(memory, key, value, rate)
     assert all(later < earlier for earlier, later in pairwise(distances))
     assert distances[-1] < 0.02 * distances[0]
 

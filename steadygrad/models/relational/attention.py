@@ -1,4 +1,4 @@
-"""A layer of the transformer's encoder (Vaswani et al., 2017), with queries as wide as one likes."""
+"""Attention of queries to tokens, and a feed-forward part (Vaswani et al., 2017)."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -6,30 +6,34 @@ from torch.nn import functional as F
 from steadygrad.models.relational.model import perceptron
 
 
-class TransformerLayer(nn.Module):
+class AttentionLayer(nn.Module):
     """x ← norm(x + W_o [softmax(Q_h K_hᵀ / √d) V_h]_h),  x ← norm(x + W₂ relu(W₁ x)), over the heads h.
 
-    x (batch, tokens, width) → the same; d is ``query_size``, values are width / heads wide. `torch.nn` ties the two.
-    ``symmetric`` has the queries serve as keys. No dropout.
+    Q = W_q x,  K = W_k y,  V = W_v y, each ``inner_size`` wide, d = inner_size / heads. A post-norm layer without
+    dropout: the queries x (batch, queries, width) attend to the tokens y (batch, tokens, token_width); the result has
+    the shape of x. A transformer's encoder layer has y = x. ``symmetric`` uses W_q for the keys too. Weights start as
+    torch's `nn.Linear`.
     """
 
-    def __init__(self, width: int, heads: int, query_size: int, hidden_size: int, symmetric: bool = False) -> None:
+    def __init__(
+        self, width: int, token_width: int, inner_size: int, heads: int, hidden_size: int, symmetric: bool = False
+    ) -> None:
         super().__init__()
-        if width % heads:
-            raise ValueError(f"TransformerLayer expects a width that {heads} heads can share; got {width}")
+        if inner_size % heads:
+            raise ValueError(f"AttentionLayer expects a width that {heads} heads can share; got {inner_size}")
         self.heads = heads
-        self.query = nn.Linear(width, heads * query_size)
-        self.key = None if symmetric else nn.Linear(width, heads * query_size)
-        self.value = nn.Linear(width, width)
-        self.merge = nn.Linear(width, width)
+        self.query = nn.Linear(width, inner_size)
+        self.key = None if symmetric else nn.Linear(token_width, inner_size)
+        self.value = nn.Linear(token_width, inner_size)
+        self.merge = nn.Linear(inner_size, width)
         self.attention_norm = nn.LayerNorm(width)
         self.feedforward = perceptron(width, hidden_size, width)
         self.feedforward_norm = nn.LayerNorm(width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        query = self._by_head(self.query(x))
-        key = query if self.key is None else self._by_head(self.key(x))
-        attended = F.scaled_dot_product_attention(query, key, self._by_head(self.value(x)))
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        key = self.query if self.key is None else self.key
+        query, keys, values = (self._by_head(part) for part in (self.query(x), key(tokens), self.value(tokens)))
+        attended = F.scaled_dot_product_attention(query, keys, values)
         x = self.attention_norm(x + self.merge(attended.transpose(1, 2).flatten(2)))
         return self.feedforward_norm(x + self.feedforward(x))
 

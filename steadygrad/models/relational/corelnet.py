@@ -6,16 +6,19 @@ from torch import Tensor
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron
 from steadygrad.models.relational.normalisation import Segments
-from steadygrad.models.relational.similarity import Similarity, lower_triangle, row_softmax
+from steadygrad.models.relational.similarity import lower_triangle, row_softmax, similarity, views
 
 
 class CoRelNet(RelationalModel):
     """y = MLP(R),  R_i = softmax_j(z_i · z_j) over j ≤ i.
 
-    The lower triangle of R, with its diagonal, goes into one hidden layer: this is what gives the parameter counts
-    that the paper prints. ``full`` takes all j and all of R, as its equation reads. ``asymmetric`` compares W₁ z_i
-    with W₂ z_j, ``sensory`` shows z itself to the MLP too. CoRelNet-nhid has a ``hidden_size`` that makes it as large
-    as ESBN.
+    The network answers from the similarities of the objects and from nothing else. The lower triangle of R, with its
+    diagonal, goes into one hidden layer: this gives the parameter counts that the paper prints. ``full`` takes all j
+    and all of R, as the paper's equation reads. ``asymmetric`` compares z¹_i = norm(W₁ s_i + b₁) with
+    z²_j = norm(W₂ s_j + b₂), s the encoder's output. ``sensory`` shows z (if asymmetric, z¹) to the MLP too.
+    CoRelNet-nhid has a ``hidden_size`` that makes it as large as ESBN.
+
+    Weights start as in the authors' program (giancarlok/relationaltasks, CoRelNet.py), which is torch's default.
     """
 
     def __init__(
@@ -34,17 +37,16 @@ class CoRelNet(RelationalModel):
         normalisation: str = "context",
         l1: float = 0.0,
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1, asymmetric)
         self.check_counts(hidden_size=hidden_size)
         self.full, self.sensory = full, sensory
-        self.similarity = Similarity(FEATURES, asymmetric)
         relations = objects**2 if full else objects * (objects + 1) // 2
         self.decoder = perceptron(relations + sensory * objects * FEATURES, hidden_size, answers)
 
     def answer(self, z: Tensor) -> Tensor:
         R = self.relate(z)
         relations = R.flatten(1) if self.full else lower_triangle(R)
-        return self.decoder(torch.cat([relations, z.flatten(1)], dim=1) if self.sensory else relations)
+        return self.decoder(torch.cat([relations, views(z)[0].flatten(1)], dim=1) if self.sensory else relations)
 
     def relate(self, z: Tensor) -> Tensor:
-        return row_softmax(self.similarity(z), self.full)
+        return row_softmax(similarity(z), self.full)

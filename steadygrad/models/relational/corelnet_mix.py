@@ -10,7 +10,7 @@ from steadygrad.models.relational.corelnet_diff import Difference
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, is_finite, perceptron
 from steadygrad.models.relational.normalisation import Segments
-from steadygrad.models.relational.similarity import Similarity, row_softmax
+from steadygrad.models.relational.similarity import row_softmax, similarity, views
 
 
 class CoRelNetMix(RelationalModel):
@@ -18,7 +18,8 @@ class CoRelNetMix(RelationalModel):
 
     The two rows of K are the signatures of the rules, Q z the question that all objects put together. ``hard`` lets one
     rule win and passes the gradient of the soft choice; else both count by their shares. Evaluation adds no noise.
-    The thesis names no d, τ or ``hard``: 32, 1 and winning are choices made here.
+    The thesis names no d, τ or ``hard``: 32, 1 and winning are choices made here. ``asymmetric`` is CoRelNet's; D and
+    the question then see z¹. No program was released; weights start as torch's, K as N(0, 1).
     """
 
     def __init__(
@@ -39,12 +40,11 @@ class CoRelNetMix(RelationalModel):
         normalisation: str = "context",
         l1: float = 0.0,
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1, asymmetric)
         self.check_counts(hidden_size=hidden_size, signature_size=signature_size)
         if not is_finite(temperature) or temperature <= 0:
             raise ValueError(f"CoRelNetMix expects a finite temperature above 0; got {temperature!r}")
         self.temperature, self.hard, self.full = temperature, hard, full
-        self.similarity = Similarity(FEATURES, asymmetric)
         self.difference = Difference(FEATURES)
         self.signatures = nn.Parameter(torch.randn(2, signature_size))
         self.question = nn.Linear(objects * FEATURES, signature_size)
@@ -54,12 +54,12 @@ class CoRelNetMix(RelationalModel):
         return self.decoder(self.relate(z).flatten(1))
 
     def relate(self, z: Tensor) -> Tensor:
-        rules = torch.stack([row_softmax(self.similarity(z), self.full), self.difference(z)], dim=1)
+        rules = torch.stack([row_softmax(similarity(z), self.full), self.difference(views(z)[0])], dim=1)
         return torch.einsum("br,brij->bij", self.shares(z), rules)
 
     def shares(self, z: Tensor) -> Tensor:
         """How much each rule counts (batch, rules)."""
-        scores = self.question(z.flatten(1)) @ self.signatures.mT / math.sqrt(self.signatures.shape[1])
+        scores = self.question(views(z)[0].flatten(1)) @ self.signatures.mT / math.sqrt(self.signatures.shape[1])
         if self.training:
             return F.gumbel_softmax(scores, self.temperature, self.hard)
         if self.hard:

@@ -1,24 +1,29 @@
-"""CoRelNet-T: a transformer looks at how alike the objects are (Kerg et al., 2022)."""
+"""CoRelNet-T: a learned query attends to how alike the objects are (Kerg et al., 2022)."""
 
 import torch
 from torch import Tensor, nn
 
-from steadygrad.models.relational.attention import TransformerLayer
+from steadygrad.models.relational.attention import AttentionLayer
 from steadygrad.models.relational.encoder import FEATURES
-from steadygrad.models.relational.model import RelationalModel
+from steadygrad.models.relational.model import RelationalModel, perceptron
 from steadygrad.models.relational.normalisation import Segments
-from steadygrad.models.relational.similarity import Similarity, row_softmax
+from steadygrad.models.relational.similarity import row_softmax, similarity, views
 
 
 class CoRelNetT(RelationalModel):
-    """y = C mean_i transformer(W [R_i, p_i]),  R_i = softmax_j(z_i · z_j) over j ≤ i, p learned positions.
+    """y = MLP(attention(q, t)),  t_i = Σ_j R_ij p_j,  R_i = softmax_j(z_i · z_j) over j ≤ i.
 
-    The thesis gives the numbers: 8 heads, width 512, queries and positions of 8, one layer. What it leaves open is
-    decided here: positions stand beside the row, as 8 numbers cannot be added to it; a linear map brings both to
-    ``width``, which is that of the feed-forward part too; the answer is linear in the mean token. The program that the
-    authors released decides otherwise, and is another network: tokens R P with P learned, 8 wide, which one learned
-    query attends to, 128 units in the feed-forward part and 256 before the answer. The switches are CoRelNet's.
+    CoRelNet with attention in front of its MLP. Each row of R mixes the learned position vectors p_j into one token.
+    One learned query q, the same for every problem, attends to the tokens with 8 heads of 64 and passes through a
+    feed-forward part of 128 units; the MLP has 256. ``layers`` above 1 repeats attention and feed-forward part with the
+    same weights. ``sensory`` appends z_i (if asymmetric, z¹_i) to token i; ``full`` and ``asymmetric`` are CoRelNet's.
+
+    Computes and starts as the authors' program (giancarlok/relationaltasks, CoRelNet_qtsf.py): p and q start as
+    N(0, 1), all else as torch's default. The program also registers parameters that have no influence on the answer
+    (``positional``, ``query_matrix``, ``key_matrix``, ``value_matrix``); they are not registered here.
     """
+
+    revision = 2  # 1 was another network
 
     def __init__(
         self,
@@ -32,6 +37,8 @@ class CoRelNetT(RelationalModel):
         width: int = 512,
         query_size: int = 8,
         position_size: int = 8,
+        feedforward_size: int = 128,
+        hidden_size: int = 256,
         layers: int = 1,
         full: bool = False,
         asymmetric: bool = False,
@@ -40,18 +47,34 @@ class CoRelNetT(RelationalModel):
         normalisation: str = "context",
         l1: float = 0.0,
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
-        self.check_counts(heads=heads, width=width, query_size=query_size, position_size=position_size, layers=layers)
-        self.full, self.sensory = full, sensory
-        self.similarity = Similarity(FEATURES, asymmetric)
+        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1, asymmetric)
+        self.check_counts(
+            heads=heads,
+            width=width,
+            query_size=query_size,
+            position_size=position_size,
+            feedforward_size=feedforward_size,
+            hidden_size=hidden_size,
+            layers=layers,
+        )
+        self.layers, self.full, self.sensory = layers, full, sensory
         self.positions = nn.Parameter(torch.randn(objects, position_size))
-        self.token = nn.Linear(objects + position_size + sensory * FEATURES, width)
-        self.transformer = nn.Sequential(*(TransformerLayer(width, heads, query_size, width) for _ in range(layers)))
-        self.readout = nn.Linear(width, answers)
+        self.query = nn.Parameter(torch.randn(query_size))
+        token_size = position_size + sensory * FEATURES
+        self.attention = AttentionLayer(query_size, token_size, width, heads, feedforward_size)
+        self.decoder = perceptron(query_size, hidden_size, answers)
 
     def answer(self, z: Tensor) -> Tensor:
-        seen = [self.relate(z), self.positions.expand(len(z), -1, -1), *([z] if self.sensory else [])]
-        return self.readout(self.transformer(self.token(torch.cat(seen, dim=2))).mean(dim=1))
+        tokens = self.tokens(z)
+        query = self.query.expand(len(z), 1, -1)
+        for _ in range(self.layers):
+            query = self.attention(query, tokens)
+        return self.decoder(query.squeeze(1))
+
+    def tokens(self, z: Tensor) -> Tensor:
+        """Return one token per object, (batch, objects, position_size), with 128 features more if ``sensory``."""
+        mixed = self.relate(z) @ self.positions
+        return torch.cat([mixed, views(z)[0]], dim=2) if self.sensory else mixed
 
     def relate(self, z: Tensor) -> Tensor:
-        return row_softmax(self.similarity(z), self.full)
+        return row_softmax(similarity(z), self.full)

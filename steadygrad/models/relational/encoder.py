@@ -6,6 +6,8 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from steadygrad.models.relational.starts import kaiming
+
 FEATURES = 128
 SMALLEST = 8  # pixels that are still one after three halvings
 
@@ -71,11 +73,3 @@ def weights_of_bits(count: int, dtype: torch.dtype, device: torch.device) -> Ten
     info = torch.iinfo(dtype)
     drawn = torch.randint(info.min // 2, info.max // 2, (count,), generator=torch.Generator().manual_seed(0))
     return (2 * drawn + 1).to(dtype=dtype, device=device)  # odd, so that no bit is lost
-
-
-def kaiming(module: nn.Module) -> None:
-    """Weights of a layer before a ReLU start as He et al. (2015) have it, its biases at 0."""
-    if isinstance(module, nn.Conv2d | nn.Linear):
-        nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

@@ -4,19 +4,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from steadygrad.models.relational import starts
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel
 from steadygrad.models.relational.normalisation import Segments
-from steadygrad.models.relational.similarity import Similarity
+from steadygrad.models.relational.similarity import similarity, views
 
 
 class ESBN(RelationalModel):
     """h_t = LSTM(r_{t−1}, h_{t−1}),  r_t = σ(g · h_t) Σ_{k<t} a_tk [relu(K h_k), σ(α s_tk + β)],  a_t = softmax(s_t).
 
-    s_tk = z_t · z_k. The controller writes a key for each object and is told the keys of objects like the present one,
-    and how sure that is. It takes one step more than there are objects, and its last state answers. ``asymmetric``
-    compares W₁ z_t with W₂ z_k, ``sensory`` shows z_t to the controller too.
+    s_tk = z_t · z_k. The controller writes a key for each object. It reads the keys of the objects that are like the
+    present one, and how sure that is. It takes one step more than there are objects, and its last state answers.
+    ``asymmetric`` compares z¹_t = norm(W₁ s_t + b₁) with z²_k = norm(W₂ s_k + b₂), s the encoder's output. ``sensory``
+    shows the controller z_{t−1} (if asymmetric, z¹_{t−1}) beside r_{t−1}. ``normalisation`` "segmented" is that of
+    Webb's scripts for RMTS, "context" that of Kerg et al. (2022).
+
+    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, ESBN.py) and its variants in
+    giancarlok/relationaltasks (ESBN_cat.py, ESBN_asym1.py, whose w2 is W₁ here and w1 W₂): the LSTM, g and the answer
+    Xavier normal, K Kaiming normal, α = 1, β = 0, layers behind the encoder torch's default; all biases 0.
     """
+
+    revision = 2  # 1 started as torch does
 
     def __init__(
         self,
@@ -34,43 +43,50 @@ class ESBN(RelationalModel):
         normalisation: str = "context",
         l1: float = 0.0,
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1, asymmetric)
         self.check_counts(hidden_size=hidden_size, key_size=key_size)
         self.sensory = sensory
-        self.similarity = Similarity(FEATURES, asymmetric)
         self.lstm = nn.LSTMCell(key_size + 1 + sensory * FEATURES, hidden_size)
         self.key = nn.Linear(hidden_size, key_size)
         self.gate = nn.Linear(hidden_size, 1)
         self.confidence_gain = nn.Parameter(torch.ones(1))
         self.confidence_bias = nn.Parameter(torch.zeros(1))
         self.readout = nn.Linear(hidden_size, answers)
+        starts.lstm_cell(self.lstm)
+        starts.kaiming(self.key)
+        starts.xavier(self.gate)
+        starts.xavier(self.readout)
+        if self.selection is not None:
+            for layer in self.selection.modules():
+                if isinstance(layer, nn.Linear):
+                    nn.init.zeros_(layer.bias)
 
     def answer(self, z: Tensor) -> Tensor:
-        similarity = self.similarity(z)
-        attention = attention_to_past(similarity)
-        shown = torch.cat([z, torch.zeros_like(z[:, :1])], dim=1)  # nothing to see at the step that answers
+        scores = similarity(z)
+        attention = attention_to_past(scores)
+        seen = F.pad(views(z)[0], (0, 0, 1, 0))  # z_{t−1} at step t, and zeros at step 0
         retrieved = z.new_zeros(len(z), self.lstm.input_size - self.sensory * FEATURES)
         h = c = z.new_zeros(len(z), self.lstm.hidden_size)
         keys: list[Tensor] = []
         for t in range(z.shape[1] + 1):
-            h, c = self.lstm(torch.cat([retrieved, shown[:, t]], dim=1) if self.sensory else retrieved, (h, c))
+            h, c = self.lstm(torch.cat([retrieved, seen[:, t]], dim=1) if self.sensory else retrieved, (h, c))
             if 0 < t < z.shape[1]:
-                retrieved = self.gate(h).sigmoid() * self.retrieve(attention[t], similarity[:, t, :t], keys)
+                retrieved = self.gate(h).sigmoid() * self.retrieve(attention[t], scores[:, t, :t], keys)
             keys.append(self.key(h).relu())
         return self.readout(h)
 
     def relate(self, z: Tensor) -> Tensor:
-        """a_tk: how much of k's key is retrieved at t."""
-        attention = attention_to_past(self.similarity(z))
+        """Return a_tk: how much of k's key is retrieved at t."""
+        attention = attention_to_past(similarity(z))
         return torch.stack([F.pad(row, (0, len(attention) - row.shape[1])) for row in attention], dim=1)
 
-    def retrieve(self, attention: Tensor, similarity: Tensor, keys: list[Tensor]) -> Tensor:
-        """The key of what is like the present object, and how sure that is: (batch, key_size + 1)."""
-        confidence = (self.confidence_gain * similarity + self.confidence_bias).sigmoid()
+    def retrieve(self, attention: Tensor, scores: Tensor, keys: list[Tensor]) -> Tensor:
+        """Return the key of what is like the present object, and how sure that is: (batch, key_size + 1)."""
+        confidence = (self.confidence_gain * scores + self.confidence_bias).sigmoid()
         bound = torch.cat([torch.stack(keys, dim=1), confidence.unsqueeze(2)], dim=2)
         return (attention.unsqueeze(1) @ bound).squeeze(1)
 
 
-def attention_to_past(similarity: Tensor) -> list[Tensor]:
-    """a_t = softmax(s_t) over k < t, for each t: (batch, t)."""
-    return [similarity[:, t, :t].softmax(dim=1) for t in range(similarity.shape[1])]
+def attention_to_past(scores: Tensor) -> list[Tensor]:
+    """Return a_t = softmax(s_t) over k < t, for each t: (batch, t)."""
+    return [scores[:, t, :t].softmax(dim=1) for t in range(scores.shape[1])]

@@ -1,13 +1,26 @@
-"""An LSTM over objects, as Webb et al. (2021) compare with."""
+"""An LSTM over objects, a baseline of Webb et al. (2021)."""
 
-from steadygrad.layers import LSTM
+import torch
+from torch import Tensor, nn
+
+from steadygrad.layers import LSTM, RecurrentLayer
+from steadygrad.layers.lstm import LSTMCell
+from steadygrad.models.relational import starts
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.normalisation import Segments
 from steadygrad.models.relational.recurrent import Recurrent
 
 
 class RelationalLSTM(Recurrent):
-    """y = C h_T + c,  h = LSTM(z) of 512 units."""
+    """y = C h_T + c,  h = LSTM(z) of 512 units.
+
+    A recurrent baseline that sees the objects one by one and answers from its last state.
+
+    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, LSTM.py): weights Xavier normal, biases 0. The
+    program has two bias vectors, which are only ever added; here there is one, b = b_ih + b_hh.
+    """
+
+    revision = 2  # 1 started as torch does
 
     def __init__(
         self,
@@ -33,3 +46,19 @@ class RelationalLSTM(Recurrent):
             normalisation=normalisation,
             l1=l1,
         )
+        start(self.sequence.layer)
+
+
+@torch.no_grad()
+def start(layer: RecurrentLayer) -> None:
+    """Initialise the cells of an LSTM as Webb's program."""
+    for cell in layer.cells:
+        assert isinstance(cell, LSTMCell)
+        starts.lstm_gates(cell.W)
+        gates: list[Tensor] = list(cell.U.parameters())
+        drawn = torch.cat(gates)
+        starts.lstm_gates(drawn)
+        for gate, values in zip(gates, drawn.chunk(len(gates)), strict=True):
+            gate.copy_(values)
+        if cell.b is not None:
+            nn.init.zeros_(cell.b)

@@ -1,6 +1,6 @@
 """MNM, metalearned neural memory: an LSTM whose memory is a network that it trains (Munkhdalai et al., 2019)."""
 
-import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,14 +11,22 @@ from steadygrad.models.relational.normalisation import Segments
 
 
 class MNM(RelationalModel):
-    """y = C [h_T, r_T],  h_t = LSTM([z_t, r_{t−1}], h_{t−1}),  r_t = f(k'),  f(k) = tanh(M_L … tanh(M_1 k)).
+    """y = C (W [h_T, v_T]),  h_t = LSTM([z_t, v_{t−1}], h_{t−1}),  v_t = f_t(k'_t),  f(k) = M_L tanh(… tanh(M_1 k)).
 
-    From h_t come a key k and a value v to write, the rate b_l in (0, 1) of each layer, and a key k' to read with. One
-    step of the delta rule, M_l += b_l (q_l(v) − m_l) m_{l−1}ᵀ, brings f(k) closer to v before f(k') is read: m_l is
-    what layer l makes of k, q_l(v) what it should have made. This is the paper's learned local update; q_l is a linear
-    map and tanh, and the last layer should make v itself. M starts from learned weights in every sequence. One head
-    and the sizes of Webb et al. (2021), and no loss but the task's, where they add one for what was written badly.
+    A recurrent baseline whose memory f is a network. From h_t come a rate b in (0, 1), a key k and a value v to write,
+    and a key k' to read with. One local step, M_l −= 2/d (o_l − e_l) (b o_{l−1})ᵀ for all layers at once, brings f(k)
+    closer to v: o_l is what layer l makes of k (o_0 = k), e_l = E_l v + c_l what it should have made, d the
+    ``memory_size``. There is one step more than there are objects, with z_T = 0. `penalty` adds the meta loss
+    1/T Σ_t mean((f_t(k_t) − v_t)²) of the last forward pass: how badly the values were written.
+
+    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, MNM.py), which has torch's default throughout.
+    Every problem begins with the same M, which is drawn once and never trained. Webb's program does not save it; here
+    it is a buffer. Webb's ``feat_proj`` and ``layer_norm`` have no influence and are not registered.
     """
+
+    revision = 2  # 1 had other updates and no loss of its own
+
+    memory: Tensor
 
     def __init__(
         self,
@@ -38,39 +46,54 @@ class MNM(RelationalModel):
         super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
         self.check_counts(hidden_size=hidden_size, memory_size=memory_size, memory_layers=memory_layers)
         self.lstm = nn.LSTMCell(FEATURES + memory_size, hidden_size)
-        self.memory = nn.Parameter(torch.randn(memory_layers, memory_size, memory_size) / math.sqrt(memory_size))
-        self.access = nn.Linear(hidden_size, 3 * memory_size)
-        self.rates = nn.Linear(hidden_size, memory_layers)
-        self.expected = nn.ModuleList(nn.Linear(memory_size, memory_size) for _ in range(memory_layers - 1))
-        self.readout = nn.Linear(hidden_size + memory_size, answers)
+        bound = memory_size**-0.5
+        self.register_buffer("memory", torch.empty(memory_layers, memory_size, memory_size).uniform_(-bound, bound))
+        self.access = nn.Linear(hidden_size, 4 * memory_size)
+        self.rate = nn.Linear(memory_size, 1)
+        self.expected = nn.Linear(memory_size, memory_layers * memory_size)
+        self.merge = nn.Linear(hidden_size + memory_size, hidden_size)
+        self.readout = nn.Linear(hidden_size, answers)
+        self.meta_loss: Tensor | float = 0.0
 
     def answer(self, z: Tensor) -> Tensor:
         memory = [M.expand(len(z), -1, -1) for M in self.memory]
         value = z.new_zeros(len(z), self.memory.shape[-1])
         h = c = z.new_zeros(len(z), self.lstm.hidden_size)
-        for z_t in z.unbind(dim=1):
+        errors = []
+        for z_t in [*z.unbind(dim=1), torch.zeros_like(z[:, 0])]:
             h, c = self.lstm(torch.cat([z_t, value], dim=1), (h, c))
-            write_key, target, read_key = self.access(h).tanh().chunk(3, dim=1)
-            memory = self.write(memory, write_key, target, self.rates(h).sigmoid())
+            rate, write_key, target, read_key = self.access(h).tanh().chunk(4, dim=1)
+            memory = self.write(memory, write_key, target, self.rate(rate).sigmoid())
+            errors.append((recall(memory, write_key)[-1] - target).square().mean())
             value = recall(memory, read_key)[-1]
-        return self.readout(torch.cat([h, value], dim=1))
+        self.meta_loss = torch.stack(errors).sum() / z.shape[1]  # one term more than the program divides by
+        return self.readout(self.merge(torch.cat([h, value], dim=1)))
 
-    def write(self, memory: list[Tensor], key: Tensor, target: Tensor, rates: Tensor) -> list[Tensor]:
-        """The memory after one step towards f(key) = target, every layer by itself."""
+    def write(self, memory: list[Tensor], key: Tensor, target: Tensor, rate: Tensor) -> list[Tensor]:
+        """Return the memory after one step towards f(key) = target, every layer by itself."""
         made = [key, *recall(memory, key)]
-        expected = [*(layer(target).tanh() for layer in self.expected), target]
+        expected = self.expected(target).chunk(len(memory), dim=1)
+        step = 2 / self.memory.shape[-1] * rate
         return [
-            M + rate.view(-1, 1, 1) * (wanted - output).unsqueeze(2) * input.unsqueeze(1)
-            for M, rate, wanted, output, input in zip(
-                memory, rates.unbind(dim=1), expected, made[1:], made[:-1], strict=True
-            )
+            M - (output - wanted).unsqueeze(2) * (step * input).unsqueeze(1)
+            for M, wanted, output, input in zip(memory, expected, made[1:], made[:-1], strict=True)
         ]
+
+    def penalty(self) -> Tensor | float:
+        """Return what training adds to the task's loss: the L1 term and the meta loss of the last forward pass."""
+        return super().penalty() + self.meta_loss
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for copies and pickles, which leave out the meta loss and its graph."""
+        return {**self.__dict__, "meta_loss": 0.0}
 
 
 def recall(memory: list[Tensor], key: Tensor) -> list[Tensor]:
-    """What each layer makes of the key, the last of them the value: (batch, memory_size) each."""
+    """Return what each layer makes of the key, the last of them the value: (batch, memory_size) each."""
     made = []
-    for M in memory:
-        key = (M @ key.unsqueeze(2)).squeeze(2).tanh()
+    for layer, M in enumerate(memory, 1):
+        key = (M @ key.unsqueeze(2)).squeeze(2)
+        if layer < len(memory):
+            key = key.tanh()
         made.append(key)
     return made

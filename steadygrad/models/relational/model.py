@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from steadygrad.models.relational.encoder import FEATURES, Encoder, each_once
 from steadygrad.models.relational.normalisation import ContextNormalisation, Segments
+from steadygrad.models.relational.similarity import Views
 
 ENCODERS = ("learned", "random")
 NORMALISATIONS = ("context", "segmented", "none")
@@ -26,7 +27,10 @@ class RelationalModel(nn.Module):
 
     ``encoder``        "learned", or "random": it stays as it starts
     ``normalisation``  "context" over all objects, "segmented" over those that belong together, or "none"
-    ``l1``             weight λ of λ Σ |W| for a linear layer W behind the encoder; 0 means no such layer
+    ``l1``             weight λ of λ (Σ |W| + Σ |b|) for a linear layer W, b behind the encoder; 0 means no such layer
+
+    An ``asymmetric`` network has two linear layers behind the encoder, whose outputs are normalised with the same gain
+    and shift (`Views`); with ``l1`` the penalty is summed over both.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class RelationalModel(nn.Module):
         encoder: str,
         normalisation: str,
         l1: float,
+        asymmetric: bool = False,
     ) -> None:
         super().__init__()
         self.check_counts(objects=objects, image_size=image_size, channels=channels, answers=answers)
@@ -52,7 +57,11 @@ class RelationalModel(nn.Module):
             )
         self.shape, self.answers, self.l1 = (objects, channels, image_size, image_size), answers, l1
         self.encoder = Encoder(image_size, channels).requires_grad_(encoder == "learned")
-        self.selection = nn.Linear(FEATURES, FEATURES) if l1 else None
+        self.selection: nn.Module | None = None
+        if asymmetric:
+            self.selection = Views(FEATURES)
+        elif l1:
+            self.selection = nn.Linear(FEATURES, FEATURES)
         together = segments if normalisation == "segmented" else ((0, objects),)
         self.normalisation = None if normalisation == "none" else ContextNormalisation(together, FEATURES)
 
@@ -60,7 +69,7 @@ class RelationalModel(nn.Module):
         return self.answer(self.encode(images))
 
     def encode(self, images: Tensor) -> Tensor:
-        """z (batch, objects, 128): all that the rest of the network gets to see."""
+        """Return what the rest of the network sees: z (batch, objects, 128), or (batch, objects, 2, 128) of `Views`."""
         if tuple(images.shape[1:]) != self.shape:
             raise ValueError(f"{self._name} expects images (batch, *{self.shape}); got {tuple(images.shape)}")
         own = self.encoder.out.weight.dtype
@@ -70,7 +79,7 @@ class RelationalModel(nn.Module):
         return z if self.normalisation is None else self.normalisation(z)
 
     def features(self, images: Tensor) -> Tensor:
-        """Of images (n, channels, image_size, image_size), each by itself: (n, 128)."""
+        """Encode images (n, channels, image_size, image_size), each by itself: (n, 128), or (n, 2, 128) of `Views`."""
         z = self.encoder(images)
         return z if self.selection is None else self.selection(z)
 
@@ -82,8 +91,10 @@ class RelationalModel(nn.Module):
         return None
 
     def penalty(self) -> Tensor | float:
-        """The L1 term, which training adds to the task's loss."""
-        return 0.0 if self.selection is None else self.l1 * self.selection.weight.abs().sum()
+        """Return what training adds to the task's loss: the L1 term."""
+        if self.selection is None or not self.l1:
+            return 0.0
+        return self.l1 * sum(parameter.abs().sum() for parameter in self.selection.parameters())
 
     @property
     def _name(self) -> str:
@@ -107,6 +118,6 @@ def perceptron(*sizes: int) -> nn.Sequential:
 
 
 def with_position(z: Tensor) -> Tensor:
-    """Each object with one number more that says where in the sequence it stands, from −1 to 1."""
-    position = torch.linspace(-1, 1, z.shape[1], dtype=z.dtype, device=z.device)
+    """Append to each object its place in the sequence, 0 … objects − 1: (batch, objects, features + 1)."""
+    position = torch.arange(z.shape[1], dtype=z.dtype, device=z.device)
     return torch.cat([z, position.expand(len(z), -1).unsqueeze(2)], dim=2)

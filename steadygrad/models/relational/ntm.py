@@ -4,20 +4,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from steadygrad.models.relational import starts
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel
 from steadygrad.models.relational.normalisation import Segments
 
 SHIFTS = (-1, 0, 1)
-BLANK = 1e-6  # memory before anything is written: small, and alike everywhere
 
 
 class NTM(RelationalModel):
-    """y = C [h_T, r_T],  h_t = LSTM([z_t, r_{t−1}], h_{t−1}),  M_t = M_{t−1} ∘ (1 − w e) + w a,  r_t = v_t M_t.
+    """y = C h_T,  h_t = LSTM([z_t, r_{t−1}], h_{t−1}),  r_t = v_t M_{t−1},  M_t = M_{t−1} ∘ (1 − w_t e_t) + w_t a_t.
 
-    w and v are where the write head and the read head look, e in (0, 1) what is erased, a what is added. ``slots`` of
-    ``width`` numbers: 10 of 256, as in Webb et al. (2021). The read head looks after the write head has written.
+    A recurrent baseline with a memory M of ``slots`` × ``width``. v and w are where the read head and the write head
+    look, e in (0, 1) is what is erased, a in (−1, 1) what is added. The head reads before it writes, from the second
+    step on (r_0 = 0). There is one step more than there are objects, with z_T = 0, so that the last state depends on
+    r_{T−1}. Sizes are those of Webb et al. (2021).
+
+    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, NTM.py): M_{−1} is learned and starts Xavier
+    normal, as do all weights (gain 5/3 before a tanh) but the Kaiming normal ones of strength and sharpness; biases 0.
     """
+
+    revision = 2  # 1 wrote before it read
 
     def __init__(
         self,
@@ -38,45 +45,62 @@ class NTM(RelationalModel):
         self.check_counts(hidden_size=hidden_size, slots=slots, width=width)
         if slots < len(SHIFTS):
             raise ValueError(f"NTM expects at least {len(SHIFTS)} slots, as its heads move; got {slots}")
-        self.slots, self.width = slots, width
+        self.memory = nn.Parameter(torch.empty(slots, width))
         self.lstm = nn.LSTMCell(FEATURES + width, hidden_size)
         self.writer, self.reader = Head(hidden_size, width), Head(hidden_size, width)
         self.erase = nn.Linear(hidden_size, width)
         self.add = nn.Linear(hidden_size, width)
-        self.readout = nn.Linear(hidden_size + width, answers)
+        self.readout = nn.Linear(hidden_size, answers)
+        nn.init.xavier_normal_(self.memory)
+        starts.lstm_cell(self.lstm)
+        starts.xavier(self.erase)
+        starts.xavier(self.add, starts.TANH_GAIN)
+        starts.xavier(self.readout)
 
     def answer(self, z: Tensor) -> Tensor:
-        memory = z.new_full((len(z), self.slots, self.width), BLANK)
-        write = read = F.one_hot(torch.zeros(len(z), dtype=torch.long, device=z.device), self.slots).to(z)
-        r = z.new_zeros(len(z), self.width)
+        memory = self.memory.expand(len(z), -1, -1)
+        r = z.new_zeros(len(z), memory.shape[2])
         h = c = z.new_zeros(len(z), self.lstm.hidden_size)
-        for z_t in z.unbind(dim=1):
+        write: Tensor | None = None
+        read: Tensor | None = None
+        for t, z_t in enumerate(z.unbind(dim=1)):
             h, c = self.lstm(torch.cat([z_t, r], dim=1), (h, c))
+            if t > 0:
+                read = self.reader(h, memory, read)
+                r = (read.unsqueeze(1) @ memory).squeeze(1)
             write = self.writer(h, memory, write)
             kept = 1 - write.unsqueeze(2) * self.erase(h).sigmoid().unsqueeze(1)
             memory = memory * kept + write.unsqueeze(2) * self.add(h).tanh().unsqueeze(1)
-            read = self.reader(h, memory, read)
-            r = (read.unsqueeze(1) @ memory).squeeze(1)
-        return self.readout(torch.cat([h, r], dim=1))
+        h, _ = self.lstm(torch.cat([torch.zeros_like(z[:, 0]), r], dim=1), (h, c))
+        return self.readout(h)
 
 
 class Head(nn.Module):
     """w ∝ (s ∗ (g c + (1 − g) w_{t−1}))^γ,  c = softmax(β cos(k, M)); ∗ goes round.
 
-    (h (batch, hidden), M (batch, slots, width), w_{t−1} (batch, slots)) → w (batch, slots). From h come the key k, its
-    strength β > 0, the gate g in (0, 1), how likely each shift is (s), and how sharp the outcome, γ ≥ 1.
+    Where a head looks in the memory. (h (batch, hidden), M (batch, slots, width), w_{t−1} (batch, slots)) →
+    w (batch, slots). From h come the key k, its strength β > 0, the gate g in (0, 1), how likely each shift is (s),
+    and how sharp the outcome is, γ ≥ 1. Without w_{t−1}, which is None the first time, g = 1.
     """
 
     def __init__(self, hidden_size: int, width: int) -> None:
         super().__init__()
-        self.sizes = (width, 1, 1, len(SHIFTS), 1)
-        self.address = nn.Linear(hidden_size, sum(self.sizes))
+        self.key = nn.Linear(hidden_size, width)
+        self.strength = nn.Linear(hidden_size, 1)
+        self.gate = nn.Linear(hidden_size, 1)
+        self.shift = nn.Linear(hidden_size, len(SHIFTS))
+        self.sharpness = nn.Linear(hidden_size, 1)
+        starts.xavier(self.key, starts.TANH_GAIN)
+        starts.kaiming(self.strength)
+        starts.xavier(self.gate)
+        starts.xavier(self.shift)
+        starts.kaiming(self.sharpness)
 
-    def forward(self, h: Tensor, memory: Tensor, previous: Tensor) -> Tensor:
-        key, strength, gate, shift, sharpness = self.address(h).split(self.sizes, dim=1)
-        alike = F.cosine_similarity(key.tanh().unsqueeze(1), memory, dim=2)
-        content = (F.softplus(strength) * alike).softmax(dim=1)
-        gated = previous + gate.sigmoid() * (content - previous)
-        moved = torch.stack([gated.roll(by, dims=1) for by in SHIFTS], dim=2)
-        sharp = (moved @ shift.softmax(dim=1).unsqueeze(2)).squeeze(2) ** (1 + F.softplus(sharpness))
+    def forward(self, h: Tensor, memory: Tensor, previous: Tensor | None) -> Tensor:
+        alike = F.cosine_similarity(self.key(h).tanh().unsqueeze(1), memory, dim=2)
+        looks = (F.softplus(self.strength(h)) * alike).softmax(dim=1)
+        if previous is not None:
+            looks = previous + self.gate(h).sigmoid() * (looks - previous)
+        moved = torch.stack([looks.roll(by, dims=1) for by in SHIFTS], dim=2)
+        sharp = (moved @ self.shift(h).softmax(dim=1).unsqueeze(2)).squeeze(2) ** (1 + F.softplus(self.sharpness(h)))
         return sharp / sharp.sum(dim=1, keepdim=True)

@@ -3,18 +3,24 @@
 import torch
 from torch import Tensor, nn
 
-from steadygrad.models.relational.encoder import FEATURES, kaiming
+from steadygrad.models.relational import starts
+from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron, with_position
 from steadygrad.models.relational.normalisation import Segments
 
 
 class PrediNet(RelationalModel):
-    """y = MLP([S (e₁ − e₂), t₁, t₂] of all heads),  e = softmax((Q flat(x)) · K x_j) x,  x_j = [z_j, position t_j].
+    """y = MLP([S (e₁ − e₂), t₁, t₂] of all heads),  e = softmax((Q flat(x)) · K x_j) x,  x_j = [z_j, j].
 
-    K and S are shared by all heads; each has a Q for e₁ and one for e₂, and t is the position in e. Sizes are the
-    paper's: keys of 16, 32 heads, 16 relations, 8 hidden units. A position is one number, along the sequence, where the
-    paper has two, across the image.
+    Each head attends to two places and compares what it finds there. K and S are shared by all heads; each head has
+    one Q for e₁ and one for e₂, and t is the position in e. Sizes are the paper's: keys of 16, 32 heads, 16 relations,
+    8 hidden units. A position is one number, 0 … objects − 1, where the paper has two, across the image.
+
+    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, PrediNet.py): Xavier normal, Kaiming normal
+    before the ReLU, biases 0.
     """
+
+    revision = 2  # 1 had positions from −1 to 1
 
     def __init__(
         self,
@@ -36,14 +42,21 @@ class PrediNet(RelationalModel):
         self.check_counts(key_size=key_size, heads=heads, relations=relations, hidden_size=hidden_size)
         self.heads, width = heads, FEATURES + 1
         self.key = nn.Linear(width, key_size, bias=False)
-        self.queries = nn.Linear(objects * width, 2 * heads * key_size, bias=False)
+        self.first_query = nn.Linear(objects * width, heads * key_size, bias=False)
+        self.second_query = nn.Linear(objects * width, heads * key_size, bias=False)
         self.relations = nn.Linear(width, relations, bias=False)
-        self.decoder = perceptron(heads * (relations + 2), hidden_size, answers).apply(kaiming)
+        self.decoder = perceptron(heads * (relations + 2), hidden_size, answers)
+        for layer in (self.key, self.first_query, self.second_query, self.relations):
+            starts.xavier(layer)
+        starts.decoder(self.decoder)
 
     def answer(self, z: Tensor) -> Tensor:
         x = with_position(z)
-        queries = self.queries(x.flatten(1)).unflatten(1, (2 * self.heads, -1))
-        chosen = (queries @ self.key(x).mT).softmax(dim=2) @ x
-        first, second = chosen.chunk(2, dim=1)
+        first, second = (self.attend(query, x) for query in (self.first_query, self.second_query))
         positions = first[..., -1:], second[..., -1:]
         return self.decoder(torch.cat([self.relations(first - second), *positions], dim=2).flatten(1))
+
+    def attend(self, query: nn.Linear, x: Tensor) -> Tensor:
+        """Return what each head finds with its query: (batch, heads, 129)."""
+        queries = query(x.flatten(1)).unflatten(1, (self.heads, -1))
+        return (queries @ self.key(x).mT).softmax(dim=2) @ x

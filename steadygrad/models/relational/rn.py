@@ -3,16 +3,23 @@
 import torch
 from torch import Tensor
 
-from steadygrad.models.relational.encoder import FEATURES, kaiming
+from steadygrad.models.relational import starts
+from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron, with_position
 from steadygrad.models.relational.normalisation import Segments
 
 
 class RelationNetwork(RelationalModel):
-    """y = f(Σ_{i,j} g(x_i, x_j)),  x_i = z_i with its position,  f and g perceptrons.
+    """y = f(Σ_{i,j} g(x_i, x_j)),  x_i = [z_i, i],  f and g perceptrons.
 
-    g has layers of 512 and 256 ReLUs, f one of 256 and the answer: the sizes of Webb et al. (2021).
+    The network sums a learned function over all ordered pairs, i = j included. g has layers of 512 and 256 ReLUs, f one
+    of 256 and the answer: the sizes of Webb et al. (2021).
+
+    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, RN.py): Kaiming normal, Xavier normal for the
+    answer, biases 0.
     """
+
+    revision = 2  # 1 had positions from −1 to 1
 
     def __init__(
         self,
@@ -30,8 +37,9 @@ class RelationNetwork(RelationalModel):
     ) -> None:
         super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
         self.check_counts(pair_size=pair_size, hidden_size=hidden_size)
-        self.g = perceptron(2 * (FEATURES + 1), pair_size, hidden_size).apply(kaiming)
-        self.f = perceptron(hidden_size, hidden_size, answers).apply(kaiming)
+        self.g = perceptron(2 * (FEATURES + 1), pair_size, hidden_size).apply(starts.kaiming)
+        self.f = perceptron(hidden_size, hidden_size, answers)
+        starts.decoder(self.f)
 
     def answer(self, z: Tensor) -> Tensor:
         x = with_position(z)

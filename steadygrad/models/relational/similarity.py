@@ -4,23 +4,38 @@ import torch
 from torch import Tensor, nn
 
 
-class Similarity(nn.Module):
-    """s_ij = z_i · z_j, or (W₁ z_i) · (W₂ z_j) where ``asymmetric``; not divided by √d.
+class Views(nn.Module):
+    """s → (W₁ s + b₁, W₂ s + b₂).
 
-    z (batch, objects, features) → s (batch, objects, objects).
+    Two views of each object for an asymmetric similarity: the first asks, the second is compared with it.
+    s (n, features) → (n, 2, features). Weights and biases start as torch's, U(±1/√features).
     """
 
-    def __init__(self, features: int, asymmetric: bool) -> None:
+    def __init__(self, features: int) -> None:
         super().__init__()
-        self.asked = nn.Linear(features, features, bias=False) if asymmetric else nn.Identity()
-        self.compared = nn.Linear(features, features, bias=False) if asymmetric else nn.Identity()
+        self.asked = nn.Linear(features, features)
+        self.compared = nn.Linear(features, features)
 
-    def forward(self, z: Tensor) -> Tensor:
-        return self.asked(z) @ self.compared(z).mT
+    def forward(self, s: Tensor) -> Tensor:
+        return torch.stack([self.asked(s), self.compared(s)], dim=1)
+
+
+def views(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the objects that ask and those that are compared, each (batch, objects, features).
+
+    They differ if z (batch, objects, 2, features) comes from `Views`. For z (batch, objects, features) both are z.
+    """
+    return (z[:, :, 0], z[:, :, 1]) if z.dim() == 4 else (z, z)
+
+
+def similarity(z: Tensor) -> Tensor:
+    """Return s_ij = z_i · z_j (batch, objects, objects), or z¹_i · z²_j for the two `views`; not divided by √d."""
+    asked, compared = views(z)
+    return asked @ compared.mT
 
 
 def row_softmax(scores: Tensor, full: bool) -> Tensor:
-    """Softmax of each row i over all j, or unless ``full`` over those up to i, with zeros behind."""
+    """Return the softmax of each row i over all j, or unless ``full`` over j ≤ i, with zeros above the diagonal."""
     if full:
         return scores.softmax(dim=-1)
     later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
@@ -28,6 +43,6 @@ def row_softmax(scores: Tensor, full: bool) -> Tensor:
 
 
 def lower_triangle(matrices: Tensor) -> Tensor:
-    """The entries on and below the diagonal, row after row: (batch, n, n) → (batch, n (n + 1) / 2)."""
+    """Return the entries on and below the diagonal, row after row: (batch, n, n) → (batch, n (n + 1) / 2)."""
     row, column = torch.tril_indices(*matrices.shape[1:], device=matrices.device)
     return matrices[:, row, column]

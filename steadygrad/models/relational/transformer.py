@@ -1,24 +1,31 @@
-"""The transformer's encoder over objects (Vaswani et al., 2017), as Webb et al. (2021) compare with."""
+"""The transformer's encoder over objects (Vaswani et al., 2017), a baseline of Webb et al. (2021)."""
+
+import math
 
 import torch
 from torch import Tensor, nn
 
-from steadygrad.models.relational.attention import TransformerLayer
+from steadygrad.models.relational import starts
+from steadygrad.models.relational.attention import AttentionLayer
 from steadygrad.models.relational.encoder import FEATURES
-from steadygrad.models.relational.model import RelationalModel
+from steadygrad.models.relational.model import RelationalModel, perceptron
 from steadygrad.models.relational.normalisation import Segments
 
 POSITIONS = ("sinusoidal", "learned")
 
 
 class Transformer(RelationalModel):
-    """y = C mean_t transformer(z + p)_t,  p sines and cosines, or learned.
+    """y = MLP(mean_t norm(transformer(z + p)_t)),  p sines and cosines, or learned.
 
-    ``hidden_size`` is the width of the feed-forward part: 512, four times that of a token. ``symmetric`` has the
-    queries serve as keys, (Q z_i) · (Q z_j), the thesis's counterpart of an asymmetric CoRelNet.
+    A baseline that sees the objects themselves. The sizes are those of Webb et al. (2021): one layer of 8 heads,
+    ``hidden_size`` 512 of the feed-forward part, ``decoder_size`` 256 of the MLP. ``symmetric`` uses the queries as
+    keys, (Q z_i) · (Q z_j): the counterpart of an asymmetric CoRelNet (giancarlok/relationaltasks, tsf_sym.py).
+
+    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, Transformer.py): weights Xavier or Kaiming
+    normal, biases 0. The program also registers a second copy of the layer that it never uses; here there is none.
     """
 
-    positions: Tensor
+    revision = 2  # 1 had no last norm and no 256 units
 
     def __init__(
         self,
@@ -30,6 +37,7 @@ class Transformer(RelationalModel):
         *,
         heads: int = 8,
         hidden_size: int = 512,
+        decoder_size: int = 256,
         layers: int = 1,
         positions: str = "sinusoidal",
         symmetric: bool = False,
@@ -38,23 +46,38 @@ class Transformer(RelationalModel):
         l1: float = 0.0,
     ) -> None:
         super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
-        self.check_counts(heads=heads, hidden_size=hidden_size, layers=layers)
+        self.check_counts(heads=heads, hidden_size=hidden_size, decoder_size=decoder_size, layers=layers)
         self.check_choice("positions", positions, POSITIONS)
-        if positions == "learned":
-            self.positions = nn.Parameter(torch.randn(objects, FEATURES))
-        else:
-            self.register_buffer("positions", sinusoidal(objects, FEATURES))
-        self.transformer = nn.Sequential(
-            *(TransformerLayer(FEATURES, heads, FEATURES // heads, hidden_size, symmetric) for _ in range(layers))
+        self.positions = nn.Parameter(torch.randn(objects, FEATURES)) if positions == "learned" else None
+        self.layers = nn.ModuleList(
+            AttentionLayer(FEATURES, FEATURES, FEATURES, heads, hidden_size, symmetric) for _ in range(layers)
         )
-        self.readout = nn.Linear(FEATURES, answers)
+        self.norm = nn.LayerNorm(FEATURES)
+        self.decoder = perceptron(FEATURES, decoder_size, answers)
+        self.layers.apply(start)
+        starts.decoder(self.decoder)
 
     def answer(self, z: Tensor) -> Tensor:
-        return self.readout(self.transformer(z + self.positions).mean(dim=1))
+        x = z + (sinusoidal(z) if self.positions is None else self.positions)
+        for layer in self.layers:
+            x = layer(x, x)
+        return self.decoder(self.norm(x).mean(dim=1))
 
 
-def sinusoidal(count: int, width: int) -> Tensor:
-    """p_t = (sin ω₀t, cos ω₀t, sin ω₁t, …),  ω_k = 10000^(−2k / width)."""
-    frequency = 10000 ** (-torch.arange(0, width, 2) / width)
-    angle = torch.arange(count).unsqueeze(1) * frequency
+def start(layer: nn.Module) -> None:
+    """Initialise a layer as Webb's: queries, keys and values as one Xavier matrix (3 width, width), also if shared."""
+    if not isinstance(layer, AttentionLayer):
+        return
+    for part in (layer.query, layer.key, layer.value):
+        if part is not None:
+            starts.xavier(part, gain=math.sqrt(1 / 2))
+    starts.xavier(layer.merge)
+    layer.feedforward.apply(starts.kaiming)
+
+
+def sinusoidal(z: Tensor) -> Tensor:
+    """Return p_t = (sin ω₀t, cos ω₀t, sin ω₁t, …),  ω_k = 10000^(−2k / width), for z (batch, objects, width)."""
+    _, count, width = z.shape
+    frequency = 10000 ** (-torch.arange(0, width, 2, dtype=z.dtype, device=z.device) / width)
+    angle = torch.arange(count, dtype=z.dtype, device=z.device).unsqueeze(1) * frequency
     return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)
