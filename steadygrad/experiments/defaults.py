@@ -10,7 +10,10 @@ from steadygrad.training.settings import named, named_network
 
 UNITS: dict[type[Task], int] = {TextTask: 256, EnvironmentTask: 64}
 """of a layer that nobody has sized, if not 128"""
-OF_THE_LAYER = ("optimizer", "lr", "lr_constrained", "smoothing", "decay_transients", "clip")
+OF_THE_LAYER = (
+    *("optimizer", "optimizer_constrained", "lr", "lr_constrained", "smoothing", "beta1"),
+    *("decay_transients", "clip"),
+)
 """training settings that go with a layer; the others go with the task"""
 
 

@@ -7,7 +7,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import own_precision
+from steadygrad.kernels import at_least_single, own_precision
 from steadygrad.layers.recurrent import Common
 from steadygrad.layers.rnn import RNN
 from steadygrad.layers.start import Initialiser
@@ -19,8 +19,9 @@ class OrthogonalRNN(RNN):
     ``init`` is ``haar``, ``henaff``, ``cayley``, or as nnRNN's program has it for its tables 2, 3 and 5:
     ``random-orthogonal`` or ``exp-cayley``. ``input_init``, ``bias_init`` and ``added_bias`` are those of `RNN`.
 
-    With ``pull`` = λ ``penalty()`` is λ Σ ‖WᵀW − I‖_F² over the matrices and keeps them near orthogonal, the soft
-    constraint of Vorontsov et al. (2017).
+    With ``pull`` = λ ``penalty()`` is λ Σ ‖WᵀW − I‖² over the matrices and keeps them near orthogonal, the soft
+    constraint of Vorontsov et al. (2017). ``pull_norm`` is ``"frobenius"`` or ``"spectral"``; the latter moves only the
+    singular value that is furthest from 1.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class OrthogonalRNN(RNN):
         init: str = "haar",
         bias: bool = True,
         pull: float = 0.0,
+        pull_norm: str = "frobenius",
         input_init: str | Initialiser | None = None,
         bias_init: str | Initialiser | None = None,
         added_bias: str | None = None,
@@ -40,6 +42,8 @@ class OrthogonalRNN(RNN):
     ) -> None:
         if not (isinstance(pull, int | float) and 0 <= pull < math.inf):
             raise ValueError(f"OrthogonalRNN expects pull to be a number of at least 0; got {pull!r}")
+        if pull_norm not in NORMS:
+            raise ValueError(f"OrthogonalRNN expects pull_norm to be one of {', '.join(NORMS)}; got {pull_norm!r}")
         super().__init__(
             input_size,
             hidden_size,
@@ -52,18 +56,31 @@ class OrthogonalRNN(RNN):
             added_bias=added_bias,
             **common,
         )
-        self.pull = pull
+        self.pull, self.pull_norm = pull, pull_norm
 
     def penalty(self) -> Tensor | float:
         if not self.pull:
             return 0.0
-        return self.pull * sum(distance(W) for W in self.matrices().values())
+        return self.pull * sum(distance(W, self.pull_norm) for W in self.matrices().values())
 
 
-def distance(W: Tensor) -> Tensor:
-    """‖WᵀW − I‖_F²."""
+def frobenius(E: Tensor) -> Tensor:
+    """‖E‖_F²."""
+    return E.square().sum()
+
+
+def spectral(E: Tensor) -> Tensor:
+    """‖E‖₂² of a symmetric E: the square of its largest eigenvalue in modulus."""
+    return torch.linalg.eigvalsh(at_least_single(E)).square().amax().to(E.dtype)
+
+
+NORMS = {"frobenius": frobenius, "spectral": spectral}
+
+
+def distance(W: Tensor, norm: str = "frobenius") -> Tensor:
+    """‖WᵀW − I‖² in the Frobenius or the spectral norm."""
     with own_precision(W.device.type):
-        return (W.mT @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)).square().sum()
+        return NORMS[norm](W.mT @ W - torch.eye(len(W), dtype=W.dtype, device=W.device))
 
 
 class IRNN(RNN):

@@ -106,7 +106,8 @@ class SAB(LSTM):
 
     The C kernel for attention does not cover this layer. It runs step by step, and time grows with the square of the
     length: a step copies and searches up to length / ``every`` entries. Autograd stores a few numbers for each of them,
-    not the states themselves.
+    not the states themselves. With 128 units, batch 10 and every 2, forward and backward passes take 1.5 s for 500
+    steps and 11 s for 2000 on one core.
     """
 
     revision = 2  # 1 was another network: its scores had matrices, its threshold was the (k + 1)-th score

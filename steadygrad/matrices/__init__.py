@@ -21,12 +21,20 @@ from steadygrad.matrices.measures import departure_from_normality, orthogonality
 from steadygrad.matrices.neumann import NeumannCayley, ReleasedNeumannCayley, neumann_cayley
 from steadygrad.matrices.schur import RealSchur, real_schur
 from steadygrad.matrices.svd import BoundedSVD, bounded_svd
-from steadygrad.matrices.unitary import ComplexCayley, StiefelSteps, complex_cayley, stiefel
+from steadygrad.matrices.unitary import (
+    ComplexCayley,
+    ComplexExponential,
+    StiefelSteps,
+    complex_cayley,
+    complex_exponential,
+    stiefel,
+)
 
 __all__ = [
     "MATRICES",
     "BoundedSVD",
     "ComplexCayley",
+    "ComplexExponential",
     "ComplexSchur",
     "EigenvalueNormalized",
     "Exponential",
@@ -73,6 +81,7 @@ COMPLEX: dict[str, Callable[..., Matrix]] = {
     "evolution": unitary_evolution,
     "stiefel": stiefel,
     "complex-cayley": complex_cayley,
+    "complex-exponential": complex_exponential,
     "givens": givens,
     "complex-schur": complex_schur,
 }

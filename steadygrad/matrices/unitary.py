@@ -1,6 +1,7 @@
 """Unitary matrices of full capacity.
 
-The complex scaled Cayley transform (Maduranga, Helfrich & Ye, 2019), and steps along a manifold (Wisdom et al., 2016).
+The complex scaled Cayley transform (Maduranga, Helfrich & Ye, 2019), the exponential on the Lie algebra u(n) (Hyland &
+Rätsch, 2017), and steps along a manifold (Wisdom et al., 2016).
 """
 
 import math
@@ -20,7 +21,7 @@ from steadygrad.matrices.complex import (
     skew_hermitian,
     skew_hermitian_free,
 )
-from steadygrad.matrices.exponential import MovingBase, polished
+from steadygrad.matrices.exponential import MovingBase, polished, skew_exponential
 from steadygrad.matrices.inverse import cayley_inverse
 from steadygrad.matrices.matrix import Matrix, check_size, check_square, skew, skew_free
 
@@ -55,19 +56,27 @@ class ComplexCayley(nn.Module):
     def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor]:
         """A and θ of a unitary W, all θ alike: turned so that no eigenvalue of W D⁻¹ is near −1."""
         check_square("ComplexCayley", W, self.size)
-        U = nearest_unitary(W)
-        angles = torch.linalg.eigvals(U).angle().sort().values
-        gaps = torch.cat([angles[1:], angles[:1] + 2 * math.pi]) - angles
-        widest = int(gaps.argmax())
-        theta = angles[widest] + gaps[widest] / 2 - math.pi  # the middle of the widest gap goes to −1
-        U = U * phases(-theta)
-        I = torch.eye(self.size, dtype=U.dtype, device=U.device)
-        A = torch.linalg.solve(I + U, I - U)
+        A, theta = turned_cayley(nearest_unitary(W))
         real = W.real.dtype
-        return skew_hermitian_free((A - A.mH) / 2).to(real), theta.to(real).expand(self.size).clone()
+        return skew_hermitian_free(A).to(real), theta.to(real).expand(self.size).clone()
 
     def extra_repr(self) -> str:
         return f"size={self.size}"
+
+
+def turned_cayley(U: Tensor) -> tuple[Tensor, Tensor]:
+    """Return A and θ with U = (I + A)⁻¹ (I − A) e^{iθ}, A skew-Hermitian, for a unitary U and one angle θ.
+
+    The middle of the widest gap between the eigenvalues is turned to −1, the pole of the Cayley transform.
+    """
+    angles = torch.linalg.eigvals(U).angle().sort().values
+    gaps = torch.cat([angles[1:], angles[:1] + 2 * math.pi]) - angles
+    widest = int(gaps.argmax())
+    theta = angles[widest] + gaps[widest] / 2 - math.pi
+    U = U * phases(-theta)
+    I = torch.eye(len(U), dtype=U.dtype, device=U.device)
+    A = torch.linalg.solve(I + U, I - U)
+    return (A - A.mH) / 2, theta
 
 
 def complex_cayley(size: int, *, init: str = "cayley") -> Matrix:
@@ -75,12 +84,56 @@ def complex_cayley(size: int, *, init: str = "cayley") -> Matrix:
     map = ComplexCayley(size)
     if init == "haar":
         return Matrix(map, *map.right_inverse(haar_unitary(size)))
+    return Matrix(map, real_start("ComplexCayley", init, size), torch.empty(size).uniform_(0, 2 * math.pi))
+
+
+def real_start(who: str, init: str, size: int) -> Tensor:
+    """Return the packed skew-Hermitian A that is the real skew start ``init``."""
     if init not in initialisers.SKEW:
-        raise ValueError(f"ComplexCayley expects init out of {', '.join([*initialisers.SKEW, 'haar'])}; got {init!r}")
+        raise ValueError(f"{who} expects init out of {', '.join([*initialisers.SKEW, 'haar'])}; got {init!r}")
     A = skew(initialisers.SKEW[init](size), size)
-    return Matrix(
-        map, skew_hermitian_free(A.to(A.dtype.to_complex())).to(A.dtype), torch.empty(size).uniform_(0, 2 * math.pi)
-    )
+    return skew_hermitian_free(A.to(A.dtype.to_complex())).to(A.dtype)
+
+
+class ComplexExponential(nn.Module):
+    """W = exp(L),  L = −Lᴴ: every unitary W is within reach (Hyland & Rätsch, 2017).
+
+    The n² free numbers are coordinates of L in the Lie algebra u(n). The exponential is evaluated on the real form of
+    twice the size, which is exact: exp(realify(L)) = realify(exp(L)).
+    """
+
+    complex = True
+    kinds = ("skew",)
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = check_size("ComplexExponential", size)
+
+    def forward(self, free: Tensor) -> Tensor:
+        return complexify(skew_exponential(skew_free(skew_hermitian(free, self.size)), 2 * self.size))
+
+    @torch.no_grad()
+    def right_inverse(self, W: Tensor) -> Tensor:
+        """Return the packed L of the nearest unitary matrix, with eigenvalues iθ, −π ≤ θ ≤ π."""
+        check_square("ComplexExponential", W, self.size)
+        A, turn = turned_cayley(nearest_unitary(W))
+        # iA is Hermitian with eigenvalues tan(θ/2), so its eigenvectors are orthogonal even where angles are equal
+        tangents, V = torch.linalg.eigh(1j * A)
+        angles = 2 * tangents.atan() + turn
+        angles = torch.atan2(angles.sin(), angles.cos())
+        L = (V * (1j * angles)) @ V.mH
+        return skew_hermitian_free((L - L.mH) / 2).to(W.real.dtype)
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}"
+
+
+def complex_exponential(size: int, *, init: str = "henaff") -> Matrix:
+    """Return a `ComplexExponential` that starts real by a skew ``init``, or as a random unitary W with ``haar``."""
+    map = ComplexExponential(size)
+    if init == "haar":
+        return Matrix(map, map.right_inverse(haar_unitary(size)))
+    return Matrix(map, real_start("ComplexExponential", init, size))
 
 
 class StiefelSteps(MovingBase):

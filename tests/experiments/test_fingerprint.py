@@ -205,14 +205,18 @@ def test_defaults_are_those_of_fields():
 
 
 def test_every_stored_result_is_recognised():
-    """When this fails, a recipe has changed since its results were made, or a setting was renamed without a note."""
+    """When this fails, a recipe has changed since its results were made, or a setting was renamed without a note.
+
+    Rows that were changed on purpose are in superseded.txt until they have been run again.
+    """
+    superseded = Path(__file__).with_name("superseded.txt").read_text("utf-8").split()
     found, unknown = Counter(), {}
     for recipe in every():
         for path in (RESULTS / recipe.paper / recipe.table / recipe.row).glob("seed-*"):
             seed, directory = int(path.name.removeprefix("seed-")), RunDirectory(path)
             scale = result_scale(recipe, seed, directory)
             found[scale] += 1
-            if scale is None:
+            if scale is None and recipe.name not in superseded:
                 unknown[f"{recipe.name} {seed}"] = why_not(recipe, seed, directory, "desk")
     assert not unknown
     assert found.total() == len(list(RESULTS.glob("*/*/*/seed-*/result.json")))

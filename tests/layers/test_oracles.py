@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from steadygrad import layers
+from steadygrad.layers import orthogonal
 from steadygrad.matrices import (
     MATRICES,
     Exponential,
@@ -552,6 +553,39 @@ def test_reflections_are_16_unless_there_are_fewer_units():
         for hidden, count in ((64, 904), (16, 136), (5, 15)):
             assert [f.numel() for f in make(3, hidden).cells[0].W.free[:parts]] == [count] * parts
     assert layers.SpectralRNN(3, 64, bases="exponential").cells[0].W.free[0].numel() == 2016
+
+
+def test_pull_in_the_spectral_norm_is_that_of_the_singular_values():
+    """‖WᵀW − I‖₂ = max |σ² − 1|: values and gradients by svdvals, whichever end of the spectrum is the worst."""
+    layer = layers.OrthogonalRNN(2, 6, 2, bidirectional=True, pull=0.5, pull_norm="spectral", dtype=torch.float64)
+    with torch.no_grad():
+        for index, cell in enumerate(layer.cells):
+            W = cell.W.free[0]
+            W += 0.1 * torch.randn_like(W)
+            W *= 0.5 if index % 2 else 2.0  # the smallest or the largest singular value is furthest from 1
+    free = [cell.W.free[0] for cell in layer.cells]
+    expected = 0.5 * sum((torch.linalg.svdvals(W).square() - 1).abs().max().square() for W in free)
+    bound = rounding(torch.float64, 6, operations=4, scale=100)
+    torch.testing.assert_close(layer.penalty(), expected, rtol=bound, atol=0)
+    ours, theirs = torch.autograd.grad(layer.penalty(), free), torch.autograd.grad(expected, free)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=10 * bound)
+    torch.autograd.gradcheck(lambda W: orthogonal.distance(W, "spectral"), free[0])
+
+
+def test_pull_in_the_spectral_norm_leads_to_an_orthogonal_matrix():
+    layer = layers.OrthogonalRNN(2, 6, pull=1.0, pull_norm="spectral")
+    assert layer.penalty() < rounding(torch.float32, 6, operations=2) ** 2
+    with torch.no_grad():
+        layer.cells[0].W.free[0].mul_(1.3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.02)
+    for _ in range(400):
+        optimizer.zero_grad()
+        layer.penalty().backward()
+        optimizer.step()
+    assert layer.penalty() < 1e-2
+    with pytest.raises(ValueError, match="pull_norm to be one of frobenius, spectral; got 'nuclear'"):
+        layers.OrthogonalRNN(3, 6, pull_norm="nuclear")
 
 
 def test_pull_keeps_a_free_matrix_near_orthogonal():

@@ -239,6 +239,7 @@ class TestBetweenComplexUnits:
             "evolution": 7 * n,
             "stiefel": n * n,
             "complex-cayley": n * n + n,
+            "complex-exponential": n * n,
             "givens": 2 * 7 + n,  # two layers: four rotations and three, two angles each
             "complex-schur": n * n + n + n + n * (n - 1),
         }
@@ -406,6 +407,7 @@ class TestSpecs:
             ({"name": "givens", "capacity": True}, ["got True"]),
             ({"name": "givens", "style": "FFT"}, ["tunable, full or fft", "got 'FFT'"]),
             ({"name": "complex-cayley", "init": "henaf"}, ["henaff, cayley, haar", "got 'henaf'"]),
+            ({"name": "complex-exponential", "init": "disc"}, ["henaff, cayley, haar", "got 'disc'"]),
             ({"name": "complex-cayley", "reflections": 2}, ["has no option 'reflections'", "init"]),
             ({"name": "complex-schur", "init": "haar"}, ["henaff, cayley", "got 'haar'"]),
             ({"name": "complex-schur", "in_block": True}, ["has no option 'in_block'"]),

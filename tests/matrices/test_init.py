@@ -147,5 +147,5 @@ def test_identity_out_of_reach():
 
 
 def test_unknown_name():
-    with pytest.raises(ValueError, match="no initialiser 'hennaf'; choose from henaff, cayley, haar, identity, disc"):
+    with pytest.raises(ValueError, match="no initialiser 'hennaf'; choose from henaff, cayley, haar, random-"):
         init.free_tensor("hennaf", Free(3))

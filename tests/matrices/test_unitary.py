@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.parametrize import register_parametrization
 
-from steadygrad.matrices import ComplexCayley, Matrix, StiefelSteps, build, realify
+from steadygrad.matrices import ComplexCayley, ComplexExponential, Matrix, StiefelSteps, build, realify
 from steadygrad.matrices.complex import haar_unitary
 from tests.rounding import rounding
 
@@ -155,6 +155,75 @@ class TestComplexCayley:
         torch.testing.assert_close(P, P.mH, rtol=0, atol=atol)
         layer(torch.randn(2, 5, dtype=torch.complex64)).abs().sum().backward()
         assert layer.parametrizations.weight.original0.grad.shape == (25,)
+
+
+def exponential_bound(free: torch.Tensor) -> float:
+    """Of the exponential: four products and as many squarings as ‖L‖ has powers of two; L itself is off by eps ‖L‖."""
+    norm = 1 + 2 * float(free.norm())
+    return rounding(free.dtype, 2 * math.isqrt(len(free)), operations=8 + math.log2(norm), scale=norm)
+
+
+class TestComplexExponential:
+    @given(size=sizes, scale=st.sampled_from([0.0, 0.1, 1.0, 10.0]))
+    def test_equals_the_eigenvalues_exponentials(self, size, scale):
+        """In numpy: L = V diag(iθ) Vᴴ, exp(L) = V diag(e^{iθ}) Vᴴ."""
+        free = scale * torch.randn(size * size, dtype=torch.float64)
+        angles, V = np.linalg.eigh(-1j * unpacked(free.numpy(), size))
+        expected = (V * np.exp(1j * angles)) @ V.conj().T
+        W = ComplexExponential(size)(free)
+        np.testing.assert_allclose(W.numpy(), expected, rtol=0, atol=exponential_bound(free))
+        assert_unitary(W, exponential_bound(free))
+
+    def test_known_values(self):
+        """n = 1: e^{ia}. A Pauli matrix: exp(iaX) = cos a + i sin a X."""
+        W = ComplexExponential(1)(torch.tensor([0.7]))
+        torch.testing.assert_close(W, torch.polar(torch.ones(1, 1), torch.tensor([[0.7]])))
+        W = ComplexExponential(2)(torch.tensor([0.0, 0.0, 0.3, 0.0]))
+        c, s = math.cos(0.3), math.sin(0.3)
+        torch.testing.assert_close(W, torch.tensor([[c, 1j * s], [1j * s, c]]))
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 6])
+    def test_gradients_match_finite_differences(self, size):
+        free = (2 * torch.randn(size * size, dtype=torch.float64)).requires_grad_()
+        assert torch.autograd.gradcheck(ComplexExponential(size), (free,))
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 8])
+    @pytest.mark.parametrize("which", special(2))
+    def test_right_inverse_leads_back(self, which, size):
+        map, W = ComplexExponential(size), special(size)[which]
+        free = map.right_inverse(W)
+        assert free.shape == (size * size,)
+        # the Cayley transform on the way has entries up to cot(π/2n)
+        pole = 1 / math.tan(math.pi / (2 * size + 2))
+        torch.testing.assert_close(map(free), W, rtol=0, atol=pole * exponential_bound(free))
+        assert np.linalg.norm(unpacked(free.numpy(), size), 2) < math.pi + pole * exponential_bound(free)
+        single = map.right_inverse(W.to(torch.complex64))
+        assert single.dtype == torch.float32
+        torch.testing.assert_close(map(single), W.to(torch.complex64), rtol=0, atol=exponential_bound(single))
+
+    def test_right_inverse_of_what_is_not_unitary_is_the_nearest(self):
+        M = torch.randn(5, 5, dtype=torch.complex128)
+        map = ComplexExponential(5)
+        free = map.right_inverse(M)
+        P = map(free).mH @ M  # the polar factor: what is left is Hermitian and positive
+        torch.testing.assert_close(P, P.mH, rtol=0, atol=10 * exponential_bound(free) * float(M.norm()))
+        assert (torch.linalg.eigvalsh(P) > 0).all()
+
+    def test_starts(self):
+        """Real rotations by Henaff's angles, or a uniformly random unitary matrix."""
+        W = build("complex-exponential", 64, complex=True)()
+        assert W.imag.abs().max() < rounding(torch.float32, 4, operations=8)
+        torch.manual_seed(5)
+        target = haar_unitary(7)
+        torch.manual_seed(5)
+        matrix = build({"name": "complex-exponential", "init": "haar"}, 7, complex=True)
+        torch.testing.assert_close(matrix(), target, rtol=0, atol=exponential_bound(matrix.free[0].detach()))
+
+    def test_bad_input_is_explained(self):
+        with pytest.raises(ValueError, match="ComplexExponential expects a size of at least 1; got 0"):
+            ComplexExponential(0)
+        with pytest.raises(ValueError, match=r"ComplexExponential expects a 4 × 4 matrix; got shape \(3, 3\)"):
+            ComplexExponential(4).right_inverse(torch.eye(3))
 
 
 class TestStiefelSteps:
@@ -347,7 +416,14 @@ def largest_defect(W: torch.Tensor) -> float:
     return float((W.mH @ W - torch.eye(len(W), dtype=W.dtype)).abs().max())
 
 
-DRIFTING = ["stiefel", "complex-cayley", "evolution", "givens", {"name": "givens", "style": "fft"}]
+DRIFTING = [
+    "stiefel",
+    "complex-cayley",
+    "complex-exponential",
+    "evolution",
+    "givens",
+    {"name": "givens", "style": "fft"},
+]
 
 
 @pytest.mark.parametrize("spec", DRIFTING, ids=str)
