@@ -341,7 +341,7 @@ class Queue:
                 name = next(iter(busy.values()))[1][0].recipe.name
                 self.listener.estimating(total - len(pending) - len(busy), total, name)
                 for worker in [worker for worker in busy if worker.limit and time.monotonic() > worker.limit]:
-                    self.mark(busy.pop(worker)[1], LEFT_OUT, f"one update takes more than {PROBE_SECONDS:g} s")
+                    self.mark(busy.pop(worker)[1], LEFT_OUT, f"its probe took more than {PROBE_SECONDS:g} s")
                     worker.close()
                 source, message = self.next_event()
                 if source in idle and message is None:

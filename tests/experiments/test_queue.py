@@ -283,7 +283,7 @@ def test_a_probe_without_an_end_leaves_the_row_out(fake, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "time", Clock())
     fake.answers["probe", "quick"] = {"updates": 6}
     runs = call(tmp_path)
-    assert (runs["quick", 0].status, runs["quick", 0].why) == ("left out", "one update takes more than 180 s")
+    assert (runs["quick", 0].status, runs["quick", 0].why) == ("left out", "its probe took more than 180 s")
     assert ran(fake) == [("middle", 0), ("slow", 0)]
 
 
