@@ -126,13 +126,18 @@ GROUPS = {"skew": "constrained", "reflector": "constrained", "transient": "trans
 def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
     """Return the groups of parameters with their options and ``optimizer``, the kind of optimizer.
 
-    Skew parts and reflectors have ``lr_constrained`` and ``optimizer_constrained``, transients have their own decay.
-    The last group holds everything else, angles too.
+    Skew parts and reflectors have ``lr_constrained`` and ``optimizer_constrained``, transients have their own decay. So
+    have free matrices and the readout, if it is asked for. The last group holds everything else, angles too.
     """
     groups: dict[Tensor, str] = {}
+    kinds = GROUPS | ({"matrix": "matrix"} if train.decay_matrices else {})
     for module in model.modules():
         if isinstance(module, Matrix):
-            groups |= {free: GROUPS.get(kind, "other") for free, kind in zip(module.free, module.kinds, strict=True)}
+            groups |= {free: kinds.get(kind, "other") for free, kind in zip(module.free, module.kinds, strict=True)}
+    if train.decay_readout:
+        if not isinstance(readout := getattr(model, "readout", None), nn.Linear):
+            raise ValueError(f"decay_readout expects a model with a linear readout; got {type(model).__name__}")
+        groups[readout.weight] = "readout"
     own: dict[str, dict[str, Any]] = {
         "constrained": {
             "lr": train.lr if train.lr_constrained is None else train.lr_constrained,
@@ -140,6 +145,8 @@ def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
             "optimizer": train.optimizer_constrained or train.optimizer,
         },
         "transient": {"weight_decay": train.decay_transients},
+        "matrix": {"weight_decay": train.weight_decay + train.decay_matrices},
+        "readout": {"weight_decay": train.weight_decay + train.decay_readout},
         "other": {"weight_decay": train.weight_decay},
     }
     members: dict[str, list[Tensor]] = {group: [] for group in own}

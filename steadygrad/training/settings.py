@@ -54,6 +54,10 @@ class Train:
     """β₁ of Adam, how much of the old mean gradient is kept; without it 0.9"""
     decay_transients: float = 0.0
     """L2 weight on nnRNN's T, coupled: it goes through the optimizer as part of the gradient"""
+    decay_readout: float = 0.0
+    """L2 weight on the matrix of the readout, beside ``weight_decay``"""
+    decay_matrices: float = 0.0
+    """L2 weight on free recurrent matrices, beside ``weight_decay``"""
     weight_decay: float = 0.0
     """the same on everything else but skew parts and reflectors"""
     clip: float | None = None
@@ -84,7 +88,7 @@ class Train:
         )
         at_least(self, "Train", 1, "lr_every", "examples", "window", "epochs", "frames")
         positive(self, "Train", "lr", "lr_constrained", "clip", "max_loss", "lr_factor")
-        for name in ("weight_decay", "decay_transients"):
+        for name in ("weight_decay", "decay_transients", "decay_readout", "decay_matrices"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"Train expects {name} to be at least 0; got {getattr(self, name)!r}")
         if self.smoothing is not None and not 0 < self.smoothing < 1:

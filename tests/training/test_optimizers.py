@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from steadygrad.layers import LAYERS
-from steadygrad.training import JointOptimizer, TensorFlowRMSprop, make_optimizer
-from steadygrad.training.optimizers import Schedule
+from steadygrad.models import SequenceModel
+from steadygrad.training import JointOptimizer, TensorFlowRMSprop, Train, make_optimizer
+from steadygrad.training.optimizers import Schedule, parameter_groups
 from steadygrad.training.settings import OPTIMIZERS
 
 every_layer = pytest.mark.parametrize("layer", LAYERS)
@@ -311,3 +312,18 @@ def test_a_schedule_takes_up_where_it_was(tiny):
     plan, rates = schedule(tiny(lr=0.8, schedule="cosine", steps=4))
     plan.take_up(2, 0)
     assert rates() == pytest.approx([0.4])
+
+
+def test_readout_and_free_matrices_have_their_own_decay_if_asked():
+    model = SequenceModel(LAYERS["gru"](3, 4, recurrent={"candidate": "cayley"}), 2)
+    plain = parameter_groups(model, Train(weight_decay=0.5))
+    assert [group["weight_decay"] for group in plain] == [0.0, 0.5]  # as many groups as ever
+    groups = parameter_groups(model, Train(weight_decay=0.5, decay_readout=0.25, decay_matrices=0.125))
+    decay = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
+    reset, update, candidate = model.layer.cells[0].U
+    assert decay[id(model.readout.weight)] == 0.75
+    assert decay[id(reset.free[0])] == decay[id(update.free[0])] == 0.625
+    assert decay[id(candidate.free[0])] == 0.0
+    assert decay[id(model.readout.bias)] == decay[id(model.layer.cells[0].W)] == 0.5
+    with pytest.raises(ValueError, match="decay_readout expects a model with a linear readout; got GRU"):
+        parameter_groups(model.layer, Train(decay_readout=0.1))
