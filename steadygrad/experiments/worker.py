@@ -41,11 +41,22 @@ def main() -> None:
     jobs = listen()
     while (job := jobs.get()) is not None:
         recipe = Recipe(**job["recipe"])
-        if job["nice"] and hasattr(os, "nice"):
-            os.nice(NICE)
+        if job["nice"]:
+            lower_priority()
         if sys.argv[1] == "run":
             return run(recipe, job["scale"], job["seed"], Path(job["out"]))
         probe(recipe, job["scale"], job["seed"])
+
+
+def lower_priority() -> None:
+    """Let other programs go first.
+
+    Linux weighs sessions before processes, and this process has a session of its own: the session is lowered too.
+    """
+    if hasattr(os, "nice"):
+        os.nice(NICE)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(NICE))
 
 
 def listen() -> "SimpleQueue[Any]":
