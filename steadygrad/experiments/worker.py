@@ -132,7 +132,7 @@ def probe(recipe: Recipe, scale: str, seed: int) -> None:
             timings = measure(trainer)
         if changes := recipe.transfers(scale):
             timings["tests"] = timings["evaluation"] / task.steps * sum(steps_with(settings, one) for one in changes)
-    except Exception as error:
+    except Exception as error:  # whatever a row raises is reported for that row; the others are probed all the same
         return send(failed=reason(error))
     send(timings=timings)
 
