@@ -76,20 +76,22 @@ def prepare(column: str) -> Iterator[Path]:
         yield ROOT
 
 
-def run(column: str, tests: list[str], workers: str) -> tuple[int, str]:
-    """Run pytest in one environment. Return its exit code and the counts that it closes with."""
+def run(column: str, tests: list[str], workers: str) -> tuple[int, str, list[str]]:
+    """Run pytest in one environment. Return its exit code, its closing counts, and what it says about failures."""
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{re.sub(r'[^A-Za-z0-9]+', '-', column)}.txt"
     command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--maxprocesses", "4", *tests]
     with prepare(column) as folder, log.open("w") as file:
         environment = os.environ | COLUMNS[column] | {"HYPOTHESIS_PROFILE": "ci"}
         code = subprocess.run(command, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT).returncode
-    closing = re.findall(r"^.*\b(?:passed|failed|errors?)\b.* in [\d.]+s.*$", log.read_text(), re.MULTILINE)
+    text = log.read_text()
+    closing = re.findall(r"^.*\b(?:passed|failed|errors?)\b.* in [\d.]+s.*$", text, re.MULTILINE)
     counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|error|skipped)", "".join(closing[-1:]))}
     failed = counts.get("failed", 0) + counts.get("error", 0)
     if code and not failed:
-        return code, f"pytest ended with exit code {code}: see {log.relative_to(ROOT)}"
-    return code, f"{counts.get('passed', 0):>6} {failed:>6} {counts.get('skipped', 0):>7}"
+        return code, f"pytest ended with exit code {code}", text.splitlines()[-20:]
+    explained = re.findall(r"^(?:E  |FAILED|ERROR).*$", text, re.MULTILINE)
+    return code, f"{counts.get('passed', 0):>6} {failed:>6} {counts.get('skipped', 0):>7}", explained
 
 
 def picked(count: int) -> list[str]:
@@ -116,8 +118,10 @@ def main() -> int:
             print(f"left out: {reason}")
             continue
         start = time.monotonic()
-        code, counts = run(name, ["tests"] if options.whole else NUMERIC, options.workers)
+        code, counts, explained = run(name, ["tests"] if options.whole else NUMERIC, options.workers)
         print(f"{counts} {time.monotonic() - start:>8.0f}", flush=True)
+        for line in explained:
+            print(f"    {line}", flush=True)
         worst = max(worst, code)
     return worst
 
