@@ -1,8 +1,12 @@
 """Test a trained run, also on other settings of its task: the transfer test.
 
-steadygrad evaluate runs/demo/demo/copy/nnrnn/seed-0
+steadygrad evaluate runs/demo/copy/nnrnn/seed-0
 steadygrad evaluate RUN --task.delay 500                      longer than it was trained for
 steadygrad evaluate RUN --task.delay 100,200,400 --examples 500
+steadygrad evaluate RUN --split valid                         the numbers of its result.json again
+
+The test split has sequences that neither training nor its evaluations used. `reproduce`, `report` and result.json show
+the validation split of tasks that make their sequences, and the same test as this command of tasks with a data set.
 """
 
 import argparse
@@ -16,8 +20,12 @@ from steadygrad.cli.common import add_threads, dotted, set_threads, show_table
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_directory", metavar="RUN", help="a run's directory")
     parser.add_argument(
-        "--examples", type=int, metavar="N", help="sequences to test on (default 1000); a data set's tests are on all"
+        "--examples",
+        type=int,
+        metavar="N",
+        help="sequences (default: 1000 of the test split, as many of valid as in training); a data set has its own",
     )
+    parser.add_argument("--split", choices=("test", "valid"), default="test", help="default: test")
     parser.add_argument("--weights", choices=("best", "last"), default="best")
     parser.add_argument("--json", action="store_true", help="one JSON object a setting")
     add_threads(parser)
@@ -27,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
     given = dotted(options.rest, ("task",)).get("task", {})
     from steadygrad.tasks import DataTask
     from steadygrad.training import RunDirectory, ShowProgress, evaluate_run, finite
+    from steadygrad.training.evaluate import examples_of
 
     set_threads(options)
     if options.examples is not None and options.examples < 1:
@@ -35,8 +44,7 @@ def run(options: argparse.Namespace) -> int:
     settings = directory.settings()
     of_data = isinstance(settings.build_task(), DataTask)
     if of_data and options.examples is not None:
-        raise ValueError(f"{settings.task['name']} is tested on all its test data and expects no --examples")
-    examples = options.examples or 1000
+        raise ValueError(f"{settings.task['name']} is evaluated on all its data and expects no --examples")
     others = [replace(settings, task=settings.task | changes) for changes in variants(given)]
     found: list[dict[str, Any]] = []
     show = ShowProgress("evaluate")
@@ -48,20 +56,28 @@ def run(options: argparse.Namespace) -> int:
     show.start(0, 100)
     try:
         for other in others:
-            numbers = evaluate_run(directory, other, weights=options.weights, examples=examples, progress=tell)
+            numbers = evaluate_run(
+                directory,
+                other,
+                weights=options.weights,
+                split=options.split,
+                examples=options.examples,
+                progress=tell,
+            )
             guess = other.build_task().guessing_loss
             found.append({"task": other.resolved()["task"], **numbers, "guessing_loss": guess})
     finally:
         show.close()
     if options.json:
         for row in found:
-            print(json.dumps(finite(row)))
+            print(json.dumps(finite({"split": options.split, "weights": options.weights, **row})))
         return 0
     metrics = [key for key in found[0] if key != "task"]
     changed = list(given)
     rows = [[*(str(row["task"][key]) for key in changed), *(f"{row[key]:.4g}" for key in metrics)] for row in found]
-    tested = "all test data" if of_data else f"{examples} sequences"
-    what = f"{settings.layer['name']} on {settings.task['name']}, {tested}, {options.weights} weights"
+    count = "" if of_data else f" of {options.examples or examples_of(settings, options.split)} sequences"
+    of_run = f"{settings.layer['name']} on {settings.task['name']}"
+    what = f"{of_run}, {options.split} split{count}, {options.weights} weights"
     show_table(what, [*changed, *metrics], rows, 0)
     return 0
 

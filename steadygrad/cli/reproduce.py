@@ -111,6 +111,7 @@ def show(rows: list[dict], out: Path) -> None:
     recipes = [recipe for recipe in load(first["paper"]).recipes if recipe.table == first["table"]]
     table = whole_table(rows, recipes, first["scale"], out)
     show_table(f"{first['paper']}/{first['table']}: {first['caption']}", *tables.paper_header_and_rows(table))
+    say(tables.evaluation_note(table))
     header, tests = tables.transfer_header_and_rows(table)
     if tests:
         show_table("The same weights on other settings", header, tests)

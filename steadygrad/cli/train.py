@@ -60,6 +60,8 @@ def summary(result: dict[str, Any], out: str | Path) -> str:
     words = [f"{result['status']} after {result['steps']} updates, {result['wall_seconds']:.0f} s"]
     if best:
         value = f"{score} {best[score]:.4g}, " if score != "loss" else ""
-        words.append(f"best: {value}loss {best['loss']:.3g} (guessing {result['guessing_loss']:.3g})")
+        words.append(f"best on validation: {value}loss {best['loss']:.3g} (guessing {result['guessing_loss']:.3g})")
+    if test := result.get("test"):
+        words.append(f"test: {score} {test[score]:.4g}")
     words.append(f"{result['parameters']:,} parameters")
     return "; ".join(words) + f"\nin {out}"

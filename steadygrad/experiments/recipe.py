@@ -37,7 +37,7 @@ SHARED = {
 }
 """what a row may say, and a table for all its rows"""
 OF_TABLE = {"caption", "figures"}
-CHOICES = {"attained": ("min", "max"), "counts": ("best", "last", "test")}
+CHOICES = {"attained": ("min", "max"), "counts": ("best", "last", "test", "extreme")}
 OF_SCALE = {
     "desk": ("layer", "task", "train", "transfer"),
     "smoke": ("layer", "task", "train", "transfer"),
@@ -85,7 +85,8 @@ class Recipe:
     attained: str = "min"
     """whether small or large values are good"""
     counts: str = "best"
-    """what a run's number is: the best or last of its evaluations, or the test of a data set, with the best weights"""
+    """which evaluation has the number of a run: ``best``, that of the lowest validation loss; ``last``; ``test``, the
+    best weights on the test split of a data set; ``extreme``, the one with the largest or smallest value"""
     parameters: str | None = None
     published: dict[str, float] = field(default_factory=dict)
     caption: str = ""

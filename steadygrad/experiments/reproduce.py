@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ Watches = Callable[[Recipe, int], Sequence[Watch]]
 Notes = Mapping[str, str]
 """what a run's files do not say: ``status`` and ``why`` of one without a result, why it is ``untested``"""
 FAILED, ELSEWHERE = "failed", "running elsewhere"
+EVALUATIONS = {"best": "best", "last": "final", "test": "test"}
+"""what a row counts → where ``result.json`` has it"""
 
 
 def seeds_of(recipe: Recipe, count: int) -> list[int]:
@@ -169,16 +172,12 @@ def outcome(recipe: Recipe, scale: str, seed: int, out: Path, notes: Notes | Non
     result = directory.result() if said.get("status") != FAILED else None
     if result is None:
         return found | said
-    score, better = result["score"], max if result["higher_is_better"] else min
-    scores = {
-        split: [row[score] for row in directory.rows() if row["split"] == split and row.get(score) is not None]
-        for split in ("valid", "train")
-    }
+    counted = evaluation(recipe, directory, result)
     return found | {
-        "score": {"name": score, **{split: better(values) if values else None for split, values in scores.items()}},
+        "score": {"name": result["score"], "value": counted.get(result["score"])},
         "status": result["status"],
         **({"why": result["why"]} if "why" in result else {}),
-        "value": number(recipe, directory, result),
+        "value": counted.get(recipe.metric),
         "final": result["final"],
         "best": result["best"],
         "steps": result["steps"],
@@ -214,12 +213,9 @@ def tested(
     ]
 
 
-def number(recipe: Recipe, directory: RunDirectory, result: dict[str, Any]) -> float | None:
-    """What the table has of a run; a test only of one that went to its end."""
-    if recipe.counts == "test":
-        return (result.get("test") or {}).get(recipe.metric)
-    evaluated = [row for row in directory.rows() if row["split"] == "valid"]
-    values = [row[recipe.metric] for row in evaluated if row.get(recipe.metric) is not None]
-    if not values:
-        return None
-    return values[-1] if recipe.counts == "last" else {"min": min, "max": max}[recipe.attained](values)
+def evaluation(recipe: Recipe, directory: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
+    """Return the evaluation whose numbers the table shows. A run that was not tested to its end has no test."""
+    if recipe.counts != "extreme":
+        return result.get(EVALUATIONS[recipe.counts]) or {}
+    rows = [row for row in directory.rows() if row["split"] == "valid" and row.get(recipe.metric) is not None]
+    return {"min": min, "max": max}[recipe.attained](rows, key=itemgetter(recipe.metric), default={})

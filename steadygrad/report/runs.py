@@ -17,6 +17,7 @@ TABLE_NEEDS = (
     "caption",
     "metric",
     "attained",
+    "counts",
     "published",
     "parameters",
     "printed_parameters",
@@ -154,6 +155,7 @@ def check_table(rows: Any) -> None:
         for run in row["runs"]:
             _ = [run[key] for key in RUN_NEEDS]
             check_number(run["value"], "value")
+            check_number((run.get("score") or {"value": None})["value"], "score")
             for test in run.get("transfer", []):
                 _ = test["name"], test["examples"]
                 check_number(test["value"], "value")

@@ -47,12 +47,15 @@ def clock(seconds: float | None) -> str:
 
 
 def runs_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None) -> tuple[list[str], Rows]:
-    """One row a run: its score and loss at the best evaluation, beside the loss of guessing."""
-    header = ["run", "parameters", "updates", "score", "loss", "guessing", "time", "ended"]
+    """One row a run: its best evaluation, that of the lowest validation loss, and the test of a data set."""
+    tested = any(run.result.get("test") for run in runs)
+    columns = ["best validation", "its loss", *(["test"] if tested else [])]
+    header = ["run", "parameters", "updates", *columns, "guessing", "time", "ended"]
     rows = []
     for label, run in zip(names or labels(runs), runs, strict=True):
         result = run.result
         best, name = result.get("best") or {}, result["score"]
+        test = (result.get("test") or {}).get(name)
         rows.append(
             [
                 label,
@@ -60,6 +63,7 @@ def runs_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None
                 f"{result['steps']:,}",
                 f"{name} {score(best.get(name))}",
                 number(best.get("loss")),
+                *([f"{name} {score(test)}"] if tested else []),
                 number(result["guessing_loss"]),
                 clock(result["wall_seconds"]),
                 result["status"],
@@ -81,7 +85,7 @@ def paper_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], R
         count = f"{row['parameters']:,}" if row["parameters"] else "–"
         if row["printed_parameters"]:
             count += f" ({row['printed_parameters']})"
-        extra = [spread(valid_scores(row, name), score) for name in sorted(scores)]
+        extra = [spread(scores_of(row, name), score) for name in sorted(scores)]
         theirs = [number(row["published"])] if printed else []
         rows.append([row["row"], count, *theirs, ours(row), *extra, *ending(row)])
     return header, rows
@@ -136,9 +140,9 @@ def ending(row: dict[str, Any]) -> list[str]:
     return [seeds, row["scale"], clock(statistics.median(seconds)) if seconds else "–"]
 
 
-def valid_scores(row: dict[str, Any], name: str) -> list[float]:
+def scores_of(row: dict[str, Any], name: str) -> list[float]:
     found = [run["score"] for run in row["runs"] if run.get("score") and run["score"]["name"] == name]
-    return [value["valid"] for value in found if value["valid"] is not None]
+    return [one["value"] for one in found if one["value"] is not None]
 
 
 def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
@@ -161,22 +165,27 @@ def paper_table(table: Sequence[dict[str, Any]]) -> str:
 
 def paper_notes(table: Sequence[dict[str, Any]]) -> list[str]:
     """What a reader of the table must know."""
-    best = "smallest" if table[0]["attained"] == "min" else "largest"
-    values = {
-        "best": f"the {best} value of all evaluations",
-        "last": "the last value of all evaluations",
-        "test": "the test split's value with the weights of the lowest validation loss",
-    }
-    counted = values.get(str(table[0].get("counts")), values["best"])
-    lines = [f"Ours: {counted}; of several seeds the median and the range."]
+    lines = [evaluation_note(table)]
     tests = [done for row in table for run in row["runs"] for done in run.get("transfer", []) if not done.get("why")]
     counts = ", ".join(map(str, sorted({done["examples"] for done in tests})))
     if tests:
-        weights = "the last weights" if table[0].get("counts") == "last" else "weights of the lowest validation loss"
+        weights = "the last weights" if table[0]["counts"] == "last" else "weights of the lowest validation loss"
         lines.append(f"Tests on other settings: {weights}, {counts} sequences a number.")
     lines += reductions(table)
     lines += [f"- {row['row']}: {row['note']}" for row in table if row["note"]]
     return lines + [f"- {trouble}" for trouble in troubles(table)]
+
+
+def evaluation_note(table: Sequence[dict[str, Any]]) -> str:
+    """Say which evaluation the numbers of a table come from."""
+    shown = {
+        "best": "the evaluation with the lowest validation loss",
+        "last": "the last evaluation",
+        "test": "the test split, with the weights of the lowest validation loss",
+        "extreme": f"the {'smallest' if table[0]['attained'] == 'min' else 'largest'} value of all evaluations",
+    }[table[0]["counts"]]
+    several = any(len(row["runs"]) > 1 for row in table)
+    return f"Our numbers: {shown}{'; of several seeds the median and the range' if several else ''}."
 
 
 def reductions(table: Sequence[dict[str, Any]]) -> list[str]:

@@ -16,6 +16,8 @@ from steadygrad.training.settings import Settings
 
 AT_ONCE = 25_000
 """time steps of all sequences of a batch together, which is what memory grows with"""
+TEST_EXAMPLES = 1000
+"""sequences of the test split, if the task makes them"""
 
 
 @torch.no_grad()
@@ -144,13 +146,24 @@ def evaluate_run(
     settings: Settings,
     *,
     weights: str = "best",
-    examples: int = 1000,
+    split: str = "test",
+    examples: int | None = None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> dict[str, float]:
-    """A run's weights on ``settings``, which may differ from its own in the task, on sequences it has not met."""
+    """Evaluate the weights of a run on ``settings``, which may differ from its own in the task.
+
+    The ``test`` split has ``examples`` new sequences, by default 1000, or all test data of a data set. The ``valid``
+    split is what training was evaluated on: with the run's own settings the numbers are those of ``result.json``.
+    """
     model, task, _ = load_model(directory, settings, weights)
-    of_data, own = isinstance(task, DataTask), settings.train
-    batch = own.evaluate_batch if of_data else max(1, min(100, AT_ONCE // task.steps))
+    count, own = examples or examples_of(settings, split), settings.train
+    makes = split == "test" and not isinstance(task, DataTask)
+    batch = max(1, min(100, AT_ONCE // task.steps)) if makes else own.evaluate_batch
     return evaluate(
-        model, task, examples, seed=settings.seed, split="test", batch=batch, window=own.window, progress=progress
+        model, task, count, seed=settings.seed, split=split, batch=batch, window=own.window, progress=progress
     )
+
+
+def examples_of(settings: Settings, split: str) -> int:
+    """Return how many sequences a split has, if the task makes them."""
+    return TEST_EXAMPLES if split == "test" else settings.train.evaluate_examples

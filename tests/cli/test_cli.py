@@ -318,7 +318,8 @@ def test_train_from_the_first_update_to_the_result(run, tmp_path):
     assert re.fullmatch(r"settings: .+, with yours\n", err)
     first, last = out.splitlines()
     assert re.match(
-        r"done after 6 updates, \d+ s; best: accuracy [\d.]+, loss [\d.]+ \(guessing [\d.]+\); \d+ par", first
+        r"done after 6 updates, \d+ s; best on validation: accuracy [\d.]+, loss [\d.]+ \(guessing [\d.]+\); \d+ par",
+        first,
     )
     assert last == "in mine"
     result = json.loads((tmp_path / "mine" / "result.json").read_text())
@@ -345,7 +346,8 @@ def test_a_relational_network_is_trained_and_tested(run, tmp_path):
     code, out, err = run("train", "corelnet", "rmts", "--task.glyphs", "own", *short)
     assert (code, err) == (0, "settings: corelnet-2022/basic/rmts-corelnet, at desk scale, with yours\n")
     assert re.match(
-        r"done after 4 updates, \d+ s; best: accuracy [\d.]+, loss [\d.]+ \(guessing 0.693\); 205,026 pa", out
+        r"done after 4 updates, \d+ s; best on validation: accuracy [\d.]+, loss [\d.]+ \(guessing 0.693\); 205,026 pa",
+        out,
     )
     folder = tmp_path / "runs" / "corelnet-rmts-0"
     code, out, err = run("evaluate", folder, "--task.held_out", "95,50", "--examples", "20")
@@ -454,7 +456,7 @@ def test_a_directory_may_have_any_name(run, name):
 def test_evaluate_prints_a_row_a_setting(run, trained):
     code, out, err = run("evaluate", trained / "nnrnn", "--task.delay", "5,10", "--examples", "20", "--threads", "1")
     assert (code, err) == (0, "")
-    assert squeezed(out).startswith("nnrnn on copy, 20 sequences, best weights delay loss ")
+    assert squeezed(out).startswith("nnrnn on copy, test split of 20 sequences, best weights delay loss ")
     header, *rows = out.splitlines()[-3:]
     assert header.split() == ["delay", "loss", "accuracy", "guessing_loss"]
     assert [row.split()[0] for row in rows] == ["5", "10"]
@@ -469,7 +471,8 @@ def test_evaluate_in_json(run, trained):
     for row in found:
         assert row["task"]["name"] == "copy"
         assert row["task"]["length"] == 3  # as trained
-        assert row.keys() == {"task", "loss", "accuracy", "guessing_loss"}
+        assert (row["split"], row["weights"]) == ("test", "last")
+        assert row.keys() == {"split", "weights", "task", "loss", "accuracy", "guessing_loss"}
         assert row["guessing_loss"] == TASKS["copy"](delay=row["task"]["delay"], length=3).guessing_loss
     assert found[0]["loss"] != found[1]["loss"]
     (own,) = (json.loads(line) for line in run(*command)[1].splitlines())
@@ -498,12 +501,26 @@ def test_a_data_set_is_tested_on_all_of_its_test_data(run, tmp_path, monkeypatch
     monkeypatch.setattr("steadygrad.training.progress.QUIET_SECONDS", -1.0)
     code, out, err = run("evaluate", tmp_path / "text")
     assert code == 0
-    assert out.startswith("gru on char-ptb, all test data, best weights\n")
+    assert out.startswith("gru on char-ptb, test split, best weights\n")
     assert all(re.fullmatch(r"evaluate: (\d+)/100  \1 % tested  .* left", line) for line in err.splitlines())
     assert err.splitlines()[-1].startswith("evaluate: 100/100")
     code, out, err = run("evaluate", tmp_path / "text", "--examples", "1000")
     assert (code, out) == (2, "")
-    assert err == "steadygrad: char-ptb is tested on all its test data and expects no --examples\n"
+    assert err == "steadygrad: char-ptb is evaluated on all its data and expects no --examples\n"
+
+
+def test_one_run_has_one_number(run, tmp_path):
+    """As the files, the table, the report and a new evaluation say it."""
+    code, out, _ = run("reproduce", "demo/copy/lstm", "--scale", "smoke", "--out", tmp_path, "--threads", "1")
+    assert code == 0
+    assert "Our numbers: the evaluation with the lowest validation loss." in out
+    folder = tmp_path / "demo/copy/lstm/seed-0"
+    best = json.loads((folder / "result.json").read_text())["best"]
+    (row,) = json.loads((tmp_path / "demo/copy/table.json").read_text())
+    assert row["runs"][0]["value"] == row["runs"][0]["score"]["value"] == best["accuracy"]
+    (again,) = map(json.loads, run("evaluate", folder, "--split", "valid", "--json", "--threads", "1")[1].splitlines())
+    assert (again["loss"], again["accuracy"]) == (best["loss"], best["accuracy"])
+    assert f"accuracy {tables.score(best['accuracy'])}" in squeezed(run("report", folder)[1])
 
 
 def test_lists_of_settings_go_together():

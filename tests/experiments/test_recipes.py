@@ -495,7 +495,10 @@ KNOWN = (
             r"paper.toml \[table.row\] published expects loss to be a number; got True",
         ),
         (WHOLE + 'attained = "best"\n', r"paper.toml \[table.row\] expects attained to be min or max; got 'best'"),
-        (WHOLE + 'counts = "max"\n', r"paper.toml \[table.row\] expects counts to be best, last or test; got 'max'"),
+        (
+            WHOLE + 'counts = "max"\n',
+            r"paper.toml \[table.row\] expects counts to be best, last, test or extreme; got 'max'",
+        ),
         (
             WHOLE + 'counts = "test"\n',
             r"paper.toml \[table.row\] expects a task with a data set if its test counts; got copy",

@@ -96,7 +96,9 @@ def test_every_row_runs_with_every_seed(tmp_path):
         for run in row["runs"]:
             valid = [r["accuracy"] for r in logged(recipe, run["seed"], tmp_path) if r["split"] == "valid"]
             assert len(valid) == 2
-            assert run["value"] == run["score"]["valid"] == max(valid)
+            best = RunDirectory(run_directory(recipe, run["seed"], tmp_path)).result()["best"]
+            assert best["accuracy"] in valid
+            assert run["value"] == run["score"]["value"] == best["accuracy"]
         assert row["ours"] == sum(run["value"] for run in row["runs"]) / 2
         assert row["seconds"] == pytest.approx(sum(run["seconds"] for run in row["runs"]))
     assert logged(RNN, 0, tmp_path) != logged(RNN, 1, tmp_path)
@@ -370,7 +372,7 @@ def test_tests_that_were_altered_are_named(content, tmp_path):
     (run_directory(RNN, 0, tmp_path) / "transfer.json").write_text(content)
     (row,) = smoke([with_tests([4])], tmp_path)
     (run,) = row["runs"]
-    assert (run["status"], row["ours"]) == ("done", run["score"]["valid"])
+    assert (run["status"], row["ours"]) == ("done", run["score"]["value"])
     assert "transfer.json is not what transfer writes" in run["transfer"][0]["why"]
 
 
@@ -392,7 +394,7 @@ def test_a_test_that_fails_says_why_and_is_tried_again(tmp_path, monkeypatch):
         without_memory(patched, 9)
         (row,) = smoke([recipe], tmp_path)
     (run,) = row["runs"]
-    assert (run["status"], row["ours"]) == ("done", run["score"]["valid"])
+    assert (run["status"], row["ours"]) == ("done", run["score"]["value"])
     assert [test["name"] for test in run["transfer"]] == ["delay 4", "delay 9", "delay 6"]
     assert run["transfer"][1] == {"name": "delay 9", "value": None, "examples": 4, "why": "RuntimeError: no memory"}
     assert not any("why" in run["transfer"][place] or run["transfer"][place]["value"] is None for place in (0, 2))
@@ -416,7 +418,7 @@ def test_tests_that_cannot_be_written_leave_the_run_its_number(tmp_path, monkeyp
 
     monkeypatch.setattr(RunDirectory, "write", full)
     (row,) = smoke([with_tests([4, 9])], tmp_path)
-    assert (row["runs"][0]["status"], row["ours"]) == ("done", row["runs"][0]["score"]["valid"])
+    assert (row["runs"][0]["status"], row["ours"]) == ("done", row["runs"][0]["score"]["value"])
     assert [test["why"] for test in row["runs"][0]["transfer"]] == ["no space left"] * 2
 
 
@@ -518,40 +520,37 @@ def finished(recipe, seed, out, losses):
     directory = RunDirectory(run_directory(recipe, seed, out))
     directory.path.mkdir(parents=True)
     directory.log({"step": 0, "split": "train", "loss": 0.0, "accuracy": 1.0})
-    for step, loss in enumerate(losses):
-        directory.log({"step": step, "split": "valid", "loss": loss, "accuracy": 1 - loss})
-    result = {"status": "done", "score": "accuracy", "higher_is_better": True, "final": None, "best": None}
+    rows = [{"step": step, "loss": loss, "accuracy": 1 - loss} for step, loss in enumerate(losses)]
+    for row in rows:
+        directory.log({"split": "valid", "radius": 1 + row["loss"], **row})
+    best = min((row for row in rows if row["loss"] == row["loss"]), key=lambda row: row["loss"], default=None)
+    result = {"status": "done", "score": "accuracy", "higher_is_better": True, "final": rows[-1], "best": best}
     numbers = {"steps": 9, "train": {"steps": 9}, "parameters": 39, "guessing_loss": 0.2, "wall_seconds": 1.5}
     directory.write_result(result | numbers)
 
 
 @pytest.mark.parametrize(
-    ("metric", "attained", "values", "ours"),
+    ("metric", "attained", "counts", "values", "ours"),
     [
-        ("accuracy", "max", [0.5, 0.75, 0.125], 0.5),
-        ("accuracy", "min", [0.0, 0.5, 0.125], 0.125),
-        ("loss", "min", [0.5, 0.25, 0.875], 0.5),
-        ("loss", "max", [1.0, 0.5, 0.875], 0.875),
+        ("accuracy", "max", "best", [0.5, 0.75, 0.125], 0.5),
+        ("loss", "min", "best", [0.5, 0.25, 0.875], 0.5),
+        ("accuracy", "max", "last", [0.5, 0.625, 0.125], 0.5),
+        ("radius", "max", "extreme", [2.0, 1.5, 1.875], 1.875),  # what no evaluation of the task has
+        ("radius", "min", "extreme", [1.5, 1.25, 1.875], 1.5),
     ],
 )
-def test_ours_is_the_median_of_what_each_seed_attained(metric, attained, values, ours, tmp_path):
-    recipe, *_ = changed('metric = "accuracy"\nattained = "max"', f'metric = "{metric}"\nattained = "{attained}"')
+def test_ours_is_the_median_of_what_each_seed_attained(metric, attained, counts, values, ours, tmp_path):
+    new = f'metric = "{metric}"\nattained = "{attained}"\ncounts = "{counts}"'
+    recipe, *_ = changed('metric = "accuracy"\nattained = "max"', new)
     for seed, losses in enumerate([[1.0, 0.5], [0.5, 0.25, 0.375], [0.875]]):
         finished(recipe, seed, tmp_path, losses)
     row = summary(recipe, "desk", [0, 1, 2], tmp_path)
     assert [run["value"] for run in row["runs"]] == values
     assert row["ours"] == ours
-    assert row["published"] == {"accuracy": 0.75, "loss": 0.1}[metric]
-    assert [run["score"] for run in row["runs"]] == [
-        {"name": "accuracy", "valid": valid, "train": 1.0} for valid in (0.5, 0.75, 0.125)
-    ]
+    assert row["published"] == {"accuracy": 0.75, "loss": 0.1}.get(metric)
+    if metric == "accuracy":
+        assert [run["score"] for run in row["runs"]] == [{"name": "accuracy", "value": value} for value in values]
     assert row["seconds"] == 4.5
-
-
-def test_the_last_evaluation_counts_if_the_recipe_says_so(tmp_path):
-    recipe, *_ = changed('attained = "max"', 'attained = "max"\ncounts = "last"')
-    finished(recipe, 0, tmp_path, [0.5, 0.25, 0.375])
-    assert summary(recipe, "desk", [0], tmp_path)["ours"] == 0.625
 
 
 DATA = """

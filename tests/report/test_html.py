@@ -214,6 +214,7 @@ def paper_row(row="gru", values=(0.5,), **rest):
         "reduced": "",
         "metric": "loss",
         "attained": "min",
+        "counts": "best",
         "printed_parameters": "",
         "parameters": 100,
         "guessing_loss": 0.17,

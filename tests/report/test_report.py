@@ -88,10 +88,21 @@ def test_a_row_for_every_run(tmp_path):
     write_run(tmp_path / "a", "nnrnn")
     write_run(tmp_path / "b", "lstm", status="diverged", best=None)
     header, rows = tables.runs_header_and_rows(runs.find([tmp_path]))
-    assert header == ["run", "parameters", "updates", "score", "loss", "guessing", "time", "ended"]
+    assert header == ["run", "parameters", "updates", "best validation", "its loss", "guessing", "time", "ended"]
     assert rows == [
         ["nnrnn", "18,953", "1,500", "accuracy 0.9877", "5.40e-04", "0.173", "2 min 05 s", "done"],
         ["lstm", "18,953", "1,500", "accuracy –", "–", "0.173", "2 min 05 s", "diverged"],
+    ]
+
+
+def test_a_data_sets_test_stands_beside_its_best_validation(tmp_path):
+    write_run(tmp_path / "a", "nnrnn", test={"loss": 0.5, "accuracy": 0.25})
+    write_run(tmp_path / "b", "lstm", status="diverged")
+    header, rows = tables.runs_header_and_rows(runs.find([tmp_path]))
+    assert header[3:6] == ["best validation", "its loss", "test"]
+    assert [row[3:6] for row in rows] == [
+        ["accuracy 0.9877", "5.40e-04", "accuracy 0.2500"],
+        ["accuracy 0.9877", "5.40e-04", "accuracy –"],
     ]
 
 
@@ -102,7 +113,7 @@ def paper_row(row="nnrnn", values=(0.5,), scores=None, status="done", **rest):
             "seed": i,
             "status": status,
             "value": v,
-            "score": {"name": "accuracy", "valid": s, "train": s},
+            "score": {"name": "accuracy", "value": s},
             "parameters": 18953,
             "guessing_loss": 0.17329,
             "seconds": 61.0,
@@ -120,6 +131,7 @@ def paper_row(row="nnrnn", values=(0.5,), scores=None, status="done", **rest):
         "reduced": "",
         "metric": "loss",
         "attained": "min",
+        "counts": "best",
         "printed_parameters": "18.9K",
         "parameters": 18953,
         "guessing_loss": 0.17329,
@@ -190,15 +202,20 @@ def test_a_smoke_test_is_not_taken_for_more():
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({}, "the smallest value of all evaluations"),
-        ({"counts": "best", "attained": "max"}, "the largest value of all evaluations"),
-        ({"counts": "last", "attained": "max"}, "the last value of all evaluations"),
-        ({"counts": "test"}, "the test split's value with the weights of the lowest validation loss"),
+        ({}, "the evaluation with the lowest validation loss"),
+        ({"counts": "extreme"}, "the smallest value of all evaluations"),
+        ({"counts": "extreme", "attained": "max"}, "the largest value of all evaluations"),
+        ({"counts": "last", "attained": "max"}, "the last evaluation"),
+        ({"counts": "test"}, "the test split, with the weights of the lowest validation loss"),
+        (
+            {"values": (0.1, 0.2)},
+            "the evaluation with the lowest validation loss; of several seeds the median and the range",
+        ),
     ],
 )
 def test_a_table_says_what_our_numbers_are(row, words):
     (note,) = tables.paper_notes([paper_row(**row)])
-    assert note == f"Ours: {words}; of several seeds the median and the range."
+    assert note == f"Our numbers: {words}."
 
 
 def test_what_a_scale_changed_is_said_of_the_rows_it_holds_for():
