@@ -165,3 +165,14 @@ def test_results_come_from_runs_of_this_code():
         assert result["commit"], path
         assert not result["commit"].endswith("+"), f"{path}: made from a tree with changes"
         assert (path.parent / "settings.toml").exists(), path
+
+
+VERDICTS = r"(Reproduced(\.| for [^.:]+[.,:])|Partly reproduced: |Not reproduced: |Not comparable: )"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*/*/remarks.md")), ids=lambda path: path.parent.name)
+def test_remarks_begin_with_a_verdict_and_are_short(path):
+    text = path.read_text("utf-8")
+    assert re.match(VERDICTS, text)
+    prose = [line for line in text.splitlines() if not line.startswith("|")]
+    assert len(" ".join(prose).split()) <= 80
