@@ -92,7 +92,7 @@ class NeumannCayley(ScaledCayley):
             start, delta = self._from(free)
             self._step = start, delta
             self.age = self.age + 1  # in new tensors, as those of a layer made in inference mode cannot be written to
-            if self.age < self.reset_every:
+            if self.age < self.reset_every and self.exact_above > 0:
                 X = matmul(start, skew(delta, self.size))
                 if norm_below(X, self.exact_above) and not self._would_drift(X, J):
                     inverse = self._series(X, start)
