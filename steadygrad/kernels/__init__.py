@@ -25,6 +25,7 @@ from steadygrad.kernels.plain import (
 )
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
+from steadygrad.kernels.unroll import unroll
 
 __all__ = [
     "ACTIVATIONS",
@@ -56,6 +57,7 @@ __all__ = [
     "operator_unroll",
     "own_precision",
     "runs_in_c",
+    "unroll",
     "wants_graph",
     "with_graph",
 ]

@@ -16,6 +16,7 @@ from steadygrad.kernels.lstm import lstm_unroll_reference
 from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
+from steadygrad.kernels.unroll import unroll
 
 
 class Recurrence(NamedTuple):
@@ -241,29 +242,28 @@ def replayed(
 ) -> tuple[Tensor, ...]:
     """What `Attentive` makes of the same, by plain operations: ``kept`` says which of R each row attended to."""
     (short, relevant, carried), inputs = sizes, x.split(steps.sizes)
-    starts = [part for part in (initial, initial_cells, initial_macro) if part is not None]
-    now = [start[:0] for start in starts]
-    walked: dict[int, list[Tensor]] = {}
     known = dict(enumerate(carried_states.flatten(0, 1).unbind(), steps.rows))  # states by row
     ends = [steps.rows + b * (carried + relevant) + carried for b in range(steps.batch)]
     past = [list(range(end - min(age, carried), end)) for end, age in zip(ends, ages.tolist(), strict=True)]
-    for t in steps.order():
-        begin, size = steps.offsets[t], steps.sizes[t]
-        h, *own, s = (
-            torch.cat([part, start[len(part) : size]])[:size] for part, start in zip(now, starts, strict=True)
-        )
+
+    def step(t: int, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        h, *own, s = state
+        begin, size = steps.offsets[t], len(h)
         distant = kept[begin : begin + size].tolist()
         items = [past[b][-short:] + [row for row in distant[b] if row >= 0] for b in range(size)]
         s = attended(s, h, [[known[row] for row in rows] for rows in items], A, B, v, factor)
         if activation is None:
-            now = [*lstm_unroll_reference(inputs[t], U, W, bias, s, own[0], Steps((size,))), s]
+            h, cell = lstm_unroll_reference(inputs[t], U, W, bias, s, own[0], Steps((size,)))
+            own = [cell]
         else:
-            now = [elman_unroll_reference(inputs[t], U, W, bias, s, activation, Steps((size,))), s]
-        walked[t] = now
-        for b, state in enumerate(now[0].unbind()):
-            known[begin + b] = state
+            h = elman_unroll_reference(inputs[t], U, W, bias, s, activation, Steps((size,)))
+        for b, row in enumerate(h.unbind()):
+            known[begin + b] = row
             past[b].append(begin + b)
-    h, *own, s = (torch.cat([walked[t][i] for t in range(len(steps.sizes))]) for i in range(len(starts)))
+        return h, *own, s
+
+    starts = tuple(part for part in (initial, initial_cells, initial_macro) if part is not None)
+    h, *own, s = unroll(step, range(len(inputs)), starts, steps)
     return torch.cat([h, carried_states.flatten(0, 1)]), own[0] if own else h[:0], s
 
 

@@ -12,6 +12,7 @@ from steadygrad.kernels.backend import choose_for
 from steadygrad.kernels.plain import at_least_single, in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
+from steadygrad.kernels.unroll import unroll
 
 Operator = Callable[[Tensor], Tensor]
 """rows h → rows h Wᵀ"""
@@ -39,15 +40,11 @@ def elman_unroll_reference(
     x: Tensor, U: Tensor, W: Tensor, bias: Tensor | None, initial: Tensor, activation: str, steps: Steps
 ) -> Tensor:
     """The definition. Every backend is tested against it, values and gradients."""
-    inputs = (x @ U.mT).split(steps.sizes)
-    states: dict[int, Tensor] = {}
-    h = initial[:0]
-    for t in steps.order():
-        size = steps.sizes[t]
-        h = torch.cat([h, initial[len(h) : size]])[:size]  # sequences end, or, walked backwards, begin
-        h = activate(activation, inputs[t] + h @ W.mT, bias)
-        states[t] = h
-    return torch.cat([states[t] for t in range(len(steps.sizes))])
+
+    def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (activate(activation, z + state[0] @ W.mT, bias),)
+
+    return unroll(step, (x @ U.mT).split(steps.sizes), (initial,), steps)[0]
 
 
 def operator_unroll(
@@ -64,15 +61,12 @@ def operator_unroll(
     For matrices whose product costs less than n². With complex modReLU the operator takes complex rows.
     """
     multiply = complex_rows(operator) if activation in COMPLEX else operator
-    inputs = (x @ U.mT).split(steps.sizes)
-    states: dict[int, Tensor] = {}
-    h = initial[:0]
-    for t in steps.order():
-        size = steps.sizes[t]
-        h = torch.cat([h, initial[len(h) : size]])[:size]
-        h = activate(activation, inputs[t] + multiply(at_least_single(h)).to(h.dtype), bias)
-        states[t] = h
-    return torch.cat([states[t] for t in range(len(steps.sizes))])
+
+    def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor]:
+        (h,) = state
+        return (activate(activation, z + multiply(at_least_single(h)).to(h.dtype), bias),)
+
+    return unroll(step, (x @ U.mT).split(steps.sizes), (initial,), steps)[0]
 
 
 def complex_rows(operator: Operator) -> Operator:
@@ -169,15 +163,10 @@ def backward_c(
 def forward_python(
     x: Tensor, U: Tensor, W: Tensor, bias: Tensor | None, initial: Tensor, activation: str, steps: Steps
 ) -> Tensor:
-    states = x @ U.mT
-    h = initial[:0]
-    for t in steps.order():
-        begin, size = steps.offsets[t], steps.sizes[t]
-        if len(h) < size:
-            h = torch.cat([h, initial[len(h) : size]])
-        z = states[begin : begin + size]
-        h = z.copy_(activate(activation, torch.addmm(z, h[:size], W.mT), bias))
-    return states
+    def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (activate(activation, torch.addmm(z, state[0], W.mT), bias),)
+
+    return unroll(step, (x @ U.mT).split(steps.sizes), (initial,), steps)[0]
 
 
 def backward_python(

@@ -15,6 +15,7 @@ from steadygrad.kernels.backend import choose_for
 from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
+from steadygrad.kernels.unroll import unroll
 
 
 def gru_unroll(
@@ -53,21 +54,17 @@ def gru_unroll_reference(
     reset: str = "before",
 ) -> Tensor:
     """The definition. Every backend is tested against it, values and gradients."""
-    projected = torch.nn.functional.linear(x, W, bias).split(steps.sizes)
     U_r, U_u, U_c = U.chunk(3)
-    states: dict[int, Tensor] = {}
-    h = initial[:0]
-    for t in steps.order():
-        size = steps.sizes[t]
-        h = torch.cat([h, initial[len(h) : size]])[:size]  # sequences end, or, walked backwards, begin
-        x_r, x_u, x_c = projected[t].chunk(3, dim=1)
+
+    def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor]:
+        (h,), (x_r, x_u, x_c) = state, z.chunk(3, dim=1)
         r = (x_r + h @ U_r.mT).sigmoid()
         u = (x_u + h @ U_u.mT).sigmoid()
         product = (r * h) @ U_c.mT if reset == "before" else r * (h @ U_c.mT)
         c = activate(activation, x_c + product, modulus)
-        h = (1 - u) * h + u * c
-        states[t] = h
-    return torch.cat([states[t] for t in range(len(steps.sizes))])
+        return ((1 - u) * h + u * c,)
+
+    return unroll(step, torch.nn.functional.linear(x, W, bias).split(steps.sizes), (initial,), steps)[0]
 
 
 class GRU(torch.autograd.Function):
@@ -180,23 +177,22 @@ def forward_python(
 ) -> Walked:
     N = U.shape[1]
     gates = torch.nn.functional.linear(x, W, bias)
-    states = x.new_empty(steps.rows, N)
     products = x.new_empty(steps.rows, N) if reset == "after" else None
     U_ru, U_c = U[: 2 * N].mT, U[2 * N :].mT
-    h = initial[:0]
-    for t in steps.order():
-        here, size = slice(steps.offsets[t], steps.offsets[t + 1]), steps.sizes[t]
-        h = torch.cat([h, initial[len(h) :]])[:size] if len(h) < size else h[:size]
-        r_u, c = gates[here, : 2 * N], gates[here, 2 * N :]
+
+    def step(rows: slice, state: tuple[Tensor, ...]) -> tuple[Tensor]:
+        """Overwrite what x gives to the gates by the gates."""
+        (h,), r_u, c = state, gates[rows, : 2 * N], gates[rows, 2 * N :]
         r_u.copy_(torch.addmm(r_u, h, U_ru).sigmoid_())
         r, u = r_u.chunk(2, dim=1)
         if products is None:
             z = torch.addmm(c, r * h, U_c)
         else:
-            z = torch.addcmul(c, r, torch.mm(h, U_c, out=products[here]))
+            z = torch.addcmul(c, r, torch.mm(h, U_c, out=products[rows]))
         c.copy_(activate(activation, z, modulus))
-        h = torch.lerp(h, c, u)
-        states[here] = h
+        return (torch.lerp(h, c, u),)
+
+    (states,) = unroll(step, steps.slices, (initial,), steps)
     return states, gates, products
 
 

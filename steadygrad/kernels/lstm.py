@@ -13,6 +13,7 @@ from steadygrad.kernels.backend import choose_for
 from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
+from steadygrad.kernels.unroll import unroll
 
 
 def lstm_unroll(
@@ -55,22 +56,17 @@ def lstm_unroll_reference(
 ) -> tuple[Tensor, Tensor]:
     """The definition. Every backend is tested against it, values and gradients."""
     projected = torch.nn.functional.linear(x, W, bias).split(steps.sizes)
-    states: dict[int, Tensor] = {}
-    cells: dict[int, Tensor] = {}
-    h, cell = initial[:0], initial_cells[:0]
-    for t in steps.order():
-        size = steps.sizes[t]
-        h, cell = (
-            torch.cat([h, initial[len(h) : size]])[:size],
-            torch.cat([cell, initial_cells[len(cell) : size]])[:size],
-        )
-        seen = h if detached is None or not detached[t] else h.detach()
-        i, f, g, o = (projected[t] + seen @ U.mT).chunk(4, dim=1)
+
+    def step(t: int, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        h, cell = state
+        if detached is not None and detached[t]:
+            h = torch.cat([h.detach(), h[:0]])  # the empty rows make the gradient of h zero, not None
+        i, f, g, o = (projected[t] + h @ U.mT).chunk(4, dim=1)
         cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-        h = o.sigmoid() * cell.tanh()
-        states[t], cells[t] = h, cell
-    every = range(len(steps.sizes))
-    return torch.cat([states[t] for t in every]), torch.cat([cells[t] for t in every])
+        return o.sigmoid() * cell.tanh(), cell
+
+    states, cells = unroll(step, range(len(projected)), (initial, initial_cells), steps)
+    return states, cells
 
 
 class LSTM(torch.autograd.Function):
@@ -178,19 +174,17 @@ def forward_python(
 ) -> tuple[Tensor, Tensor, Tensor]:
     N = U.shape[1]
     gates = torch.nn.functional.linear(x, W, bias)
-    states, cells = x.new_empty(steps.rows, N), x.new_empty(steps.rows, N)
-    h, cell = initial[:0], initial_cells[:0]
-    for t in steps.order():
-        here, size = slice(steps.offsets[t], steps.offsets[t + 1]), steps.sizes[t]
-        if len(h) < size:
-            h, cell = torch.cat([h, initial[len(h) :]]), torch.cat([cell, initial_cells[len(cell) :]])
-        z = gates[here]
-        z.copy_(torch.addmm(z, h[:size], U.mT))
+
+    def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Overwrite what x gives to the gates by the gates."""
+        h, cell = state
+        z.copy_(torch.addmm(z, h, U.mT))
         i, f, g, o = z.chunk(4, dim=1)
         z[:, : 2 * N].sigmoid_(), g.tanh_(), o.sigmoid_()
-        cell = torch.addcmul(i * g, f, cell[:size])
-        h = o * cell.tanh()
-        states[here], cells[here] = h, cell
+        cell = torch.addcmul(i * g, f, cell)
+        return o * cell.tanh(), cell
+
+    states, cells = unroll(step, [gates[rows] for rows in steps.slices], (initial, initial_cells), steps)
     return states, cells, gates
 
 

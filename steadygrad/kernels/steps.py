@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -44,6 +45,11 @@ class Steps:
             total += size
             offsets.append(total)
         return offsets
+
+    @cached_property
+    def slices(self) -> list[slice]:
+        """Rows of each step."""
+        return [slice(begin, end) for begin, end in pairwise(self.offsets)]
 
     @cached_property
     def offsets_tensor(self) -> Tensor:

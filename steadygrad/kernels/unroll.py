@@ -1,0 +1,36 @@
+"""The loop over time steps that every recurrence in Python shares."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from steadygrad.kernels.steps import Steps
+
+Input = TypeVar("Input")
+
+
+def unroll(
+    step: Callable[[Input, tuple[Tensor, ...]], tuple[Tensor, ...]],
+    inputs: Sequence[Input],
+    initial: tuple[Tensor, ...],
+    steps: Steps,
+) -> tuple[Tensor, ...]:
+    """Apply ``step`` at every time step and return all states, each (rows, size).
+
+    ``step(inputs[t], state)`` returns the next state. It may append outputs, which come back behind the states. State
+    and outputs have one row for each sequence that is present at t, so sequences may differ in length: they leave the
+    batch where they end and, in reverse, join it with their row of ``initial``.
+    """
+    state = tuple(start[:0] for start in initial)
+    found: dict[int, tuple[Tensor, ...]] = {}
+    for t in steps.order():
+        size = steps.sizes[t]
+        state = tuple(
+            part if len(part) == size else torch.cat([part, start[len(part) : size]])[:size]
+            for part, start in zip(state, initial, strict=True)
+        )
+        found[t] = step(inputs[t], state)
+        state = found[t][: len(initial)]
+    return tuple(map(torch.cat, zip(*(found[t] for t in range(len(steps.sizes))), strict=True)))
