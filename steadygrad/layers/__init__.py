@@ -1,12 +1,15 @@
 """Recurrent layers with the call of torch.nn.GRU. A layer is one file and one line here."""
 
-from steadygrad.layers.cell import Cell
+from steadygrad.layers.antisymmetric import AntisymmetricRNN
+from steadygrad.layers.cell import Cell, StepCell
+from steadygrad.layers.cornn import CoRNN
 from steadygrad.layers.enrnn import ENRNN
 from steadygrad.layers.exprnn import ExpRNN
 from steadygrad.layers.goru import GORU
 from steadygrad.layers.gru import GRU
 from steadygrad.layers.hdetach import HDetachLSTM
 from steadygrad.layers.henaff import HenaffRNN
+from steadygrad.layers.lem import LEM
 from steadygrad.layers.lstm import LSTM
 from steadygrad.layers.memory import Memory, Score
 from steadygrad.layers.memrnn import MemLSTM, MemRNN
@@ -43,6 +46,9 @@ LAYERS: dict[str, type[RecurrentLayer]] = {
     "full-urnn": FullCapacityURNN,
     "scurnn": ScuRNN,
     "eurnn": EURNN,
+    "cornn": CoRNN,
+    "lem": LEM,
+    "antisymmetric": AntisymmetricRNN,
     "memrnn": MemRNN,
     "memlstm": MemLSTM,
     "sab": SAB,
@@ -57,6 +63,7 @@ __all__ = [
     "GRU",
     "IRNN",
     "LAYERS",
+    "LEM",
     "LSTM",
     "NCGRU",
     "NNRNN",
@@ -64,7 +71,9 @@ __all__ = [
     "RNN",
     "SAB",
     "URNN",
+    "AntisymmetricRNN",
     "Cell",
+    "CoRNN",
     "ExpRNN",
     "FullCapacityURNN",
     "HDetachLSTM",
@@ -81,4 +90,5 @@ __all__ = [
     "ScuRNN",
     "SpectralRNN",
     "Stack",
+    "StepCell",
 ]

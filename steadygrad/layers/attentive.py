@@ -118,6 +118,10 @@ class AttentiveCell(Cell):
         self.state_sizes = (*cell.state_sizes, units, self.memory.size)
         self.growth = self.memory.growth
 
+    def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
+        own = self.cell.initial_states(batch, like)
+        return (*own, *(like.new_zeros(batch, size) for size in self.state_sizes[len(own) :]))
+
     def weights(self, table: Tensor | None = None) -> Any:
         return self.cell.weights(table)
 

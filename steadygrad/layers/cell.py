@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from steadygrad.kernels import Recurrence, Steps
+from steadygrad.kernels import Recurrence, Steps, unroll
 
 
 class Cell(nn.Module):
@@ -45,11 +45,54 @@ class Cell(nn.Module):
         return None
 
     def matrices(self) -> dict[str, Tensor]:
-        """The assembled recurrent matrices by name, W of W h."""
-        raise NotImplementedError
+        """Return the assembled recurrent matrices by name, W of W h; a cell may have none."""
+        return {}
+
+    def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
+        """Return the states (batch, size) before the first input: zeros, with the dtype and device of ``like``."""
+        return tuple(like.new_zeros(batch, size) for size in self.state_sizes)
 
     def penalty(self) -> Tensor | float:
         return 0.0
+
+
+class StepCell(Cell):
+    """A cell that is given by `step` and `initial_state` alone.
+
+    Packed and reversed sequences, attention, streaming and diagnostics follow from these two methods. The output is the
+    first part of the state.
+    """
+
+    def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the state after one time step, from the input (batch, input_size) and the state before it."""
+        raise NotImplementedError
+
+    def initial_state(self) -> tuple[Tensor, ...]:
+        """Return the state before the first input: one tensor (size,) for each part."""
+        raise NotImplementedError
+
+    @property
+    def state_sizes(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(len(part) for part in self.initial_state())
+
+    @property
+    def output_size(self) -> int:  # type: ignore[override]
+        return self.state_sizes[0]
+
+    def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part.to(like).expand(batch, -1) for part in self.initial_state())
+
+    def weights(self, table: Tensor | None = None) -> None:
+        """Return nothing: `step` reads the parameters."""
+
+    def inputs(self, x: Tensor, table: Tensor | None) -> Tensor:
+        return x if table is None else x @ table
+
+    def walk(
+        self, weights: None, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        states = unroll(self.step, x.split(steps.sizes), state, steps)
+        return states[0], tuple(map(steps.last, states))
 
 
 def through(table: Tensor | None, U: Tensor) -> Tensor:

@@ -302,8 +302,8 @@ class RecurrentLayer(nn.Module):
     def default_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
         """Return the states (cells, batch, size) from which the layer starts when the caller passes none."""
         trained = [] if self.initial_state is None else [s[:, None].expand(-1, batch, -1) for s in self.initial_state]
-        zeros = (like.new_zeros(len(self.cells), batch, size) for size in self.state_sizes[len(trained) :])
-        return (*trained, *zeros)
+        own = zip(*(cell.initial_states(batch, like) for cell in self._cells()), strict=True)
+        return (*trained, *(torch.stack(parts) for parts in list(own)[len(trained) :]))
 
     def _joined(self, states: tuple[Tensor, ...]) -> State:
         return states[0] if len(states) == 1 else states

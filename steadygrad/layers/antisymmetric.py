@@ -1,0 +1,62 @@
+"""The antisymmetric network (Chang, Chen, Haber & Chi, 2019)."""
+
+import math
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.layers.cell import StepCell
+from steadygrad.layers.recurrent import Common, RecurrentLayer
+from steadygrad.layers.start import uniform
+
+
+class AntisymmetricCell(StepCell):
+    """See `AntisymmetricRNN`."""
+
+    def __init__(self, input_size: int, hidden_size: int, epsilon: float, gamma: float, gated: bool) -> None:
+        super().__init__()
+        self.epsilon, self.gamma, rows = epsilon, gamma, 2 * hidden_size if gated else hidden_size
+        self.M = nn.Parameter(torch.empty(hidden_size, hidden_size))
+        self.V, self.b = nn.Parameter(torch.empty(rows, input_size)), nn.Parameter(torch.zeros(rows))
+        nn.init.normal_(self.M, std=1 / math.sqrt(hidden_size))
+        uniform(1 / math.sqrt(input_size))(self.V)
+
+    def initial_state(self) -> tuple[Tensor, ...]:
+        return (self.M.new_zeros(len(self.M)),)
+
+    def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (h,) = state
+        product = h @ self.M.mT - h @ self.M - self.gamma * h
+        driven, *gate = (input @ self.V.mT + self.b).split(len(self.M), dim=1)
+        change = self.epsilon * torch.tanh(product + driven)
+        return (h + (change * torch.sigmoid(product + gate[0]) if gate else change),)
+
+    def matrices(self) -> dict[str, Tensor]:
+        identity = torch.eye(len(self.M), dtype=self.M.dtype, device=self.M.device)
+        return {"recurrent": self.M - self.M.mT - self.gamma * identity}
+
+
+class AntisymmetricRNN(RecurrentLayer):
+    """h_t = h_{t−1} + ε g_t∘tanh(A h_{t−1} + V x_t + b),  A = M − Mᵀ − γI,  g_t = σ(A h_{t−1} + V_g x_t + b_g).
+
+    One Euler step of size ε of a differential equation with nearly imaginary eigenvalues, so gradients neither grow nor
+    shrink fast. ``gamma`` is the diffusion that keeps the step stable. Without ``gated`` g is 1.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        epsilon: float = 0.01,
+        gamma: float = 0.01,
+        gated: bool = False,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(
+            lambda width: AntisymmetricCell(width, hidden_size, epsilon, gamma, gated),
+            *(input_size, hidden_size, num_layers),
+            **common,
+        )

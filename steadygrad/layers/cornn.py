@@ -1,0 +1,59 @@
+"""The coupled oscillatory network (Rusch & Mishra, 2021)."""
+
+import math
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.layers.cell import StepCell
+from steadygrad.layers.recurrent import Common, RecurrentLayer
+from steadygrad.layers.start import uniform
+
+
+class CoRNNCell(StepCell):
+    """See `CoRNN`."""
+
+    def __init__(self, input_size: int, hidden_size: int, dt: float, gamma: float, epsilon: float) -> None:
+        super().__init__()
+        self.dt, self.gamma, self.epsilon = dt, gamma, epsilon
+        self.W, self.W_z = (nn.Parameter(torch.empty(hidden_size, hidden_size)) for _ in range(2))
+        self.V, self.b = nn.Parameter(torch.empty(hidden_size, input_size)), nn.Parameter(torch.empty(hidden_size))
+        for parameter in self.parameters():
+            uniform(1 / math.sqrt(input_size + 2 * hidden_size))(parameter)
+
+    def initial_state(self) -> tuple[Tensor, ...]:
+        return torch.zeros_like(self.b), torch.zeros_like(self.b)
+
+    def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        y, z = state
+        force = torch.tanh(input @ self.V.mT + y @ self.W.mT + z @ self.W_z.mT + self.b)
+        z = z + self.dt * (force - self.gamma * y - self.epsilon * z)
+        return y + self.dt * z, z
+
+    def matrices(self) -> dict[str, Tensor]:
+        return {"recurrent": self.W, "velocity": self.W_z}
+
+
+class CoRNN(RecurrentLayer):
+    """z_t = z_{t−1} + Δt (tanh(W y_{t−1} + W_z z_{t−1} + V x_t + b) − γ y_{t−1} − ε z_{t−1}),  y_t = y_{t−1} + Δt z_t.
+
+    Coupled, damped oscillators: y is the output, z its velocity. Gradients stay bounded for small Δt. ``dt``, ``gamma``
+    (frequency) and ``epsilon`` (damping) are the authors' for sequential MNIST by default. They depend on the task.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dt: float = 0.042,
+        gamma: float = 2.7,
+        epsilon: float = 4.7,
+        **common: Unpack[Common],
+    ) -> None:
+        def make_cell(width: int) -> StepCell:
+            return CoRNNCell(width, hidden_size, dt, gamma, epsilon)
+
+        super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

@@ -1,0 +1,53 @@
+"""Long expressive memory (Rusch, Mishra, Erichson & Mahoney, 2022)."""
+
+import math
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from steadygrad.layers.cell import StepCell
+from steadygrad.layers.recurrent import Common, RecurrentLayer
+from steadygrad.layers.start import uniform
+
+
+class LEMCell(StepCell):
+    """See `LEM`. ``W``, ``V`` and ``b`` hold the rows of the two time scales, of z and of y."""
+
+    def __init__(self, input_size: int, hidden_size: int, dt: float) -> None:
+        super().__init__()
+        self.dt = dt
+        self.W = nn.Parameter(torch.empty(4 * hidden_size, hidden_size))
+        self.V, self.b = (
+            nn.Parameter(torch.empty(4 * hidden_size, input_size)),
+            nn.Parameter(torch.empty(4 * hidden_size)),
+        )
+        for parameter in self.parameters():
+            uniform(1 / math.sqrt(hidden_size))(parameter)
+
+    def initial_state(self) -> tuple[Tensor, ...]:
+        return torch.zeros_like(self.b.chunk(4)[0]), torch.zeros_like(self.b.chunk(4)[0])
+
+    def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        y, z = state
+        *W, W_y = self.W.chunk(4)
+        *driven, driven_y = (input @ self.V.mT + self.b).chunk(4, dim=1)
+        scale_z, scale_y, force = (drive + y @ one.mT for drive, one in zip(driven, W, strict=True))
+        z = torch.lerp(z, force.tanh(), self.dt * scale_z.sigmoid())
+        return torch.lerp(y, torch.tanh(driven_y + z @ W_y.mT), self.dt * scale_y.sigmoid()), z
+
+    def matrices(self) -> dict[str, Tensor]:
+        return dict(zip(("scale", "rate", "recurrent", "output"), self.W.chunk(4), strict=True))
+
+
+class LEM(RecurrentLayer):
+    """z_t = z_{t−1} + s∘(tanh(W_z y_{t−1} + V_z x_t + b_z) − z_{t−1}),  y_t = y_{t−1} + r∘(tanh(W_y z_t + …) − y_{t−1})
+
+    s = Δt σ(W_s y_{t−1} + V_s x_t + b_s) and r, alike with weights of its own, are time scales: each unit is slow or
+    fast, depending on state and input. y is the output. ``dt`` is Δt, the largest time scale.
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, *, dt: float = 1.0, **common: Unpack[Common]
+    ) -> None:
+        super().__init__(lambda width: LEMCell(width, hidden_size, dt), input_size, hidden_size, num_layers, **common)
