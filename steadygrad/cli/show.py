@@ -168,5 +168,4 @@ def describe_paper(name: str) -> None:
         if number == 0 or recipe.table != paper.recipes[number - 1].table:
             say(f"\n{name}/{recipe.table}: {recipe.caption}")
         published = ", ".join(f"{key} {value:g}" for key, value in recipe.published.items())
-        missing = f"needs {recipe.missing}, not built yet" if recipe.missing else ""
-        say(f"  {recipe.row:14} {published:20} {missing}".rstrip())
+        say(f"  {recipe.row:14} {published}".rstrip())

@@ -35,7 +35,7 @@ def nearest(layer: str, task: str) -> Nearest:
     named("task", {"name": task}, TASKS)
     named_network({"name": layer}, task)
     kind = kind_of(task)
-    known = (row for row in every() if row.missing is None and not row.ablation)
+    known = (row for row in every() if not row.ablation)
     rows = sorted((row for row in known if kind_of(row.task["name"]) is kind), key=work)
     for_task = [row for row in rows if row.task["name"] == task]
     for_layer = [row for row in rows if row.layer["name"] == layer]

@@ -282,12 +282,10 @@ class Queue:
         for recipe in recipes:
             for seed in seeds_of(recipe, seeds):
                 run = Run(recipe, self.scale, seed)
-                if recipe.missing:
-                    run.status, run.why = LEFT_OUT, f"needs {recipe.missing}"
-                elif self.is_present(run):
+                if self.is_present(run):
                     present += 1
                     continue
-                elif (stored := RunDirectory(run_directory(recipe, seed, self.results))).exists():
+                if (stored := RunDirectory(run_directory(recipe, seed, self.results))).exists():
                     refused[run.name] = why_not(recipe, seed, stored, self.scale)
                 runs.append(run)
         return runs, present, refused

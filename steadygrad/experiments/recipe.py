@@ -102,14 +102,6 @@ class Recipe:
         return f"{self.paper}/{self.table}/{self.row}"
 
     @property
-    def missing(self) -> str | None:
-        """What the row needs and the library does not have."""
-        layer, task = self.layer["name"], self.task["name"]
-        if task not in TASKS:
-            return f"task {task}"
-        return None if layer in networks(task) else f"layer {layer}"
-
-    @property
     def weights(self) -> str:
         """Whose number counts, and which are tested on other settings."""
         return "last" if self.counts == "last" else "best"
@@ -227,8 +219,11 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
     for key, (*others, last) in CHOICES.items():
         if key in merged and merged[key] not in (*others, last):
             raise ValueError(f"{who} expects {key} to be {', '.join(others)} or {last}; got {merged[key]!r}")
-    task = merged["task"]["name"]
-    if merged.get("counts") == "test" and task in TASKS and not issubclass(TASKS[task], DataTask):
+    task, layer = merged["task"]["name"], merged["layer"]["name"]
+    for kind, name, registry in (("task", task, TASKS), ("layer", layer, networks(task) if task in TASKS else {})):
+        if name not in registry:
+            raise ValueError(f"{who}: no {kind} {name!r}; known: {', '.join(registry)}")
+    if merged.get("counts") == "test" and not issubclass(TASKS[task], DataTask):
         raise ValueError(f"{who} expects a task with a data set if its test counts; got {task}")
     seeds = merged.get("seeds", [0])
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):

@@ -45,13 +45,11 @@ def reproduce(
     if seeds < 1:
         raise ValueError(f"reproduce expects at least one seed; got {seeds}")
     for recipe in recipes:  # before anything runs: a wrong recipe shows at once
-        if not recipe.missing:
-            settings = recipe.settings(scale)
-            settings.build_model(settings.build_task())
+        settings = recipe.settings(scale)
+        settings.build_model(settings.build_task())
     notes: dict[tuple[str, int], Notes] = {}
-    turns = [  # a first result of every row before a second of any
-        (recipe, seeds_of(recipe, seeds)[number]) for number in range(seeds) for recipe in recipes if not recipe.missing
-    ]
+    # a first result of every row before a second of any
+    turns = [(recipe, seeds_of(recipe, seeds)[number]) for number in range(seeds) for recipe in recipes]
     for _ in range(2):  # again at the end: what another process had in hand may be done by then, or given up
         for recipe, seed in turns:
             notes[recipe.name, seed] = run_row(recipe, scale, seed, Path(out), watches)
@@ -132,7 +130,6 @@ def table_row(recipe: Recipe, scale: str, runs: Sequence[dict[str, Any]]) -> dic
         "row": recipe.row,
         "caption": recipe.caption,
         "layer": recipe.layer["name"],
-        "missing": recipe.missing,
         "scale": scale,
         "reduced": recipe.reduced(scale),
         "same_task": not recipe.scales.get(scale, {}).get("task"),
@@ -150,7 +147,7 @@ def table_row(recipe: Recipe, scale: str, runs: Sequence[dict[str, Any]]) -> dic
             for change in recipe.transfers(scale)
             for value in change.values()
         ],
-        "runs": [] if recipe.missing else list(runs),
+        "runs": list(runs),
         "seconds": sum(run["seconds"] or 0.0 for run in runs),
         "note": recipe.note,
         "figures": list(recipe.figures),

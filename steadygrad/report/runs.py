@@ -1,4 +1,4 @@
-"""Reads what runs have written. Nothing here needs torch."""
+"""Read the files that runs and `reproduce` have written. Nothing here needs torch."""
 
 import json
 import os
@@ -24,15 +24,19 @@ TABLE_NEEDS = (
     "runs",
     "scale",
     "reduced",
-    "missing",
     "note",
 )
+"""keys that a row of a table must have"""
 RUN_NEEDS = ("seed", "status", "value", "seconds")
+"""keys that each run in a row of a table must have"""
 NEEDED = ("status", "score", "steps", "parameters", "guessing_loss", "wall_seconds")
+"""keys that the result of a run must have"""
 
 
 @dataclass(frozen=True)
 class Run:
+    """The files of one run: its result, the rows of its metrics, its observations and its portrait."""
+
     path: Path
     result: dict[str, Any]
     rows: list[dict[str, Any]]
@@ -53,7 +57,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        """What makes the same run again, with every setting spelled out."""
+        """The command that repeats the run, with every setting spelled out."""
         words = ["steadygrad", "train", self.layer, self.task]
         for table in ("layer", "task", "train"):
             settings = {key: value for key, value in self.result.get(table, {}).items() if key != "name"}
@@ -61,21 +65,21 @@ class Run:
         return shlex.join([*words, "--seed", str(self.seed)])
 
     def curve(self, metric: str, split: str = "valid") -> tuple[list[int], list[float]]:
-        """Updates and values where the metric was measured."""
+        """Return the updates at which the metric was measured, and its values there."""
         rows = [row for row in self.rows if row["split"] == split and is_number(row.get(metric))]
         return [row["step"] for row in rows], [row[metric] for row in rows]
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """What `reproduce` wrote of a paper's table, row by row."""
+    """A paper's table as `reproduce` wrote it, row by row."""
 
     path: Path
     rows: list[dict[str, Any]]
 
 
 def spelled(value: Any) -> str:
-    """As the command line and TOML spell it."""
+    """Return the value as written on the command line and in TOML."""
     match value:
         case None:
             return "none"
@@ -91,7 +95,7 @@ def spelled(value: Any) -> str:
 
 
 def reads_otherwise(word: str) -> bool:
-    """Whether it would be taken for a number, a list, true, none, …"""
+    """Return whether a string without quotes would be read as a number, a list, true, none, …"""
     try:
         tomllib.loads(f"value = {word}")
     except tomllib.TOMLDecodeError:
@@ -106,6 +110,7 @@ def reads_otherwise(word: str) -> bool:
 
 
 def quoted(value: Any) -> str:
+    """Return the value as `spelled` does, but strings always in quotes."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else spelled(value)
 
 
@@ -114,11 +119,11 @@ def is_number(value: object) -> bool:
 
 
 def find(folders: Sequence[str | Path]) -> list[Run]:
-    """Every finished or stopped run in these folders, at any depth."""
+    """Return every finished or stopped run in these folders, at any depth."""
     runs: list[Run] = []
     for folder in map(Path, folders):
         if not folder.is_dir():
-            raise ValueError(f"report expects folders with runs; {folder} is none")
+            raise ValueError(f"report expects folders with runs; {folder} is not a folder")
         known = {run.path.resolve() for run in runs}
         found = [path.parent for path in sorted(folder.glob("**/result.json"))]
         runs += [read(path) for path in found if path.resolve() not in known]
@@ -128,7 +133,7 @@ def find(folders: Sequence[str | Path]) -> list[Run]:
 
 
 def find_papers(folders: Sequence[str | Path]) -> list[PaperTable]:
-    """Every table that `reproduce` wrote into these folders."""
+    """Return every table that `reproduce` wrote into these folders, at any depth."""
     found = []
     for path in [path for folder in folders for path in sorted(Path(folder).glob("**/table.json"))]:
         try:
@@ -141,7 +146,7 @@ def find_papers(folders: Sequence[str | Path]) -> list[PaperTable]:
 
 
 def check_table(rows: Any) -> None:
-    """Has all that is read of it later, in the types that are read."""
+    """Raise KeyError or TypeError unless the rows have all keys that are read later, with the right types."""
     if not isinstance(rows, list):
         raise TypeError("expected a list of rows")
     for row in rows:
@@ -167,6 +172,7 @@ def check_number(value: object, name: str) -> None:
 
 
 def read(folder: Path) -> Run:
+    """Return the run in this folder, or raise ValueError if its result is invalid."""
     path = folder / "result.json"
     try:
         result = json.loads(path.read_text("utf-8"))
@@ -178,6 +184,7 @@ def read(folder: Path) -> Run:
 
 
 def read_portrait(path: Path) -> dict[str, Any] | None:
+    """Return the portrait in this file, or None if there is no such file."""
     if not path.exists():
         return None
     try:
@@ -190,20 +197,25 @@ def read_portrait(path: Path) -> dict[str, Any] | None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a JSON Lines file, or an empty list if there is no such file."""
     return list(parsed(path.read_text("utf-8"))) if path.exists() else []
 
 
 def parsed(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the value of each line of JSON, up to the first incomplete line."""
     for line in text.splitlines():
         try:
             yield json.loads(line)
         except ValueError:
-            return  # the last line of a run that was killed
+            return  # the last line of a run that was killed may be incomplete
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Short names that tell the runs apart: row or layer, then as far as needed the layer, the task, the size, other
-    settings that differ, the seed."""
+    """Return short names that distinguish the runs.
+
+    A name is the row or the layer, followed as far as needed by the layer, the task, the hidden size, other settings
+    that differ and the seed. If names are still equal, the runs' paths are returned instead.
+    """
     named = [row_or_layer(run) for run in runs]
     for words in (
         [run.layer for run in runs],
@@ -219,12 +231,13 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def longer_if_needed(names: list[str], words: Sequence[str]) -> list[str]:
+    """Return the names with the words appended if this distinguishes more of them, otherwise the names."""
     longer = [f"{name} {word}" for name, word in zip(names, words, strict=True)]
     return longer if len(set(longer)) > len(set(names)) else names
 
 
 def told_apart(tables: Sequence[dict[str, Any]], but: Collection[str] = ()) -> list[str]:
-    """Names of tables, each with the settings in which those of its name differ."""
+    """Return the name of each table with the settings, except ``but``, in which tables of that name differ."""
     values: dict[tuple[str, str], set[str]] = {}
     for table in tables:
         for key, value in table.items():
@@ -243,27 +256,30 @@ def told_apart(tables: Sequence[dict[str, Any]], but: Collection[str] = ()) -> l
 
 
 def distinct_paths(runs: Sequence[Run]) -> list[Path]:
-    """The runs' folders without what they have in common."""
+    """Return the runs' folders relative to their common parent."""
     paths = [run.path.resolve() for run in runs]
     common = Path(os.path.commonpath(paths))
     return [path.relative_to(common) for path in paths]
 
 
 def group_of(label: str) -> str:
-    """The same for all seeds."""
+    """Return the label without the seed."""
     return re.sub(r" seed \d+$", "", label)
 
 
 def part_name(name: str, part: str) -> str:
-    """Of a block of a network's state, or of the whole."""
+    """Return the name of a part of a network's state; the whole state has the network's name."""
     return name if part == "state" else f"{name}, {part}"
 
 
 def level_name(name: str, number: int, levels: Sequence[Any]) -> str:
-    """Of one of a network's levels, if it has several."""
+    """Return the name of one of a network's levels; a single level has the network's name."""
     return name if len(levels) == 1 else f"{name}, level {number}"
 
 
 def row_or_layer(run: Run) -> str:
-    """`reproduce` names a folder after the row and has a folder for each seed in it."""
+    """Return the name of the row that the run belongs to, or that of its layer.
+
+    `reproduce` names a folder after the row and creates a folder seed-N in it for each seed.
+    """
     return run.path.parent.name if re.fullmatch(r"seed-\d+", run.path.name) else run.layer

@@ -1,4 +1,4 @@
-"""Results as tables in markdown."""
+"""Tables of results, as rows of strings and in Markdown."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -8,13 +8,13 @@ from steadygrad.report.runs import Run, labels
 
 Rows = list[list[str]]
 TRAINED = "trained: "
-"""before the setting that weights were trained on, where others stand beside it"""
+"""prefix of the setting on which weights were trained, in a table that also has other settings"""
 FEW = 6
-"""names of rows that a line lists"""
+"""number of row names that a line lists"""
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 1) -> str:
-    """A table; columns from ``right_from`` on are aligned to the right."""
+    """Return a Markdown table. Columns from ``right_from`` on are right-aligned."""
     rule = ["---" if i < right_from else "---:" for i in range(len(header))]
     lines = [header, rule, *rows]
     return "\n".join("| " + " | ".join(escaped(str(cell)) for cell in line) + " |" for line in lines)
@@ -25,7 +25,7 @@ def escaped(text: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three digits, as short as can be."""
+    """Return a short form of the value with about three significant digits; "–" for None."""
     if value is None:
         return "–"
     if value == 0:
@@ -47,7 +47,10 @@ def clock(seconds: float | None) -> str:
 
 
 def runs_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None) -> tuple[list[str], Rows]:
-    """One row a run: its best evaluation, that of the lowest validation loss, and the test of a data set."""
+    """Return the header and one row for each run.
+
+    A row has the best evaluation, which is the one with the lowest validation loss, and the test score of a data set.
+    """
     tested = any(run.result.get("test") for run in runs)
     columns = ["best validation", "its loss", *(["test"] if tested else [])]
     header = ["run", "parameters", "updates", *columns, "guessing", "time", "ended"]
@@ -73,7 +76,10 @@ def runs_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None
 
 
 def paper_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], Rows]:
-    """A paper's numbers beside ours: the median over seeds, and their range where there are several."""
+    """Return the header and rows of a paper's numbers next to ours.
+
+    Ours are the median over seeds, with the range if there are several.
+    """
     metric = table[0]["metric"]
     scores = {run["score"]["name"] for row in table for run in row["runs"] if run.get("score")}
     scores -= {metric, "loss", "mse"}
@@ -92,10 +98,11 @@ def paper_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], R
 
 
 def transfer_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], Rows]:
-    """The same weights on settings they were not trained on: a column a setting, in it the paper's number / ours.
+    """Return the header and rows of tests on settings that the weights were not trained on.
 
-    What they were trained on comes first. Where every row has one test and rows differ in what they were trained on,
-    settings stand in the cells. Empty if no row has such tests.
+    Each setting has a column with the paper's number / ours. The setting of training comes first. If every row has one
+    test and the rows differ in their setting of training, the settings are in the cells instead. Both lists are empty
+    if no row has such tests.
     """
     rows = [row for row in table if row.get("transfer")]
     if not rows:
@@ -112,7 +119,7 @@ def transfer_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str]
 
 
 def transfer_cells(row: dict[str, Any], printed: bool) -> dict[str, str]:
-    """By column."""
+    """Return the cells of a row, by the name of their column."""
     values = {f"{TRAINED}{row['trained_on']}": (row["published"], [run["value"] for run in row["runs"]])}
     for test in row["transfer"]:
         done = [one for run in row["runs"] for one in run.get("transfer", []) if one["name"] == test["name"]]
@@ -122,15 +129,14 @@ def transfer_cells(row: dict[str, Any], printed: bool) -> dict[str, str]:
 
 
 def ours(row: dict[str, Any]) -> str:
-    if row["missing"]:
-        return f"needs {row['missing']}"
+    """Return our numbers for a row, or why there are none."""
     if not row["runs"]:
         return "not run"
     return spread([run["value"] for run in row["runs"] if run["value"] is not None], number)
 
 
 def ending(row: dict[str, Any]) -> list[str]:
-    """Seeds, scale and the time of a run."""
+    """Return the cells for the seeds, the scale and the time of a run."""
     if not row["runs"]:
         return ["–", "–", "–"]
     ended = [run["status"] for run in row["runs"]]
@@ -146,7 +152,7 @@ def scores_of(row: dict[str, Any], name: str) -> list[float]:
 
 
 def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
-    """The median, and the range if there are several."""
+    """Return the median, with the range if there are several values."""
     if not values:
         return "–"
     middle = form(statistics.median(values))
@@ -154,7 +160,7 @@ def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
 
 
 def paper_table(table: Sequence[dict[str, Any]]) -> str:
-    """With its caption, the loss of guessing, and what was made smaller."""
+    """Return a paper's table in Markdown, with its caption, the loss of guessing and its notes."""
     guesses = sorted({row["guessing_loss"] for row in table if row["guessing_loss"] is not None})
     guessing = f" Loss of guessing: {', '.join(number(value) for value in guesses)}." if guesses else ""
     caption = f"{table[0]['caption']}.{guessing}"
@@ -164,7 +170,7 @@ def paper_table(table: Sequence[dict[str, Any]]) -> str:
 
 
 def paper_notes(table: Sequence[dict[str, Any]]) -> list[str]:
-    """What a reader of the table must know."""
+    """Return the notes below a table: its evaluation, what was reduced, remarks, and why numbers are missing."""
     lines = [evaluation_note(table)]
     tests = [done for row in table for run in row["runs"] for done in run.get("transfer", []) if not done.get("why")]
     counts = ", ".join(map(str, sorted({done["examples"] for done in tests})))
@@ -177,7 +183,7 @@ def paper_notes(table: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def evaluation_note(table: Sequence[dict[str, Any]]) -> str:
-    """Say which evaluation the numbers of a table come from."""
+    """Return a sentence that says which evaluation the numbers of a table come from."""
     shown = {
         "best": "the evaluation with the lowest validation loss",
         "last": "the last evaluation",
@@ -189,10 +195,10 @@ def evaluation_note(table: Sequence[dict[str, Any]]) -> str:
 
 
 def reductions(table: Sequence[dict[str, Any]]) -> list[str]:
-    """What a scale changed, and in which of the rows that were run, unless in all."""
+    """Return what each scale changed and, unless it applies to all rows that were run, in which rows."""
     groups: dict[tuple[str, str], list[str]] = {}
     for row in table:
-        if row["runs"] and not row["missing"]:
+        if row["runs"]:
             groups.setdefault((row["scale"], row["reduced"]), []).append(row["row"])
     run = [name for names in groups.values() for name in names]
     lines = []
@@ -204,15 +210,15 @@ def reductions(table: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def listed(names: Sequence[str], others: Sequence[str]) -> str:
-    """Names, or where they are many and the others fewer, all but these."""
+    """Return the names as text, or "all but" the others if the names are many and the others fewer."""
     but = "all but " if len(names) > FEW and len(others) < len(names) else ""
     shown = others if but else names
-    rest = f" and {len(shown) - FEW} more" if len(shown) > FEW + 1 else ""  # the name of one is as short
+    rest = f" and {len(shown) - FEW} more" if len(shown) > FEW + 1 else ""  # one name is as short as "1 more"
     return but + ", ".join(shown[:FEW] if rest else shown) + rest
 
 
 def troubles(table: Sequence[dict[str, Any]]) -> list[str]:
-    """Why runs, or their tests on other settings, have no number."""
+    """Return why runs, or their tests on other settings, have no number."""
     lines = []
     for row in table:
         for run in row["runs"]:
@@ -226,9 +232,9 @@ def troubles(table: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """pass: our median is at least as good as the printed number, both as the table shows them; miss: it is not.
+    """Return "pass" if our median, rounded as in the table, is at least as good as the printed number, else "miss".
 
-    None where the scale has another task.
+    Return "–" if a number is missing, at the smoke scale, or if the scale changes the task.
     """
     values = [run["value"] for run in row["runs"] if run["value"] is not None]
     if row["published"] is None or not values or row["scale"] == "smoke" or not row.get("same_task", True):

@@ -4,7 +4,6 @@ import json
 import signal
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -26,15 +25,11 @@ smoke = { task = { delay = 2 }, train = { steps = 6 } }
 layer = { name = "rnn", hidden_size = 3 }
 published = { accuracy = 0.75, loss = 0.1 }
 parameters = "39"
-[table.rival]
-layer = { name = "unheard-of" }
-published = { accuracy = 0.5 }
-note = "a rival"
 [table.gru]
 layer = { name = "gru", hidden_size = 2 }
 """
-RNN, RIVAL, GRU = read("paper", PAPER).recipes
-ALL = [RNN, RIVAL, GRU]
+RNN, GRU = read("paper", PAPER).recipes
+ALL = [RNN, GRU]
 
 
 def smoke(recipes, out, seeds=1, watches=lambda recipe, seed: ()):
@@ -88,7 +83,7 @@ def logged(recipe, seed, out):
 
 def test_every_row_runs_with_every_seed(tmp_path):
     beginnings = Beginnings()
-    rnn, rival, gru = smoke(ALL, tmp_path, seeds=2, watches=beginnings)
+    rnn, gru = smoke(ALL, tmp_path, seeds=2, watches=beginnings)
     assert beginnings.begun == [("rnn", 0), ("gru", 0), ("rnn", 1), ("gru", 1)]  # all rows before a second seed
     for row, recipe in ((rnn, RNN), (gru, GRU)):
         assert (row["paper"], row["table"], row["row"]) == ("paper", "table", recipe.row)
@@ -102,7 +97,7 @@ def test_every_row_runs_with_every_seed(tmp_path):
         assert row["ours"] == sum(run["value"] for run in row["runs"]) / 2
         assert row["seconds"] == pytest.approx(sum(run["seconds"] for run in row["runs"]))
     assert logged(RNN, 0, tmp_path) != logged(RNN, 1, tmp_path)
-    assert json.loads(json.dumps([rnn, rival, gru])) == [rnn, rival, gru]
+    assert json.loads(json.dumps([rnn, gru])) == [rnn, gru]
 
 
 def test_a_row_of_the_table_has_our_numbers_beside_theirs(tmp_path):
@@ -111,14 +106,7 @@ def test_a_row_of_the_table_has_our_numbers_beside_theirs(tmp_path):
     assert (row["printed_parameters"], row["parameters"]) == ("39", 3 * (4 + 3 + 1) + 3 * (3 + 1))
     assert (row["scale"], row["reduced"]) == ("smoke", "delay 2, steps 6")
     assert row["guessing_loss"] == RNN.settings("smoke").build_task().guessing_loss
-    assert (row["caption"], row["layer"], row["missing"]) == ("three rows", "rnn", None)
-
-
-def test_what_the_library_lacks_is_listed_and_not_run(tmp_path):
-    _, rival, _ = smoke(ALL, tmp_path)
-    assert (rival["row"], rival["missing"], rival["runs"]) == ("rival", "layer unheard-of", [])
-    assert (rival["published"], rival["ours"], rival["note"]) == (0.5, None, "a rival")
-    assert not (tmp_path / "paper" / "table" / "rival").exists()
+    assert (row["caption"], row["layer"]) == ("three rows", "rnn")
 
 
 def test_what_is_done_is_not_done_again(tmp_path):
@@ -160,7 +148,7 @@ def held(recipe, out, seed=0):
 
 def test_what_another_process_trains_has_not_failed(tmp_path):
     with held(RNN, tmp_path):
-        rnn, _, gru = smoke(ALL, tmp_path)
+        rnn, gru = smoke(ALL, tmp_path)
     (run,) = rnn["runs"]
     assert (run["status"], run["value"], run.get("why")) == ("running elsewhere", None, None)
     assert gru["runs"][0]["status"] == "done"
@@ -197,7 +185,6 @@ def test_the_whole_table_has_what_was_run_before(tmp_path):
     everything = smoke([RNN, GRU], tmp_path, seeds=3)
     for asked in ([GRU], [RNN], [RNN, GRU]):
         assert whole_table(smoke(asked, tmp_path), ALL, "smoke", tmp_path) == everything
-    assert shown(whole_table(smoke([RIVAL], tmp_path), ALL, "smoke", tmp_path))["rival"] == []
 
 
 def test_the_whole_table_has_nothing_that_is_not_of_it(tmp_path):
@@ -223,7 +210,7 @@ def test_the_whole_table_keeps_failures_and_looks_again_at_what_ran_elsewhere(tm
         assert whole_table(rows, ALL, "smoke", tmp_path) == rows
     smoke([RNN], tmp_path)
     found = whole_table(rows, ALL, "smoke", tmp_path)
-    assert shown(found) == {"rnn": [(0, "done")], "rival": [], "gru": [(0, "failed")]}
+    assert shown(found) == {"rnn": [(0, "done")], "gru": [(0, "failed")]}
     assert "it has files but no settings.toml" in found[-1]["runs"][0]["why"]
 
 
@@ -275,12 +262,6 @@ def test_rows_without_tests_write_none(tmp_path):
     (row,) = smoke([RNN], tmp_path)
     assert (row["transfer"], row["trained_on"], row["runs"][0]["transfer"]) == ([], "", [])
     assert not list(tmp_path.rglob("transfer.json"))
-
-
-def test_printed_numbers_of_a_missing_layer_are_kept():
-    recipe = replace(with_tests([4]), layer={"name": "unheard-of"})
-    row = summary(recipe, "smoke", [0], Path("nowhere"))
-    assert (row["transfer"], row["runs"]) == ([{"name": "delay 4", "published": 0.25}], [])
 
 
 class Hears:
@@ -441,7 +422,7 @@ def test_a_directory_that_holds_no_run_fails_its_row_alone(tmp_path):
     foreign = run_directory(RNN, 0, tmp_path) / "thesis.txt"
     foreign.parent.mkdir(parents=True)
     foreign.write_text("mine")
-    rnn, _, gru = smoke(ALL, tmp_path, seeds=2)
+    rnn, gru = smoke(ALL, tmp_path, seeds=2)
     failed, done = rnn["runs"]
     assert (failed["seed"], failed["status"], failed["value"]) == (0, "failed", None)
     assert "it has files but no settings.toml" in failed["why"]
@@ -454,7 +435,7 @@ def test_a_directory_that_holds_no_run_fails_its_row_alone(tmp_path):
 def test_a_run_of_other_settings_fails_its_row_alone(tmp_path):
     smoke([RNN], tmp_path)
     before = contents(tmp_path)
-    other, _, gru = smoke(changed("hidden_size = 3", "hidden_size = 4"), tmp_path)
+    other, gru = smoke(changed("hidden_size = 3", "hidden_size = 4"), tmp_path)
     assert other["runs"][0]["status"] == "failed"
     assert "belongs to other settings: layer.hidden_size 3, asked 4" in other["runs"][0]["why"]
     assert gru["runs"][0]["status"] == "done"
@@ -466,14 +447,14 @@ def test_an_error_in_a_run_fails_its_row_alone(tmp_path):
         def update(self, trainer, loss):
             raise RuntimeError("dropped it")
 
-    rnn, _, gru = smoke(ALL, tmp_path, watches=lambda recipe, seed: [Clumsy()] if recipe is RNN else [])
+    rnn, gru = smoke(ALL, tmp_path, watches=lambda recipe, seed: [Clumsy()] if recipe is RNN else [])
     assert (rnn["runs"][0]["status"], rnn["runs"][0]["why"]) == ("failed", "RuntimeError: dropped it")
     assert rnn["ours"] is None
     assert gru["runs"][0]["status"] == "done"
 
 
 def test_a_run_that_diverges_says_why(tmp_path):
-    rnn, _, gru = smoke(changed("steps = 6 }", "steps = 6, max_loss = 1e-6 }"), tmp_path)
+    rnn, gru = smoke(changed("steps = 6 }", "steps = 6, max_loss = 1e-6 }"), tmp_path)
     assert [row["runs"][0]["status"] for row in (rnn, gru)] == ["diverged", "diverged"]
     assert "at update 1 the loss is" in rnn["runs"][0]["why"]
     assert rnn["ours"] is None
@@ -511,7 +492,7 @@ def test_a_wrong_recipe_shows_before_anything_runs(wrong, tmp_path):
     ],
 )
 def test_own_seeds_come_first_and_none_twice(own, count, seeds):
-    recipe = changed('"a rival"', f'"a rival"\nseeds = {own}')[1]
+    recipe = changed('parameters = "39"', f'parameters = "39"\nseeds = {own}')[0]
     assert seeds_of(recipe, count) == seeds
 
 
@@ -625,16 +606,12 @@ layer = { name = "corelnet", hidden_size = 4 }
 published = { accuracy = 0.966, "accuracy@stripes" = 0.931 }
 [games.gru]
 layer = { name = "gru", hidden_size = 4, normalisation = "none" }
-[games.rival]
-layer = { name = "unheard-of" }
 """
 
 
 def test_rows_of_relational_networks_run_and_are_tested_on_other_shapes(tmp_path):
-    corelnet, gru, rival = smoke(read("paper", GAMES).recipes, tmp_path)
-    assert rival["missing"] == "layer unheard-of"
+    corelnet, gru = smoke(read("paper", GAMES).recipes, tmp_path)
     for row in (corelnet, gru):
-        assert row["missing"] is None
         (run,) = row["runs"]
         assert (run["status"], run["steps"]) == ("done", 4)
         (test,) = run["transfer"]
