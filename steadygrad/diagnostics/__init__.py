@@ -1,4 +1,4 @@
-"""Numbers that explain a network. No plotting here."""
+"""Measurements that explain how a recurrent network behaves. Plotting is in `steadygrad.report`."""
 
 from steadygrad.diagnostics.attention import (
     attention_gradients,

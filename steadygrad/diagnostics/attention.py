@@ -1,7 +1,7 @@
-"""How far gradients reach when a recurrence attends to its past states (Kerg et al., 2020; thesis, chapter 4).
+"""How far back gradients reach in a recurrence that attends to its past states (Kerg et al., 2020; thesis, chapter 4).
 
-h_{t+1} = V s_t,  s_t = h_t + Σ_{i≤t} α_{i,t} h_i.  The weights are a table, a row for each t and a column for each i.
-States are counted from 0; the thesis counts them from 1.
+h_{t+1} = V s_t,  s_t = h_t + Σ_{i≤t} α_{i,t} h_i.  The weights are a matrix with a row for each t
+and a column for each i. States are counted from 0; the thesis counts them from 1.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,12 +11,12 @@ from torch import Tensor
 
 
 def uniform_attention(length: int) -> Tensor:
-    """α_{i,t} = 1/(t + 1) for i = 0 … t: all states so far count the same (section 4.4.2)."""
+    """Return α_{i,t} = 1/(t + 1) for i = 0 … t: all states so far have the same weight (section 4.4.2)."""
     return torch.ones(length, length, dtype=torch.float64).tril() / torch.arange(1, length + 1)[:, None]
 
 
 def sparse_attention(attended: Sequence[Collection[int]]) -> Tensor:
-    """α_{i,t} = 1/κ_t for i ∈ A_t, κ_t = |A_t| (section 4.4.3). ``attended[t]`` is A_t; empty means no attention."""
+    """Return α_{i,t} = 1/κ_t for i ∈ A_t = ``attended[t]``, κ_t = |A_t| (section 4.4.3); empty means no attention."""
     weights = torch.zeros(len(attended), len(attended), dtype=torch.float64)
     for t, states in enumerate(attended):
         if any(not 0 <= i <= t for i in states):
@@ -27,10 +27,11 @@ def sparse_attention(attended: Sequence[Collection[int]]) -> Tensor:
 
 
 def relay_attention(length: int, kappa: int, depth: int) -> Tensor:
-    """A_t = {the last relay} ∪ {κ − 1 states before all relays}: d + 1 relays, the first of them state κ − 1.
+    """Return sparse attention with A_t = {the last relay} ∪ {the κ − 1 states before all relays}.
 
-    The relays stand at equal distances, so the way from the first to the states of block b is b relays long. States
-    before the first cannot depend on it: they take their share of attention and give nothing to the gradient.
+    There are d + 1 relays at equal distances, d = ``depth``. The first relay is state κ − 1. The path from the first
+    relay to the states of block b passes b more relays. The states before the first relay cannot depend on it: they
+    receive attention and contribute nothing to the gradient.
     """
     block = (length - kappa + 1) // (depth + 1) if kappa >= 1 and depth >= 0 else 0
     if block < 1:
@@ -44,18 +45,18 @@ def relay_attention(length: int, kappa: int, depth: int) -> Tensor:
 
 
 def cancelling_attention(length: int) -> Tensor:
-    """A_t = {0}, {t}, {t − 1} in turn: κ = 1, depth 1 at the most, and with V = −½ I every third gradient is 0.
+    """Return sparse attention with A_t = {0}, {t}, {t − 1} in turn, so κ = 1 and the depth is at most 1.
 
-    The reason why theorem 4.4.3 asks for a positive real eigenvalue.
+    With V = −½ I every third gradient is 0. This is why theorem 4.4.3 requires a positive real eigenvalue.
     """
     return sparse_attention([({0}, {t}, {t - 1})[t % 3] for t in range(length)])
 
 
 def attention_gradients(V: Tensor, weights: Tensor, start: int = 0) -> Tensor:
-    """ds_{t+k}/dh_t = H_k + Σ_{j≤k} α_{t+j,t+k} H_j,  H_0 = I,  H_{k+1} = V ds_{t+k}/dh_t,  t = ``start``.
+    """Return ds_{t+k}/dh_t = H_k + Σ_{j≤k} α_{t+j,t+k} H_j,  H_0 = I,  H_{k+1} = V ds_{t+k}/dh_t,  t = ``start``.
 
-    H_k is dh_{t+k}/dh_t. For every k that the weights cover: (k, N, N), in double precision. Weights of 0 give Vᵏ. The
-    weights are held fixed, as the theorems hold them.
+    H_k is dh_{t+k}/dh_t. The result has one matrix for every k that the weights cover, shape (k, N, N), in double
+    precision. Weights of 0 give Vᵏ. The weights are treated as constants, as in the theorems.
     """
     if V.dim() != 2 or V.shape[0] != V.shape[1]:
         raise ValueError(f"attention_gradients expects a square V; got shape {tuple(V.shape)}")
@@ -71,10 +72,10 @@ def attention_gradients(V: Tensor, weights: Tensor, start: int = 0) -> Tensor:
 
 
 def dependency_depths(weights: Tensor, start: int = 0) -> list[int]:
-    """d_k = the fewest factors V on any way from h_t to s_{t+k},  t = ``start``,  k = 0, 1, …
+    """Return d_k, the fewest factors V on any path from h_t to s_{t+k},  t = ``start``,  k = 0, 1, …
 
-    A way goes from a state to any later s that attends to it, or to the s of its own time, and from there through V to
-    the next state. The largest of them is the d of theorem 4.4.3.
+    A path goes from a state to any later s that attends to it, or to the s of its own time, and from there through V to
+    the next state. The largest d_k is the d of theorem 4.4.3.
     """
     steps = checked_steps(weights, start)
     to_state, depths = [0], list[int]()  # fewest factors to h_{t+j} and to s_{t+k}
@@ -86,11 +87,14 @@ def dependency_depths(weights: Tensor, start: int = 0) -> list[int]:
 
 
 def uniform_attention_rate(eigenvalue: complex) -> float:
-    """r = Re λ/(1 − λ) − 1:  under uniform attention the part of ds_T/dh_t that belongs to λ goes as Tʳ,  |λ| < 1.
+    """Return r = Re λ/(1 − λ) − 1 for |λ| < 1.
 
-    dh_T/dh_0 is the coefficient of xᵀ in (1 − x)^{−a} (1 − λx)^{a−1},  a = λ/(1 − λ), and 1 its nearest singularity.
-    Theorem 4.4.2, Ω(1/T), thus needs an eigenvalue with Re λ ≥ |λ|²: a real one in [0, 1) will do, negative ones alone
-    will not. (Proposition B.1.33 has λ in the place of λ/(1 − λ), and −1 at the least.)
+    Under uniform attention the part of ds_T/dh_t that belongs to the eigenvalue λ goes as Tʳ.
+
+    dh_T/dh_0 is the coefficient of xᵀ in (1 − x)^{−a} (1 − λx)^{a−1},  a = λ/(1 − λ). The singularity nearest to 0 of
+    this function is x = 1. Theorem 4.4.2, Ω(1/T), therefore needs an eigenvalue with Re λ ≥ |λ|². A real eigenvalue in
+    [0, 1) is sufficient; negative eigenvalues alone are not. (Proposition B.1.33 has λ in the place of λ/(1 − λ), and
+    −1 at the least.)
     """
     if not abs(eigenvalue) < 1:
         raise ValueError(f"uniform_attention_rate expects an eigenvalue of modulus below 1; got {eigenvalue!r}")
@@ -98,9 +102,10 @@ def uniform_attention_rate(eigenvalue: complex) -> float:
 
 
 def sparse_attention_bound(eigenvalue: float, kappa: int, depth: int) -> float:
-    """‖ds_T/dh_t‖ ≥ λᵈ/κᵈ⁺¹ for a normal V with an eigenvalue λ > 0 (theorem 4.4.3 with the constant it leaves out).
+    """Return λᵈ/κᵈ⁺¹, a lower bound of ‖ds_T/dh_t‖ for a normal V with an eigenvalue λ > 0.
 
-    A way with d factors V has d + 1 weights, each at least 1/κ, and for λ > 0 no other way can cancel it.
+    This is theorem 4.4.3 with the constant that it leaves out. A path with d factors V has d + 1 weights, each at least
+    1/κ, and for λ > 0 no other path can cancel it.
     """
     if not (eigenvalue > 0 and kappa >= 1 and depth >= 0):
         raise ValueError(
@@ -111,7 +116,7 @@ def sparse_attention_bound(eigenvalue: float, kappa: int, depth: int) -> float:
 
 
 def checked_steps(weights: Tensor, start: int) -> int:
-    """How many states there are from ``start`` on."""
+    """Return the number of states from ``start`` on, or raise ValueError if the arguments are invalid."""
     square = weights.dim() == 2 and weights.shape[0] == weights.shape[1]
     if not square or weights.triu(1).any():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The doctor: measures a recurrent network on data, then says in plain words what it saw and what to try."""
+"""The doctor: measures a recurrent network on data, then reports in words what it found and what to try."""
 
 import math
 import statistics
@@ -25,23 +25,26 @@ from steadygrad.matrices import Matrix, NonFiniteError
 from steadygrad.matrices.measures import largest_singular_values, orthogonality_error, spectral_radius
 
 SEQUENCES = 4
-"""sequences of the batch that are looked at"""
+"""largest number of sequences of the batch that are measured"""
 KEPT = 1e-3
-"""a growth or decay a step below this does not show within the sequences that people train on"""
+"""growth or decay per step that is too small to matter at usual sequence lengths"""
 SATURATED = 0.99
+"""absolute value above which an output counts as saturated"""
 LEAST = 2
-"""steps that growth can be measured on"""
+"""smallest number of steps on which growth can be measured"""
 DRIFTED = 1e-3
-"""‖WᵀW − I‖ that rounding in single precision does not explain"""
+"""‖WᵀW − I‖ that is too large to be rounding in single precision"""
 
 
 @dataclass(frozen=True)
 class Finding:
+    """One statement about a network: ``what`` was found, ``advice`` on what to try, and how ``sure`` it is."""
+
     what: str
     advice: str
     sure: str
-    """certain: follows from the numbers; likely: from sequences that agree; unsure: from some that do not;
-    from one sequence: there was no other to agree with"""
+    """certain: follows from the numbers; likely: the sequences agree; unsure: the sequences disagree;
+    from one sequence: there was no second sequence to compare with"""
 
     def __str__(self) -> str:
         return f"{self.what} ({self.sure}). {self.advice}".strip()
@@ -49,7 +52,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``numbers`` are what was measured, ``findings`` what it means; printing it gives both."""
+    """The result of `diagnose`: the measured ``numbers`` and the ``findings`` drawn from them. ``str`` gives both."""
 
     name: str
     numbers: dict[str, float]
@@ -62,10 +65,11 @@ class Diagnosis:
 
 
 def diagnose(module: nn.Module, x: Tensor) -> Diagnosis:
-    """Why ``module``, called as torch.nn.RNN, GRU or LSTM, remembers or forgets on inputs like ``x``.
+    """Explain why ``module``, called like torch.nn.RNN, GRU or LSTM, remembers or forgets on inputs like ``x``.
 
-    x as the module takes it: (time, batch, inputs), (batch, time, inputs) with ``batch_first``, or one sequence
-    (time, inputs). A few sequences are enough; they should be like those it was trained on, and as long.
+    x has the shape that the module expects: (time, batch, inputs), (batch, time, inputs) with ``batch_first``, or
+    (time, inputs) for one sequence. A few sequences are enough. They should resemble the training sequences and have
+    the same length.
     """
     batch = batch_first(module, x)
     sequences = pick(module, batch)
@@ -73,7 +77,10 @@ def diagnose(module: nn.Module, x: Tensor) -> Diagnosis:
 
 
 def conclude(module: nn.Module, sequences: list[Tensor], measured: list[dict[str, float]], of_steps: int) -> Diagnosis:
-    """What it means for sequences of ``of_steps``, from what was measured on these, which may be the first of them."""
+    """Return the diagnosis for sequences of ``of_steps`` steps, from what was ``measured`` on ``sequences``.
+
+    ``sequences`` may contain only the first steps.
+    """
     numbers = {key: statistics.fmean(one[key] for one in measured) for key in measured[0]}
     numbers["half_life"] = half_life(numbers["exponent"])
     numbers |= {"sequences": len(sequences), "steps": len(sequences[0]), "of_steps": of_steps}
@@ -84,7 +91,7 @@ def conclude(module: nn.Module, sequences: list[Tensor], measured: list[dict[str
 
 
 def agreement(exponents: list[float]) -> str:
-    """How sure one can be of their mean."""
+    """Return how reliable the mean of the exponents is, as a value of `Finding.sure`."""
     if len(exponents) < 2:
         return "from one sequence"
     spread = statistics.pstdev(exponents)
@@ -92,7 +99,7 @@ def agreement(exponents: list[float]) -> str:
 
 
 def batch_first(module: nn.Module, x: Tensor) -> Tensor:
-    """(batch, time, inputs), however the module takes it."""
+    """Return x in the shape (batch, time, inputs)."""
     if x.dim() not in (2, 3):
         raise ValueError(f"diagnose expects x of 2 or 3 dimensions; got shape {tuple(x.shape)}")
     batch = x[None] if x.dim() == 2 else x if getattr(module, "batch_first", False) else x.transpose(0, 1)
@@ -102,14 +109,14 @@ def batch_first(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def pick(module: nn.Module, batch: Tensor) -> list[Tensor]:
-    """A few sequences, and of a large network fewer and shorter ones."""
+    """Return a few sequences of the batch; fewer and shorter ones for a large network."""
     batch = batch[:SEQUENCES, :STEPS]
     steps = len(shortened(module, batch[0]))
     return list(batch[: max(1, SEQUENCES * steps // batch.shape[1]), :steps])
 
 
 def measure(module: nn.Module, x: Tensor, flow: Jacobians | None = None) -> dict[str, float]:
-    """Along one sequence, as far as it is made of numbers; ``flow`` has its Jacobians, if somebody computed them."""
+    """Return measurements along one sequence, up to the first non-finite step. ``flow`` is its Jacobians, if known."""
     with looking_at(module), torch.no_grad():
         batch = x[None] if getattr(module, "batch_first", False) else x[:, None]
         output, state = module(batch)
@@ -130,23 +137,28 @@ def measure(module: nn.Module, x: Tensor, flow: Jacobians | None = None) -> dict
 
 
 def finite_steps(of_steps: Tensor) -> int:
-    """How many rows, one a step, come before the first with NaN or infinity."""
+    """Return how many rows, one per step, come before the first row with NaN or infinity."""
     return int(of_steps.isfinite().all(dim=1).long().cumprod(dim=0).sum())
 
 
 def check_measurable(module: nn.Module, steps: int, of: int) -> None:
-    """A network that grows beyond all numbers is measured until it does, one that never had any is told why."""
+    """Raise NonFiniteError if a parameter is not finite or fewer than `LEAST` steps are finite.
+
+    Otherwise the network overflows later, and can be measured up to that step.
+    """
     broken = [name for name, parameter in module.named_parameters() if not parameter.isfinite().all()]
     if broken or steps < LEAST:
         why = (
             f"NaN or infinity is in {', '.join(broken)}" if broken else "its parameters are finite, so it grows at once"
         )
         raise NonFiniteError(
-            f"diagnose expects finite states; {type(module).__name__} has others from step {steps} of {of} on: {why}"
+            f"diagnose expects finite states; {type(module).__name__} has NaN or infinite states "
+            f"from step {steps} of {of} on: {why}"
         )
 
 
 def jacobian_numbers(flow: Jacobians) -> dict[str, float]:
+    """Return the largest Lyapunov exponent, the share of directions that are kept and the mean gain of the input."""
     return {
         "exponent": float(flow.exponents[0]),
         "kept_directions": float((flow.exponents > -KEPT).double().mean()),
@@ -155,7 +167,7 @@ def jacobian_numbers(flow: Jacobians) -> dict[str, float]:
 
 
 def attention_numbers(layer: nn.Module, x: Tensor) -> dict[str, float]:
-    """Of a layer that attends to its past states: how its gradients go on average, and how far back it looks."""
+    """Return the mean growth of gradients of a layer that attends to its past states, and how far back it attends."""
     numbers = {"exponent": growth_back(gradient_norms(layer, x))}
     for level, found in enumerate(attention_map(layer, x)):
         numbers[f"attention_reach cells.{level}"] = found.reach
@@ -166,7 +178,7 @@ def attention_numbers(layer: nn.Module, x: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def matrix_numbers(module: nn.Module) -> dict[str, float]:
-    """Of every matrix of ours inside: its spectral radius, and how far it is from orthogonal if it is meant to be."""
+    """Return the spectral radius of every `Matrix` and, if it should be orthogonal, how far it is from orthogonal."""
     found = {}
     for name, part in module.named_modules():
         if isinstance(part, Matrix):
@@ -180,7 +192,7 @@ def matrix_numbers(module: nn.Module) -> dict[str, float]:
 
 
 def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
-    """Over the whole length, though it may have been measured on its first steps."""
+    """Yield what is kept over the whole sequence length, which may be longer than the measured steps."""
     exponent, steps, measured = numbers["exponent"], numbers["of_steps"], numbers["steps"]
     first = "" if measured == steps else f", as measured on the first {measured:.0f} of {steps:.0f} steps"
     change = math.exp(min(exponent * steps, 700.0))
@@ -216,6 +228,7 @@ def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
 
 
 def saturation(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
+    """Yield findings about saturated states and states that are zero."""
     if numbers["saturated"] > 0.2:
         yield Finding(
             f"{100 * numbers['saturated']:.0f} % of the states are saturated (above {SATURATED} in size)",
@@ -231,6 +244,7 @@ def saturation(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
 
 
 def constraint(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
+    """Yield the matrices that should be orthogonal and are not."""
     for key, error in numbers.items():
         kind, _, name = key.partition(" ")
         if kind == "orthogonality_error" and not error <= numbers.get(f"rounding {name}", DRIFTED):
@@ -242,6 +256,7 @@ def constraint(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
 
 
 def attention(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
+    """Yield how far back each level attends."""
     for key, reach in numbers.items():
         kind, _, name = key.partition(" ")
         if kind == "attention_reach":

@@ -1,4 +1,4 @@
-"""How much a linear network remembers of a signal in noise: Fisher memory (Ganguli et al., 2008; Kerg et al., 2019)."""
+"""Fisher memory: how much a linear network remembers of a signal in noise (Ganguli et al., 2008; Kerg et al., 2019)."""
 
 import math
 
@@ -7,27 +7,30 @@ from torch import Tensor
 
 from steadygrad.matrices.measures import doubled
 
-TAIL = 1e-12  # what a curve may leave out of its sum
-RESOLVED = 1e14  # condition of the noise's root up to which a curve has six digits
+TAIL = 1e-12  # share of its sum that a curve may leave out
+RESOLVED = 1e14  # condition number of the noise's root up to which a curve has six correct digits
 
 
 def fisher_memory_curve(W: Tensor, v: Tensor, noise: float = 1.0, steps: int | None = None) -> Tensor:
-    """J(k) = vᴴ(Wᵏ)ᴴ C⁻¹ Wᵏ v,  C = ε Σ Wᵏ(Wᵏ)ᴴ:  what h_t still says of the input at t − k.
+    """Return J(k) = vᴴ(Wᵏ)ᴴ C⁻¹ Wᵏ v,  C = ε Σ Wᵏ(Wᵏ)ᴴ:  the information in h_t about the input at t − k.
 
-    h_t = W h_{t−1} + v s_t + noise of variance ε in every unit. Without ``steps`` it goes on until what is left does
-    not count. For a normal W the sum is ‖v‖²/ε whatever W is; only a non-normal one can have more, up to N ‖v‖²/ε.
+    h_t = W h_{t−1} + v s_t + noise of variance ε in every unit. Without ``steps`` the curve continues until the rest of
+    its sum is negligible. The sum is ‖v‖²/ε for every normal W. Only a non-normal W can have more, up to N ‖v‖²/ε.
     """
     return fisher_factors(W, v, noise, steps).abs().square().sum(0)
 
 
 def fisher_memory_matrix(W: Tensor, v: Tensor, noise: float = 1.0, steps: int | None = None) -> Tensor:
-    """J_kl = vᴴ(Wᵏ)ᴴ C⁻¹ Wˡ v; the diagonal is the curve, the rest says how inputs of different times interfere."""
+    """Return J_kl = vᴴ(Wᵏ)ᴴ C⁻¹ Wˡ v.
+
+    The diagonal is the curve J(k). The other entries show how inputs at different times interfere.
+    """
     factors = fisher_factors(W, v, noise, steps)
     return factors.mH @ factors
 
 
 def fisher_factors(W: Tensor, v: Tensor, noise: float, steps: int | None) -> Tensor:
-    """Columns L⁻¹ Wᵏ v / √ε, where C = ε L Lᴴ."""
+    """Return the columns L⁻¹ Wᵏ v / √ε, where C = ε L Lᴴ."""
     W, v, radius = checked(W, v, noise, steps)
     L = noise_root(W)
     condition = float(torch.linalg.cond(L)) if L.isfinite().all() else math.inf
@@ -43,18 +46,18 @@ def fisher_factors(W: Tensor, v: Tensor, noise: float, steps: int | None) -> Ten
         information = float(columns[-1].abs().square().sum())
         total += information
         state = W @ state
-        # beyond N steps J falls at least as fast as radius²ᵏ, up to a factor that the margin of `TAIL` leaves room for
+        # beyond N steps J decays at least as fast as radius²ᵏ, up to a factor that the margin of `TAIL` covers
         if steps is None and len(columns) > len(W) and information <= TAIL * total * (1 - radius**2):
             break
     return torch.stack(columns, dim=1) / noise**0.5
 
 
 def noise_root(W: Tensor) -> Tensor:
-    """Lower triangular L with L Lᴴ = Σ Wᵏ(Wᵏ)ᴴ.
+    """Return the lower triangular L with L Lᴴ = Σ Wᵏ(Wᵏ)ᴴ.
 
-    L and not the sum itself: a chain of 100 units amplifies so much that the sum's condition is beyond double
-    precision, where an inverse of it is wrong in the second digit. Each round doubles the number of terms,
-    Σ_{k<2n} = Σ_{k<n} + Wⁿ (Σ_{k<n}) (Wⁿ)ᴴ, by a QR factorisation of both roots, one above the other.
+    The sum itself is not formed: a chain of 100 units amplifies so much that the condition number of the sum exceeds
+    double precision, and its inverse is wrong in the second digit. Each round doubles the number of terms,
+    Σ_{k<2n} = Σ_{k<n} + Wⁿ (Σ_{k<n}) (Wⁿ)ᴴ, by a QR factorisation of both roots, stacked.
     """
     L, power = torch.eye(len(W), dtype=W.dtype, device=W.device), W
     while power.abs().max() > torch.finfo(W.dtype).tiny ** 0.5:
@@ -64,15 +67,19 @@ def noise_root(W: Tensor) -> Tensor:
 
 
 def ganguli_bound(v: Tensor, noise: float = 1.0) -> float:
-    """Σ J(k) ≤ N ‖v‖²/ε for any W of N units; a normal W has ‖v‖²/ε exactly (Ganguli et al., 2008).
+    """Return N ‖v‖²/ε, an upper bound of Σ J(k) for any W of N units (Ganguli et al., 2008).
 
-    Summed over N orthonormal v the totals are N/ε for every W: what one input gains, others lose.
+    For a normal W the sum is exactly ‖v‖²/ε. Summed over N orthonormal v, the totals are N/ε for every W: what one
+    input direction gains, others lose.
     """
     return float(len(v) * doubled(v).abs().square().sum() / noise)
 
 
 def delay_line_curve(alpha: float, size: int, noise: float = 1.0) -> Tensor:
-    """J(k) = aᵏ (a − 1)/(aᵏ⁺¹ − 1)/ε,  a = α²:  a chain with α below its diagonal, the best there is for k < N."""
+    """Return J(k) = aᵏ (a − 1)/(aᵏ⁺¹ − 1)/ε,  a = α²,  of a chain with α below its diagonal.
+
+    It is the best possible curve for k < N.
+    """
     a = torch.tensor(alpha, dtype=torch.float64) ** 2
     k = torch.arange(size, dtype=torch.float64)
     if a == 1:
@@ -81,9 +88,10 @@ def delay_line_curve(alpha: float, size: int, noise: float = 1.0) -> Tensor:
 
 
 def feedforward_bound(Theta: Tensor, noise: float = 1.0) -> Tensor:
-    """J(k) ≥ delay line's J(k) / σ^{2(N−1)},  σ the largest singular value of A in Θ = D A (proposition 1 of nnRNN).
+    """Return a lower bound of J(k) of Θ: the J(k) of its delay line / σ^{2(N−1)} (proposition 1 of nnRNN).
 
-    For a strictly lower triangular Θ with one α all along the sub-diagonal, whose delay line D has that α too.
+    Θ must be strictly lower triangular with one α all along the sub-diagonal. The delay line D has the same α, and σ is
+    the largest singular value of A in Θ = D A.
     """
     n = len(Theta)
     alphas = Theta.diagonal(-1)
@@ -98,7 +106,10 @@ def feedforward_bound(Theta: Tensor, noise: float = 1.0) -> Tensor:
 
 
 def chain(size: int, alpha: float, beta: float = 0.0, diagonal: float = 0.0) -> Tensor:
-    """Θ with ``alpha`` right below its ``diagonal`` and ``beta`` in the rest of the triangle (eq. 2 of nnRNN)."""
+    """Return the lower triangular Θ of eq. 2 of nnRNN.
+
+    Θ has ``diagonal`` on its diagonal, ``alpha`` on the first sub-diagonal and ``beta`` in the rest of the triangle.
+    """
     index = torch.arange(size)
     gap = index[:, None] - index[None, :]
     below = alpha * (gap == 1).double() + beta * (gap >= 2).double()
@@ -106,7 +117,7 @@ def chain(size: int, alpha: float, beta: float = 0.0, diagonal: float = 0.0) -> 
 
 
 def checked(W: Tensor, v: Tensor, noise: float, steps: int | None) -> tuple[Tensor, Tensor, float]:
-    """Both in double precision, and the spectral radius of W."""
+    """Return W and v in double precision and the spectral radius of W, or raise ValueError if they are invalid."""
     if W.dim() != 2 or W.shape[0] != W.shape[1] or v.shape != W.shape[:1]:
         shapes = f"{tuple(W.shape)} and {tuple(v.shape)}"
         raise ValueError(f"Fisher memory expects a square W and a vector v of its size; got shapes {shapes}")

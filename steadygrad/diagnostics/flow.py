@@ -1,4 +1,4 @@
-"""How signals and gradients travel through time, in any module that is called as torch.nn.RNN, GRU or LSTM."""
+"""Flow of signals and gradients through time, in any module that is called like torch.nn.RNN, GRU or LSTM."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -21,18 +21,19 @@ from steadygrad.matrices.measures import largest_singular_values
 State = Any  # a tensor (layers, batch, units) or a tuple of such
 
 STEPS = 400
-"""of a sequence that are looked at"""
+"""largest number of steps of a sequence that are measured"""
 ENTRIES, WORK = 10**8, 5 * 10**10
-"""of all Jacobians together; multiplications in one product of each, so that 1024 units are followed for 46 steps"""
+"""limits for the Jacobians of all steps together: their entries, and the multiplications in one product with each;
+1024 units are followed for 46 steps"""
 REMEMBERED = 2 * 10**8
-"""numbers in the memories of all steps together, of a layer that attends to its past states"""
+"""limit for the numbers in the memories of all steps together, for a layer that attends to its past states"""
 
 
 @dataclass(frozen=True)
 class Jacobians:
-    """∂s_t/∂s_{t−1} (``state``: time, S, S) and ∂s_t/∂x_t (``input``: time, S, inputs), s the whole state in a row.
+    """∂s_t/∂s_{t−1} (``state``: time, S, S) and ∂s_t/∂x_t (``input``: time, S, inputs), s the flat state.
 
-    ``parts`` says how long each tensor of the state is in s: (N,) for a GRU, (N, N) for an LSTM's h and c.
+    ``parts`` is the length of each tensor of the state in s: (N,) for a GRU, (N, N) for h and c of an LSTM.
     """
 
     state: Tensor
@@ -41,20 +42,20 @@ class Jacobians:
 
     @cached_property
     def exponents(self) -> Tensor:
-        """As `lyapunov_exponents`."""
+        """The Lyapunov exponents, as `lyapunov_exponents` returns them."""
         return lyapunov_from(self.state)
 
 
 @contextmanager
 def looking_at(module: nn.Module) -> Iterator[None]:
-    """Without dropout, gradients of parameters or anything else of training; afterwards every part is as it was."""
+    """Put the module in evaluation mode, without gradients of parameters, and restore every part afterwards."""
     modes = {part: part.training for part in module.modules()}
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     module.eval()
     for parameter in trained:
         parameter.requires_grad = False  # so that a matrix is evaluated once, not at every step
     try:
-        with torch.backends.cudnn.flags(enabled=False):  # which has no gradients outside training
+        with torch.backends.cudnn.flags(enabled=False):  # cuDNN has no backward pass in evaluation mode
             yield
     finally:
         for part, training in modes.items():
@@ -64,10 +65,11 @@ def looking_at(module: nn.Module) -> Iterator[None]:
 
 
 def jacobians(module: nn.Module, x: Tensor, state: State | None = None) -> Jacobians:
-    """Along one sequence x (time, inputs), from ``state`` (batch of one) or the module's own start.
+    """Return the Jacobians along one sequence x (time, inputs), from ``state`` (batch of one) or the initial state.
 
-    All steps at once: S copies of each, one for every row of its Jacobian, as one batch of one-step sequences. Not for
-    layers that attend to their past states, whose memory is part of the state.
+    All steps are computed at once, as one batch of one-step sequences with S copies of each step, one copy for every
+    row of its Jacobian. Layers that attend to their past states are not supported, because their memory is part of the
+    state.
     """
     check_without_memory(module, x)
     x = x.detach()
@@ -78,7 +80,7 @@ def jacobians(module: nn.Module, x: Tensor, state: State | None = None) -> Jacob
     inputs = x.repeat_interleave(size, dim=0).requires_grad_()
     with looking_at(module), torch.enable_grad():
         _, after = step(module, inputs, unflatten(rows, shapes))
-        picked = flatten(after).view(time, size, size).diagonal(dim1=1, dim2=2)  # copy i answers for unit i
+        picked = flatten(after).view(time, size, size).diagonal(dim1=1, dim2=2)  # copy i gives row i
         d_state, d_input = torch.autograd.grad(picked.sum(), (rows, inputs), materialize_grads=True)
     parts = tuple(math.prod(shape) for shape in shapes)
     d_state, d_input = at_least_single(d_state), at_least_single(d_input)
@@ -86,7 +88,7 @@ def jacobians(module: nn.Module, x: Tensor, state: State | None = None) -> Jacob
 
 
 def states_before(module: nn.Module, x: Tensor, state: State | None) -> tuple[Tensor, list[tuple[int, int]]]:
-    """The state that each step starts from, (time, S), and the shape (layers, units) of each of its tensors."""
+    """Return the state before each step, (time, S), and the shape (layers, units) of each of its tensors."""
     if state is None:
         _, like = step(module, x[:1], None)
         if isinstance(module, RecurrentLayer | Stack):
@@ -103,7 +105,7 @@ def states_before(module: nn.Module, x: Tensor, state: State | None) -> tuple[Te
 
 
 def step(module: nn.Module, x: Tensor, state: State | None) -> tuple[Tensor, State]:
-    """One step of a whole batch: x (batch, inputs)."""
+    """Run one time step of a batch: x (batch, inputs)."""
     x = x[:, None] if getattr(module, "batch_first", False) else x[None]
     return module(x) if state is None else module(x, state)
 
@@ -113,11 +115,12 @@ def as_tuple(state: State) -> tuple[Tensor, ...]:
 
 
 def flatten(state: State) -> Tensor:
-    """(batch, S): layer after layer, tensor after tensor."""
+    """Return the state as (batch, S): tensor after tensor, and layer after layer in each."""
     return torch.cat([part.transpose(0, 1).flatten(1) for part in as_tuple(state)], dim=1)
 
 
 def unflatten(rows: Tensor, shapes: list[tuple[int, int]]) -> State:
+    """Return the state that `flatten` turns into ``rows``."""
     parts = rows.split([math.prod(shape) for shape in shapes], dim=1)
     state = tuple(part.unflatten(1, shape).transpose(0, 1) for part, shape in zip(parts, shapes, strict=True))
     return state if len(state) > 1 else state[0]
@@ -140,22 +143,23 @@ def check_without_memory(module: nn.Module, x: Tensor) -> None:
 
 
 def attends(module: nn.Module) -> TypeGuard[RecurrentLayer | Stack]:
-    """Whether it is a layer of ours that attends to its past states, or a stack of such."""
+    """Return whether the module is a steadygrad layer that attends to its past states, or a stack of such layers."""
     layers = list(module) if isinstance(module, Stack) else [module]
     return all(isinstance(layer, RecurrentLayer) and isinstance(layer.cells[0], AttentiveCell) for layer in layers)
 
 
 def stacked(module: RecurrentLayer | Stack) -> list[RecurrentLayer]:
+    """Return the layers of a stack, or a list of the one layer."""
     return list(module.layers()) if isinstance(module, Stack) else [module]
 
 
 def attentive_cells(module: RecurrentLayer | Stack) -> list[AttentiveCell]:
-    """Level after level."""
+    """Return the cells of all levels, in order."""
     return [cast(AttentiveCell, cell) for layer in stacked(module) for cell in layer.cells]
 
 
 def shortened(module: nn.Module, x: Tensor) -> Tensor:
-    """As many steps of x as the Jacobians leave room for, or the memory of a layer that attends to its past states."""
+    """Return the first steps of x, as many as the limits for Jacobians, or for memories of past states, allow."""
     check(module, x)
     with looking_at(module), torch.no_grad():
         if isinstance(module, Stack) and attends(module):
@@ -163,13 +167,13 @@ def shortened(module: nn.Module, x: Tensor) -> Tensor:
         else:
             _, state = module(x) if attends(module) else step(module, x[:1], None)
     size = sum(part.numel() for part in as_tuple(state))
-    if attends(module):  # every step remembers what it attended to, which grows with the square of the length
+    if attends(module):  # every step stores what it attended to, which grows with the square of the length
         return x[: max(2, int(len(x) * min(1, math.sqrt(REMEMBERED / (len(x) * size)))))]
     return x[: max(2, min(STEPS, ENTRIES // (size * (size + x.shape[1])), WORK // size**3))]
 
 
 def initial_states(module: RecurrentLayer | Stack, x: Tensor, state: State | None = None) -> list[tuple[Tensor, ...]]:
-    """What each level starts from, for a batch of one."""
+    """Return the initial state of each level, for a batch of one."""
     if state is None:
         state = tuple(part for layer in stacked(module) for part in layer.default_states(1, x))
     parts = iter([part.detach().unbind(0) for part in as_tuple(state)])
@@ -178,19 +182,20 @@ def initial_states(module: RecurrentLayer | Stack, x: Tensor, state: State | Non
 
 
 def input_map(module: nn.Module, x: Tensor, block: slice | None = None, state: State | None = None) -> Tensor:
-    """‖∂s_τ/∂x_t‖₂ at [τ, t], zero for t > τ: how much the state at τ depends on the input at t (ENRNN, figures 4, 5).
+    """Return ‖∂s_τ/∂x_t‖₂ at [τ, t], zero for t > τ: how much the state at τ depends on the input at t.
 
-    ``block`` takes a part of the state: ``slice(0, 24)`` the first 24 units; `state_blocks` knows those with a name.
+    See figures 4 and 5 of ENRNN. ``block`` selects a part of the state: ``slice(0, 24)`` is the first 24 units.
+    `state_blocks` returns the named parts.
     """
     return input_maps(jacobians(module, x, state), {"": block or slice(None)})[""]
 
 
 def input_maps(found: Jacobians, blocks: dict[str, slice], every: int = 1) -> dict[str, Tensor]:
-    """The same for several blocks at once, from the Jacobians; only each ``every``-th τ and t."""
+    """Return the input maps of several blocks, from the Jacobians, for every ``every``-th τ and t only."""
     time = len(found.state)
     cells = len(range(0, time, every))
     norms = {name: found.input.new_zeros(cells, cells, dtype=torch.float64) for name in blocks}
-    influence = found.input[:0].double()  # of the inputs so far on the state at τ: (inputs so far, S, inputs)
+    influence = found.input[:0].double()  # ∂s_τ/∂x_t of the inputs so far: (inputs so far, S, inputs)
     for tau in range(time):
         influence = found.state[tau].double() @ influence
         if tau % every == 0:
@@ -201,7 +206,7 @@ def input_maps(found: Jacobians, blocks: dict[str, slice], every: int = 1) -> di
 
 
 def state_blocks(module: nn.Module, parts: tuple[int, ...]) -> dict[str, slice]:
-    """Parts of the state with a name: those of a module that tells them apart, h and c of an LSTM, or a matrix's."""
+    """Return the named parts of the state: the module's ``blocks``, h and c of an LSTM, or those of its only matrix."""
     if isinstance(own := getattr(module, "blocks", None), dict):
         return own
     if len(parts) == 2:
@@ -214,10 +219,11 @@ def state_blocks(module: nn.Module, parts: tuple[int, ...]) -> dict[str, slice]:
 def gradient_norms(
     module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None, state: State | None = None
 ) -> Tensor:
-    """‖∂L/∂s_t‖ for t = 0 … T − 1, s_0 the initial state; L is a ``loss`` of all outputs, or the sum of the last.
+    """Return ‖∂L/∂s_t‖ for t = 0 … T − 1, s_0 the initial state; L is ``loss`` of all outputs, or the sum of the last.
 
-    What counts is what s_t does to later outputs. Of a layer that attends to its past states s_t is h_t, and c_t of an
-    LSTM, and all ways lead there: the next step, attention now and later, and the memory (RelRNN, figure 2).
+    The gradient contains the effect of s_t on later outputs only. For a layer that attends to its past states, s_t is
+    h_t, with c_t for an LSTM. The gradient then includes all paths: the next step, attention now and later, and the
+    memory (RelRNN, figure 2).
     """
     check(module, x)
 
@@ -238,13 +244,14 @@ def gradient_norms(
             outputs.append(output)
         value = of_outputs(torch.cat(outputs, dim=time_axis).squeeze(1 - time_axis))
         gradients = torch.autograd.grad(value, states[:-1], materialize_grads=True)
-    return torch.stack([gradient.double().norm() for gradient in gradients])  # squares of tiny ones need the range
+    return torch.stack([gradient.double().norm() for gradient in gradients])  # in double: no square underflows
 
 
 def attentive_gradient_norms(
     layer: RecurrentLayer | Stack, x: Tensor, of_outputs: Callable[[Tensor], Tensor], state: State | None
 ) -> Tensor:
-    read, handed = [x], []  # by each level, and at last by the loss; by each step to the next
+    """Return `gradient_norms` of a layer that attends to its past states."""
+    read, handed = [x], []  # what each level, and finally the loss, reads; the states from step to step of each level
     for cell, start in zip(attentive_cells(layer), initial_states(layer, x, state), strict=True):
         outputs, states = handed_on(cell, read[-1], start)
         read.append(outputs)
@@ -253,20 +260,20 @@ def attentive_gradient_norms(
     squares = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     for outputs, states in zip(read[1:], handed, strict=True):
         *found, elsewhere = torch.autograd.grad(value, [*states, outputs], retain_graph=True, materialize_grads=True)
-        units = states[0].shape[1]  # the outputs begin with h; SAB's have more behind it
+        units = states[0].shape[1]  # the outputs begin with h; those of SAB have more features after it
         gradients = torch.cat(found).view(len(x), -1, units).double()
-        gradients[1:, 0] -= elsewhere[:-1, :units]  # what the loss or the next level reads of a state is not handed on
+        gradients[1:, 0] -= elsewhere[:-1, :units]  # without what the loss or the next level reads
         squares += gradients.square().sum(dim=(1, 2))
     return squares.sqrt()
 
 
 def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
-    """Outputs (time, features), and what each step starts from: h, or h and c, step after step."""
+    """Return the outputs (time, features), and the state before each step: h, or h and c, step after step."""
     *state, packed = start
     own = len(cell.cell.state_sizes)
     state[:own] = [part.clone().requires_grad_() for part in state[:own]]
     weights, contents = cell.weights(), cell.memory.unpack(packed, cell.alignment.keys)
-    if cell.memory.ends_with_latest(contents).all():  # the state that a walk before this one ended in
+    if cell.memory.ends_with_latest(contents).all():  # the initial state is in memory too
         h = state[0][:, None]
         contents["states"] = torch.cat([contents["states"][:, :-1], h], dim=1)
         contents["keys"] = torch.cat([contents["keys"][:, :-1], cell.alignment.keys(h)], dim=1)
@@ -279,9 +286,9 @@ def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tupl
 
 
 def growth_back(norms: Tensor) -> float:
-    """Growth a step, from the end to the beginning, in natural logarithms: the line that fits them best.
+    """Return the mean growth per step back in time, in natural logarithms, by a least-squares line.
 
-    Norms that are 0 or beyond all numbers are left out.
+    Norms that are 0, NaN or infinite are left out.
     """
     usable = (norms > 0) & norms.isfinite()
     back = torch.arange(len(norms), 0, -1, dtype=torch.float64, device=norms.device)[usable]
@@ -291,15 +298,16 @@ def growth_back(norms: Tensor) -> float:
 
 
 def lyapunov_exponents(module: nn.Module, x: Tensor, state: State | None = None, skip: int | None = None) -> Tensor:
-    """Mean growth a step, in natural logarithms, of S perpendicular perturbations of the state; the largest first.
+    """Return the mean growth per step, in natural logarithms, of S orthogonal perturbations of the state.
 
-    0 is kept for ever, −0.1 shrinks by e every ten steps. The first ``skip`` steps (a tenth) only turn the directions.
+    The largest exponent comes first. With 0 a perturbation is kept for ever; with −0.1 it shrinks by a factor of e
+    every ten steps. The first ``skip`` steps (by default a tenth) align the directions and are not counted.
     """
     return lyapunov_from(jacobians(module, x, state).state, skip)
 
 
 def lyapunov_from(jacobians: Tensor, skip: int | None = None) -> Tensor:
-    """The same from ∂s_t/∂s_{t−1}, (time, S, S)."""
+    """Return the Lyapunov exponents from ∂s_t/∂s_{t−1}, (time, S, S)."""
     time, size, _ = jacobians.shape
     skip = time // 10 if skip is None else skip
     if not 0 <= skip < time:
@@ -315,5 +323,5 @@ def lyapunov_from(jacobians: Tensor, skip: int | None = None) -> Tensor:
 
 
 def half_life(exponent: float) -> float:
-    """Steps after which half of a perturbation is left; infinite where nothing is lost."""
+    """Return the number of steps after which half of a perturbation is left; infinite if nothing is lost."""
     return math.inf if exponent >= 0 else math.log(0.5) / exponent

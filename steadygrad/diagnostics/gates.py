@@ -1,4 +1,4 @@
-"""What the gates of a GRU let through: theorem 1 of NC-GRU beside the truth (Mucllari et al., 2022)."""
+"""The gradient through one step of a GRU, and its bound by theorem 1 of NC-GRU (Mucllari et al., 2022)."""
 
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -15,8 +15,8 @@ from steadygrad.layers import GRU
 class GateBound:
     """‖∂h_t/∂h_{t−1}‖₂ ≤ α + β ‖U_c‖₂ at every step of a sequence: ``true`` and ``bound``, each (time,).
 
-    ``undecided`` is how far the gates are from 0 or 1 at the most: the nearer to 0, the nearer α + β comes to 2 at the
-    most, and to 1 where each gate is open or closed as a whole (corollary 2; with ‖U_c‖ = 1 corollary 3).
+    ``undecided`` is the largest distance of a gate from 0 or 1. As it tends to 0, α + β tends to 2 at most, and to 1 at
+    most if each gate is open or closed in all units (corollary 2; with ‖U_c‖ = 1 corollary 3).
     """
 
     true: Tensor
@@ -28,13 +28,15 @@ class GateBound:
 
     @property
     def holds(self) -> bool:
-        """At every step, but for rounding."""
+        """Whether the bound holds at every step, up to rounding."""
         return bool((self.true <= self.bound * (1 + 8 * torch.finfo(self.true.dtype).eps)).all())
 
 
 @torch.no_grad()
 def gate_bound(layer: GRU, x: Tensor) -> GateBound:
-    """Along one sequence x (time, inputs), for a GRU or NC-GRU of one level and direction.
+    """Return the gradient norm and its bound along one sequence x (time, inputs).
+
+    The layer is a GRU or NC-GRU of one level and one direction.
 
     α = δ_u (max|h| + max|c|) ‖U_u‖ + max(1 − u),  β = max u (δ_r ‖U_r‖ max|h| + max r),  δ = max g(1 − g) of a gate.
     """
@@ -65,7 +67,7 @@ def gate_bound(layer: GRU, x: Tensor) -> GateBound:
 
 
 def has_gate_bound(module: nn.Module) -> TypeGuard[GRU]:
-    """Whether the theorem speaks of it."""
+    """Return whether theorem 1 covers the module: a GRU of one level and direction that resets before the product."""
     if not isinstance(module, GRU) or module.num_layers != 1 or module.bidirectional or attends(module):
         return False
     cell: Any = module.cells[0]
@@ -73,7 +75,7 @@ def has_gate_bound(module: nn.Module) -> TypeGuard[GRU]:
 
 
 def gate_values(layer: GRU, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Reset, update and candidate at every step, from the inputs and the states before."""
+    """Return reset gate, update gate and candidate at every step, from the inputs and the previous states."""
     cell: Any = layer.cells[0]
     inputs, U = x @ cell.W.mT, layer.matrices()
     if cell.b is not None:

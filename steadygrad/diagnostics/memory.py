@@ -1,4 +1,4 @@
-"""What a layer that attends to its past states looks at, and which of them it keeps (Kerg et al., 2020)."""
+"""Which past states a layer attends to, and which of them it keeps in memory (Kerg et al., 2020)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +14,13 @@ from steadygrad.layers.memory import Screening
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """α_{t,i} (``weights``: time, time): row t the step that attends, column i the state, 0 where it does not look.
+    """α_{t,i} (``weights``: time, time): row t is the step that attends, column i the state.
 
-    Attention is measured by |α|, because SAB's weights may be negative.
+    The weight is 0 for a state that is not attended to. Attention is measured by |α|, because SAB's weights may be
+    negative.
 
-    ``kept`` (time, ρ) are the states in R when step t attends and ``kept_at_end`` (ρ) those after the last step, −1
-    where a place is empty. ρ is 0 for a memory without R.
+    R is the set of states that a memory keeps as relevant. ``kept`` (time, ρ) are the states in R when step t attends,
+    and ``kept_at_end`` (ρ) those after the last step. An empty place is −1. ρ is 0 for a memory without R.
     """
 
     weights: Tensor
@@ -28,13 +29,13 @@ class AttentionMap:
 
     @property
     def reach(self) -> float:
-        """Steps between a state and the one that attends to it, on average over all attention."""
+        """Mean number of steps from a state to the step that attends to it, weighted by attention."""
         steps = torch.arange(len(self.weights), device=self.weights.device)
         return self._share_of_attention((self.weights.abs() * (steps[:, None] - steps)).sum())
 
     @property
     def share_of_kept(self) -> float | None:
-        """Of all attention, the part that goes to R; None where there is no R."""
+        """Share of all attention that goes to R; None if there is no R."""
         if not self.kept.shape[1]:
             return None
         to_kept = self.weights.abs().gather(1, self.kept.clamp_min(0)) * (self.kept >= 0)
@@ -44,13 +45,17 @@ class AttentionMap:
         return float(part / self.weights.abs().sum().clamp_min(torch.finfo(self.weights.dtype).tiny))
 
     def summary(self) -> dict[str, Any]:
+        """Return the reach, the share of R and the states kept at the end, as JSON can hold them."""
         kept = sorted(self.kept_at_end[self.kept_at_end >= 0].tolist())
         return {"reach": self.reach, "share_of_kept": self.share_of_kept, "kept_at_end": kept}
 
 
 @torch.no_grad()
 def attention_map(layer: nn.Module, x: Tensor) -> list[AttentionMap]:
-    """Of each level, along one sequence x (time, inputs), as in RelRNN's figure 1 and the heat maps of B.4."""
+    """Return the attention map of each level along one sequence x (time, inputs).
+
+    The maps are those of RelRNN's figure 1 and of the heat maps in B.4.
+    """
     check(layer, x)
     if not attends(layer):
         raise ValueError(
@@ -69,7 +74,7 @@ def attention_map(layer: nn.Module, x: Tensor) -> list[AttentionMap]:
 
 
 def map_of(cell: AttentiveCell, trace: list[Trace], packed: Tensor) -> AttentionMap:
-    """From what was noted along the walk of one sequence, and the memory at its end."""
+    """Return the attention map from the trace of one sequence and the packed memory at its end."""
     memory, time = cell.memory, len(trace)
     contents = memory.unpack(packed, cell.alignment.keys)
     at_end = memory.times(contents).masked_fill(~memory.items(contents).taken, -1)

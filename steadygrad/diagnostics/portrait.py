@@ -1,4 +1,4 @@
-"""A network in numbers that JSON can hold: what a page or a figure is drawn from. Nothing is drawn here."""
+"""Measurements of a network as numbers that JSON can hold, from which pages and figures are drawn elsewhere."""
 
 import math
 from collections.abc import Callable
@@ -29,19 +29,20 @@ from steadygrad.matrices.measures import departure_from_normality, doubled, orth
 from steadygrad.models import RelationalModel
 
 ROWS = 256
-"""of the picture of T; a larger one is drawn by the largest of each block"""
+"""largest number of rows of T; a larger T is reduced to the largest entry of each block"""
 CELLS = 120
-"""rows and columns of a heat map; a longer sequence leaves steps out, or merges those of attention"""
+"""largest number of rows and columns of a heat map; longer sequences skip steps, or merge them for attention"""
 POWERS = 100
+"""largest k of ‖Wᵏ‖"""
 GREYS = 16
-"""shades of a pixel, one hexadecimal digit"""
+"""shades of a pixel: one hexadecimal digit"""
 
 
 def observe(module: nn.Module, x: Tensor) -> dict[str, Any]:
-    """What changes while a network is trained, and costs little to look at: x is one sequence (time, inputs).
+    """Return measurements that change during training and are cheap, on one sequence x (time, inputs).
 
-    The eigenvalues of every recurrent matrix (of a real one those with Im ≥ 0), its distance from orthogonal and
-    normal, and as far as there are such parts the angles and transients of a Schur form, the gates' bound, and how far
+    For every recurrent matrix: its eigenvalues (for a real matrix those with Im ≥ 0) and its distance from orthogonal
+    and normal. If the network has such parts: the angles and transients of a Schur form, the gates' bound, and how far
     back a layer attends.
     """
     found: dict[str, Any] = {"matrices": {name: seen(W) for name, W in recurrent_matrices(module).items()}}
@@ -64,11 +65,11 @@ def observe(module: nn.Module, x: Tensor) -> dict[str, Any]:
 
 
 def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:
-    """Everything a trained network has to show on one sequence x (time, inputs).
+    """Return all measurements of a trained network on one sequence x (time, inputs).
 
     Norms of the input map are logarithms to base 10, None where there is no influence at all. Gradients along time are
-    those of the last output and, if given, of a ``loss`` of all outputs, as for `gradient_norms`. A layer that attends
-    to its past states has a map of its attention instead of those that need Jacobians.
+    those of the last output and, if given, of a ``loss`` of all outputs, as in `gradient_norms`. A layer that attends
+    to its past states has a map of its attention instead of the measurements that need Jacobians.
     """
     short = shortened(module, x)
     followed = short if attends(module) else x
@@ -111,7 +112,11 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
 
 
 def triangle(T: Tensor) -> dict[str, Any]:
-    """T row by row up to the diagonal; |T| if it is complex, or if each number stands for ``T_every``² of them."""
+    """Return T row by row up to the diagonal.
+
+    Entries are |T| if T is complex or larger than `ROWS`. In the second case each is the largest of a
+    ``T_every`` × ``T_every`` block.
+    """
     every = math.ceil(len(T) / ROWS)
     if every > 1 or T.is_complex():
         T = nn.functional.max_pool2d(T.abs()[None], every, ceil_mode=True)[0]
@@ -119,9 +124,10 @@ def triangle(T: Tensor) -> dict[str, Any]:
 
 
 def relation_portrait(model: RelationalModel, images: Tensor, answer: int) -> dict[str, Any]:
-    """One problem as a network sees it: how it relates the objects, and its answer beside the right one.
+    """Return how a network relates the objects of one problem, its answer and the right answer.
 
-    images (objects, channels, size, size) in [0, 1]. Nothing of a network that has no matrix of relations.
+    ``images`` is (objects, channels, size, size) in [0, 1]. The dict is empty for a network without a matrix of
+    relations.
     """
     with looking_at(model), torch.no_grad():
         z = model.encode(images[None].to(next(model.parameters())))
@@ -139,13 +145,17 @@ def relation_portrait(model: RelationalModel, images: Tensor, answer: int) -> di
 
 
 def digits(image: Tensor) -> list[list[str]]:
-    """(channels, height, width) in [0, 1] → lines of hexadecimal digits by channel, of which a grey image has one."""
+    """Return an image (channels, height, width) in [0, 1] as lines of hexadecimal digits for each channel.
+
+    A grey image has one channel in the result.
+    """
     grey = bool((image == image[:1]).all())
     shades = ((GREYS - 1) * (image[:1] if grey else image)).round().int().tolist()
     return [["".join(f"{shade:x}" for shade in line) for line in channel] for channel in shades]
 
 
 def jacobian_part(module: nn.Module, flow: Jacobians) -> dict[str, Any]:
+    """Return the input maps and the Lyapunov exponents."""
     every = math.ceil(len(flow.state) / CELLS)
     maps = input_maps(flow, state_blocks(module, flow.parts) or {"state": slice(None)}, every)
     return {
@@ -155,7 +165,7 @@ def jacobian_part(module: nn.Module, flow: Jacobians) -> dict[str, Any]:
 
 
 def attention_part(layer: nn.Module, x: Tensor) -> dict[str, Any]:
-    """By level: |α_{t,i}| as a map, and which states were kept as relevant, each with its first and last step in R."""
+    """Return for each level the map of |α_{t,i}|, and the states in R, each with its first and last step there."""
     every = math.ceil(len(x) / CELLS)
     return {
         "attention": [
@@ -166,14 +176,17 @@ def attention_part(layer: nn.Module, x: Tensor) -> dict[str, Any]:
 
 
 def merged(weights: Tensor, every: int) -> Tensor:
-    """Of ``every`` steps the mean of what they give to ``every`` states together: no state is left out."""
+    """Return the weights merged into blocks: the sum over ``every`` states, averaged over ``every`` steps.
+
+    No state is left out.
+    """
     short = -len(weights) % every
     blocks = nn.functional.pad(weights, (0, short, 0, short)).unflatten(1, (-1, every)).sum(dim=2).split(every)
     return torch.stack([block.sum(dim=0) / min(every, len(weights) - every * i) for i, block in enumerate(blocks)])
 
 
 def spells(kept: Tensor) -> list[list[int]]:
-    """[state, first step, last step] for each stay in R, from the states in R at each step (time, ρ)."""
+    """Return [state, first step, last step] for each stay in R, from the states in R at each step (time, ρ)."""
     found = []
     for place in kept.mT.tolist():
         for state, steps in groupby(range(len(place)), key=place.__getitem__):
@@ -185,7 +198,10 @@ def spells(kept: Tensor) -> list[list[int]]:
 
 @torch.no_grad()
 def recurrent_matrices(module: nn.Module) -> dict[str, Tensor]:
-    """By name: those of our layers, or the square blocks of weight_hh in torch's layers and cells."""
+    """Return the recurrent matrices by name.
+
+    They are those of steadygrad's layers, and the square blocks of weight_hh in torch's layers and cells.
+    """
     found: dict[str, Tensor] = {}
     for prefix, part in module.named_modules():
         if isinstance(part, RecurrentLayer):
@@ -195,14 +211,15 @@ def recurrent_matrices(module: nn.Module) -> dict[str, Tensor]:
             continue
         names = part._flat_weights_names if isinstance(part, nn.RNNBase) else ["weight_hh"]
         for own in [own for own in names if own.startswith("weight_hh")]:
-            weight = getattr(part, own).detach()  # asked for by name, as a parametrised one must be
-            if weight.shape[1] == part.hidden_size:  # not so with a projection
+            weight = getattr(part, own).detach()  # by name, which also works if it is parametrised
+            if weight.shape[1] == part.hidden_size:  # false for an LSTM with a projection
                 name, blocks = f"{prefix}.{own}".strip("."), weight.split(part.hidden_size)
                 found |= {name if len(blocks) == 1 else f"{name}[{i}]": block for i, block in enumerate(blocks)}
     return found
 
 
 def seen(W: Tensor) -> dict[str, Any]:
+    """Return the eigenvalues of W, its spectral radius and its distance from orthogonal and normal."""
     eigenvalues = torch.linalg.eigvals(doubled(W))
     upper = eigenvalues if W.is_complex() else eigenvalues[eigenvalues.imag >= 0]
     return {
@@ -215,10 +232,11 @@ def seen(W: Tensor) -> dict[str, Any]:
 
 
 def numbers(values: Tensor, digits: int = 5) -> list[float]:
+    """Return the values rounded to this many significant digits."""
     return [float(f"{value:.{digits}g}") for value in values.tolist()]
 
 
 def logarithms(norms: Tensor) -> list[list[float | None]]:
-    """Row by row up to the diagonal."""
+    """Return logarithms to base 10, row by row up to the diagonal; None if not finite."""
     rows = norms.double().log10().tolist()
     return [[round(v, 2) if math.isfinite(v) else None for v in row[: i + 1]] for i, row in enumerate(rows)]

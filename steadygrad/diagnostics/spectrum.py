@@ -1,4 +1,4 @@
-"""What a recurrent matrix does to a signal: in the long run its eigenvalues, before that its powers."""
+"""How a recurrent matrix transforms a signal: its eigenvalues for the long run, its powers for the transients."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,10 @@ from steadygrad.matrices.measures import departure_from_normality, doubled, larg
 
 @dataclass(frozen=True)
 class Spectrum:
-    """``largest_power`` is max ‖Wᵏ‖₂ and ``at`` its k; a pseudospectral radius above ρ + ε tells of transients."""
+    """Spectral measures of a matrix W.
+
+    ``largest_power`` is max ‖Wᵏ‖₂ and ``at`` its k. A pseudospectral radius above ρ + ε indicates transients.
+    """
 
     eigenvalues: Tensor
     singular_values: Tensor
@@ -24,7 +27,7 @@ class Spectrum:
 
 
 def spectrum(W: Tensor, powers: int = 200, epsilon: float = 1e-2) -> Spectrum:
-    """Everything at once, in double precision; eigenvalues by falling modulus."""
+    """Return all spectral measures of W, in double precision. Eigenvalues are sorted by decreasing modulus."""
     W = doubled(W)
     eigenvalues = torch.linalg.eigvals(W)
     norms = power_norms(W, powers)
@@ -41,7 +44,7 @@ def spectrum(W: Tensor, powers: int = 200, epsilon: float = 1e-2) -> Spectrum:
 
 
 def power_norms(W: Tensor, steps: int) -> Tensor:
-    """‖Wᵏ‖₂ for k = 0 … steps."""
+    """Return ‖Wᵏ‖₂ for k = 0 … steps."""
     W = doubled(W)
     power = torch.eye(len(W), dtype=W.dtype, device=W.device)
     norms = [torch.ones((), dtype=torch.float64, device=W.device)]
@@ -52,10 +55,11 @@ def power_norms(W: Tensor, steps: int) -> Tensor:
 
 
 def pseudospectral_radius(W: Tensor, epsilon: float) -> float:
-    """max |z| with σ_min(zI − W) ≤ ε: the largest spectral radius that a change of W by ε can bring about.
+    """Return max |z| with σ_min(zI − W) ≤ ε: the largest spectral radius that a change of W by ε can cause.
 
-    By the criss-cross search of Mengi & Overton (2005): outwards along a ray as far as it goes, round the circle of
-    that radius to the arcs inside the pseudospectrum, outwards again from their middles. It converges quadratically.
+    This is the criss-cross search of Mengi & Overton (2005). It follows a ray outwards to the boundary of the
+    pseudospectrum, finds the arcs inside the pseudospectrum on the circle of that radius, and follows the rays through
+    the middles of these arcs. It converges quadratically.
     """
     if not epsilon > 0:
         raise ValueError(f"pseudospectral_radius expects epsilon above 0; got {epsilon!r}")
@@ -73,7 +77,10 @@ def pseudospectral_radius(W: Tensor, epsilon: float) -> float:
 
 
 def outermost(W: Tensor, epsilon: float, angle: float) -> float:
-    """The largest r such that ε is a singular value of r e^{iθ} I − W: a real eigenvalue of a matrix twice the size."""
+    """Return the largest r such that ε is a singular value of r e^{iθ} I − W.
+
+    It is the largest real eigenvalue of a matrix of twice the size.
+    """
     turn, I = complex(math.cos(angle), math.sin(angle)), torch.eye(len(W), dtype=W.dtype, device=W.device)
     found = torch.linalg.eigvals(block(turn * W.mH, epsilon * I, epsilon * I, turn.conjugate() * W))
     real = found[found.imag.abs() < 1e-8 * (1 + found.abs().max())].real
@@ -81,10 +88,10 @@ def outermost(W: Tensor, epsilon: float, angle: float) -> float:
 
 
 def arcs(W: Tensor, epsilon: float, radius: float) -> list[float]:
-    """Middles of the arcs of the circle |z| = radius on which σ_min(zI − W) < ε."""
+    """Return the angles of the middles of the arcs of the circle |z| = radius on which σ_min(zI − W) < ε."""
     I = torch.eye(len(W), dtype=W.dtype, device=W.device)
     P, Q = block(epsilon * I, W, radius * I, 0 * I), block(0 * I, radius * I, W.mH, epsilon * I)
-    shift = 0.3 + 0.4j  # P − λQ may be singular at 0 or ∞, but hardly here
+    shift = 0.3 + 0.4j  # P − λQ may be singular at λ = 0 or ∞, but hardly at this shift
     found = shift + 1 / torch.linalg.eigvals(torch.linalg.solve(P - shift * Q, Q))
     on_circle = found[(found.abs() - 1).abs() < 1e-6]
     crossings = sorted(on_circle.angle().tolist())

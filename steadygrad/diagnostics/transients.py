@@ -1,4 +1,4 @@
-"""Transients: what a non-normal matrix does before its eigenvalues take over (Kerg et al., 2019)."""
+"""Transients: how a non-normal matrix acts before its eigenvalues dominate (Kerg et al., 2019)."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ from steadygrad.matrices.measures import doubled
 
 
 def trajectories(W: Tensor, steps: int, samples: int = 100, seed: int = 0) -> Tensor:
-    """h_t = Wᵗ h_0 for t = 0 … steps from random h_0 on the unit sphere: (samples, steps + 1, N) (nnRNN, figure 1b)."""
+    """Return h_t = Wᵗ h_0 for t = 0 … steps from random h_0 on the unit sphere (nnRNN, figure 1b).
+
+    The shape is (samples, steps + 1, N).
+    """
     W = doubled(W)
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(samples, len(W), dtype=W.dtype, device="cpu", generator=generator).to(W.device)
@@ -23,17 +26,17 @@ def trajectories(W: Tensor, steps: int, samples: int = 100, seed: int = 0) -> Te
 
 
 def unit_triangular(size: int, x: float) -> Tensor:
-    """1 on the diagonal, x above it: entry (i, j) of its t-th power is a polynomial in t of degree j − i.
+    """Return the matrix with 1 on the diagonal and x above it.
 
-    So a matrix whose eigenvalues all lie on the unit circle lets gradients grow polynomially at the most, never
-    exponentially (thesis, proposition 3.4.2).
+    Entry (i, j) of its t-th power is a polynomial in t of degree j − i. So gradients grow at most polynomially, never
+    exponentially, if all eigenvalues of a matrix lie on the unit circle (thesis, proposition 3.4.2).
     """
     return torch.eye(size, dtype=torch.float64) + x * torch.ones(size, size, dtype=torch.float64).triu(1)
 
 
 @dataclass(frozen=True)
 class LearnedSchur:
-    """Λ and T that an nnRNN has learned: ``mean_by_subdiagonal[k − 1]`` is the mean |T| k below the diagonal."""
+    """Λ and T that an nnRNN has learned: ``mean_by_subdiagonal[k − 1]`` is the mean |T| on sub-diagonal k."""
 
     angles: Tensor
     moduli: Tensor
@@ -42,8 +45,8 @@ class LearnedSchur:
 
     @property
     def transient_share(self) -> float:
-        """‖T‖_F / ‖Λ + T‖_F, as if T left the blocks alone: 0 for a normal matrix."""
-        # as many moduli as angles and fewer than units: blocks γ rot(θ) with ‖·‖_F² = 2 γ², and a last γ of an odd size
+        """‖T‖_F / ‖Λ + T‖_F, computed as if T had no entries in the blocks of Λ; 0 for a normal matrix."""
+        # fewer moduli than units: Λ has blocks γ rot(θ) with ‖·‖_F² = 2 γ² and, for an odd size, a last 1 × 1 block γ
         paired = len(self.moduli) < len(self.T)
         blocks = torch.full_like(self.moduli, 2.0 if paired else 1.0)
         blocks[len(self.angles) :] = 1.0
@@ -52,7 +55,7 @@ class LearnedSchur:
 
 
 def learned_schur(module: nn.Module) -> dict[str, LearnedSchur]:
-    """Of every Schur-form matrix inside, by its name (nnRNN, figures 3 and 5). Angles lie in [0, 2π)."""
+    """Return Λ and T of every Schur-form matrix by name (nnRNN, figures 3 and 5). Angles lie in [0, 2π)."""
     found = schur_forms(module)
     if not found:
         raise ValueError(f"learned_schur expects a module with a Schur-form matrix; {type(module).__name__} has none")
@@ -60,7 +63,7 @@ def learned_schur(module: nn.Module) -> dict[str, LearnedSchur]:
 
 
 def schur_forms(module: nn.Module) -> dict[str, LearnedSchur]:
-    """The same, empty where there is none."""
+    """Return what `learned_schur` returns, or an empty dict if there is no Schur-form matrix."""
     found = {}
     for name, part in module.named_modules():
         map = getattr(part, "map", None)

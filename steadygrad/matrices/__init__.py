@@ -1,4 +1,7 @@
-"""Square matrices under a constraint: one map a file, each with a builder; by name in `MATRICES`."""
+"""Square matrices under a constraint. Each file defines one map and the function that builds its matrix.
+
+`MATRICES` (real) and `COMPLEX` list these builders by name.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -76,6 +79,7 @@ MATRICES: dict[str, Callable[..., Matrix]] = {
     "rotations": plane_rotations,
     "svd": bounded_svd,
 }
+"""builders of real matrices"""
 
 COMPLEX: dict[str, Callable[..., Matrix]] = {
     "evolution": unitary_evolution,
@@ -85,15 +89,16 @@ COMPLEX: dict[str, Callable[..., Matrix]] = {
     "givens": givens,
     "complex-schur": complex_schur,
 }
-"""of complex numbers; between real units, n complex ones take the place of 2 n real ones"""
+"""builders of complex matrices; in a layer of 2n real units, a complex n × n matrix is used in its real form"""
 
 Spec = str | Mapping[str, Any] | Callable[[int], Matrix] | Matrix
 
 
 def build(spec: Spec, size: int, *, complex: bool = False) -> Matrix:
-    """The matrix that ``spec`` asks for: a name, ``{"name": …, option: …}``, a function of the size, or a `Matrix`.
+    """Return the matrix given by ``spec``: a name, ``{"name": …, option: …}``, a function of the size or a `Matrix`.
 
-    ``complex`` says that ``size`` counts complex units. A complex matrix between real units acts on pairs of them.
+    With ``complex=True``, ``size`` counts complex units. With ``complex=False``, the name of a complex matrix gives its
+    real form: the first half of the units are real parts, the second half imaginary parts.
     """
     check_size("A matrix", size)
     match spec:
@@ -117,11 +122,12 @@ def build(spec: Spec, size: int, *, complex: bool = False) -> Matrix:
 
 
 def from_table(table: Mapping[str, Any], size: int, complex: bool) -> Matrix:
+    """Return the matrix called ``table["name"]``, built with the other entries of ``table`` as options."""
     name, options = table.get("name"), {key: value for key, value in table.items() if key != "name"}
     builders = MATRICES | COMPLEX
-    if name not in list(builders):  # a list, because a name that cannot be hashed is a wrong name too
+    if name not in list(builders):  # a list, so that an unhashable name also gives this error
         raise ValueError(f"no matrix {name!r}; choose from {', '.join(builders)}")
-    known = list(inspect.signature(builders[name]).parameters)[1:]  # the first is the size
+    known = list(inspect.signature(builders[name]).parameters)[1:]  # the first parameter is the size
     if unknown := [key for key in options if key not in known]:
         raise ValueError(f"matrix {name!r} has no option {', '.join(map(repr, unknown))}; known: {', '.join(known)}")
     if name in MATRICES or complex:

@@ -21,7 +21,7 @@ from steadygrad.matrices.matrix import (
 
 
 class CayleyGradient(torch.autograd.Function):
-    """W as a function of the packed A, given the values of F = (I + A)⁻¹ and of W.
+    """Gradient of W = (I + A)⁻¹ (I − A) D with respect to the packed A. The caller passes F = (I + A)⁻¹ and W.
 
     dL/dA = Vᵀ − V,  V = Fᵀ dL/dW (D + Wᵀ)
     """
@@ -42,7 +42,7 @@ class CayleyGradient(torch.autograd.Function):
 
 
 def cayley(free: Tensor, D: Tensor) -> Tensor:
-    """The same by plain operations."""
+    """Return W = (I + A)⁻¹ (I − A) D by standard torch operations."""
     A = skew(free, len(D))
     I = torch.eye(len(D), dtype=A.dtype, device=A.device)
     return torch.linalg.solve(I + A, I - A) * D
@@ -51,8 +51,8 @@ def cayley(free: Tensor, D: Tensor) -> Tensor:
 class ScaledCayley(nn.Module):
     """W = (I + A)⁻¹ (I − A) D,  with A skew-symmetric and D = diag(1, …, 1, −1, …, −1) fixed, so W is orthogonal.
 
-    ``reflections`` counts the −1s of D. They reach the orthogonal matrices with eigenvalue −1, which the plain
-    Cayley transform cannot, and fix the determinant: det W = (−1)^reflections.
+    ``reflections`` is the number of −1s in D. They allow W to have the eigenvalue −1, which the plain Cayley transform
+    excludes, and they fix the determinant: det W = (−1)^reflections.
     """
 
     D: Tensor
@@ -80,12 +80,15 @@ class ScaledCayley(nn.Module):
             F = cayley_inverse(skew(free, self.size))
             W = 2 * F
             W.diagonal().sub_(1)  # (I + A)⁻¹ (I − A) = 2 (I + A)⁻¹ − I
-            W *= self.D  # · D scales the columns
+            W *= self.D  # multiplication by D from the right scales the columns
         return CayleyGradient.apply(free, F, W, self.D)
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """The packed A of W; a W that is not orthogonal is first replaced by the nearest W that is and has det D."""
+        """Return the packed A of W.
+
+        A W that is not orthogonal is first replaced by the nearest orthogonal matrix of determinant det D.
+        """
         check_square(type(self).__name__, W, self.size)
         eps = torch.finfo(W.dtype).eps
         I = torch.eye(self.size, dtype=torch.float64, device=W.device)
@@ -95,7 +98,7 @@ class ScaledCayley(nn.Module):
                 f"{type(self).__name__} with reflections={self.reflections} cannot reach this orthogonal matrix: "
                 "W D has the eigenvalue −1; choose other reflections"
             )
-        A = torch.linalg.solve(I + U, I - U)  # the transform is its own inverse
+        A = torch.linalg.solve(I + U, I - U)  # the Cayley transform is its own inverse
         return skew_free((A - A.mT) / 2).to(W.dtype)
 
     def extra_repr(self) -> str:
@@ -103,5 +106,6 @@ class ScaledCayley(nn.Module):
 
 
 def scaled_cayley(size: int, *, reflections: int = 0, init: str = "cayley") -> Matrix:
+    """Return a `ScaledCayley` matrix initialised by ``init``."""
     map = ScaledCayley(size, reflections)
     return Matrix(map, free_tensor(init, map))

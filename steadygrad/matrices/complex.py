@@ -9,26 +9,29 @@ from steadygrad.matrices.matrix import Matrix, index_of
 
 
 def realify(W: Tensor) -> Tensor:
-    """[[Re W, −Im W], [Im W, Re W]]; unitary becomes orthogonal, skew-Hermitian skew-symmetric."""
+    """Return the real form [[Re W, −Im W], [Im W, Re W]] of W.
+
+    The real form of a unitary W is orthogonal, that of a skew-Hermitian W skew-symmetric.
+    """
     if not W.is_complex():
         return torch.block_diag(W, W)
     return torch.cat([torch.cat([W.real, -W.imag], dim=1), torch.cat([W.imag, W.real], dim=1)])
 
 
 def complexify(R: Tensor) -> Tensor:
-    """The W of R = realify(W)."""
+    """Return the W of R = realify(W)."""
     n = len(R) // 2
     return torch.complex(R[:n, :n], R[n:, :n])
 
 
 def skew_hermitian_free(A: Tensor) -> Tensor:
-    """A packed: Re A below its diagonal, then Im A on and below it; n² real numbers."""
+    """Return A packed into n² real numbers: Re A below the diagonal, then Im A on and below the diagonal."""
     n = len(A)
     return torch.cat([A.real[tuple(below(n, -1, A.device))], A.imag[tuple(below(n, 0, A.device))]])
 
 
 def skew_hermitian(free: Tensor, n: int) -> Tensor:
-    """realify(A) of the packed A = −Aᴴ."""
+    """Return realify(A) of the packed skew-Hermitian A = −Aᴴ."""
     if free.shape != (n * n,):
         raise ValueError(f"skew_hermitian expects {n * n} numbers for size {n}; got shape {tuple(free.shape)}")
     real, imaginary = free.split([n * (n - 1) // 2, n * (n + 1) // 2])
@@ -40,12 +43,12 @@ def skew_hermitian(free: Tensor, n: int) -> Tensor:
 
 @index_of
 def below(n: int, offset: int, device: torch.device) -> Tensor:
-    """Rows and columns of the lower triangle."""
+    """Return the row and column indices of the lower triangle up to diagonal ``offset``."""
     return torch.tril_indices(n, n, offset, device=device)
 
 
 class Realified(nn.Module):
-    """[[Re W, −Im W], [Im W, Re W]] of a complex map's W, for cells of real units."""
+    """[[Re W, −Im W], [Im W, Re W]], the real form of a complex map's W, for cells of real units."""
 
     inner: Any
 
@@ -63,16 +66,17 @@ class Realified(nn.Module):
 
 
 def realified(matrix: Matrix) -> Matrix:
+    """Return the real form of a complex matrix, with the same free tensors."""
     return Matrix(Realified(matrix.map), *matrix.free)
 
 
 def phases(angles: Tensor) -> Tensor:
-    """e^{iθ}."""
+    """Return e^{iθ} of each angle θ."""
     return torch.polar(torch.ones_like(angles), angles)
 
 
 def haar_unitary(size: int) -> Tensor:
-    """A uniformly random unitary matrix."""
+    """Return a uniformly (Haar) distributed random unitary matrix."""
     Z = torch.randn(size, size, dtype=torch.complex128)
     Q, R = torch.linalg.qr(Z)
     return (Q * R.diagonal().sgn()).to(torch.get_default_dtype().to_complex())

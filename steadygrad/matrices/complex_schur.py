@@ -1,4 +1,4 @@
-"""Non-normal complex matrices with a chosen spectrum, by their Schur form: what Kerg et al. (2019) wish for first."""
+"""Non-normal complex matrices with a chosen spectrum, by the Schur form that Kerg et al. (2019) would prefer."""
 
 import math
 
@@ -15,8 +15,8 @@ from steadygrad.matrices.schur import start_of_moduli
 class ComplexSchur(nn.Module):
     """W = P (Λ + T) Pᴴ,  P = exp(A), A skew-Hermitian, Λ = diag(γₖ e^{iθₖ}), T strictly lower triangular.
 
-    Every complex matrix has this form. The eigenvalues are γₖ e^{iθₖ} whatever P and T are, one for each unit, where
-    the real form has pairs of them.
+    Every complex matrix has this form. The eigenvalues are γₖ e^{iθₖ} for any P and T. There is one free eigenvalue
+    per unit, whereas `RealSchur` has conjugate pairs.
     """
 
     complex = True
@@ -28,7 +28,7 @@ class ComplexSchur(nn.Module):
 
     @staticmethod
     def free_sizes(size: int) -> tuple[int, int, int, int]:
-        """How many real numbers the packed A, θ, γ and T have."""
+        """Return how many real numbers the packed A, θ, γ and T hold."""
         return size * size, size, size, size * (size - 1)
 
     def forward(self, basis: Tensor, theta: Tensor, gamma: Tensor, T: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class ComplexSchur(nn.Module):
         return P @ core @ P.mH
 
     def transients(self, T: Tensor) -> Tensor:
-        """The packed T, real parts first, as a matrix."""
+        """Return T as a matrix. Packed, T holds all real parts and then all imaginary parts."""
         entries = torch.complex(*T.chunk(2))
         return entries.new_zeros(self.size, self.size).index_put(tuple(below(self.size, -1, T.device)), entries)
 
@@ -53,9 +53,10 @@ class ComplexSchur(nn.Module):
 
 
 def complex_schur(size: int, *, init: str = "henaff", modulus: float | None = None) -> Matrix:
-    """A `ComplexSchur` that starts unitary: γ = 1, T = 0, θ ~ U(0, 2π); its basis starts real, as ``init`` says.
+    """Return a `ComplexSchur` matrix that starts unitary: γ = 1, T = 0, θ ~ U(0, 2π).
 
-    With ``modulus`` every γ is that number and stays.
+    ``init`` is the skew initialiser of the basis P, which starts real. With ``modulus`` every γ has that value and is
+    not trained.
     """
     if init not in initialisers.SKEW:
         raise ValueError(f"ComplexSchur expects init out of {', '.join(initialisers.SKEW)}; got {init!r}")

@@ -1,4 +1,4 @@
-"""Matrices whose spectral radius may not exceed 1, by normalisation (Helfrich & Ye, 2020)."""
+"""Matrices whose spectral radius is kept at 1 or below by normalisation (Helfrich & Ye, 2020)."""
 
 import math
 import sys
@@ -14,9 +14,9 @@ from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_betw
 
 
 class Normalised(torch.autograd.Function):
-    """W = T / scale,  scale = ρ(T) + ε;  C/ρ is the gradient of ρ(T), or C is None to take ρ as a constant.
+    """W = T / scale,  scale = ρ(T) + ε.  C/ρ is the gradient of ρ(T). If C is None, ρ is treated as a constant.
 
-    dL/dT = (dL/dW − C Σ(dL/dW ∘ W) / ρ) / scale  (Prop. 3.2; its inner factor 1/(ρ + ε) holds for ε = 0 only)
+    dL/dT = (dL/dW − C Σ(dL/dW ∘ W) / ρ) / scale  (Prop. 3.2; its inner factor 1/(ρ + ε) is right for ε = 0 only)
     """
 
     @staticmethod
@@ -38,7 +38,7 @@ class Normalised(torch.autograd.Function):
 
 
 def normalised(T: Tensor, scale: float, rho: float, C: Tensor | None) -> Tensor:
-    """The same by plain operations."""
+    """Return W of `Normalised` by standard torch operations."""
     if C is None:
         return T / scale
     return T / (largest_modulus(T) - rho + scale).to(T.dtype)
@@ -49,20 +49,20 @@ def largest_modulus(T: Tensor) -> Tensor:
 
 
 class EigenvalueNormalized(nn.Module):
-    """W = T until the first time that ρ(T) > 1,  W = T / (ρ(T) + ε) ever after.
+    """W = T until ρ(T) > 1 for the first time,  W = T / (ρ(T) + ε) from then on.
 
-    The gradient knows of the normalisation, except where the dominant eigenvalue is so close to a multiple one that
-    its eigenvectors mean nothing. The paper's remedy is to train on with the usual gradient until the eigenvalues
-    have separated. Here W stays normalised meanwhile, so that ρ(W) ≤ 1 always holds, and ρ counts as a constant for
-    that step; ``multiple`` counts such steps.
+    The gradient includes the derivative of ρ(T), with one exception: the dominant eigenvalue may be so close to a
+    multiple eigenvalue that its eigenvectors are meaningless. The paper then trains with the usual gradient until the
+    eigenvalues have separated. Here W stays normalised meanwhile, so that ρ(W) ≤ 1 always holds, and ρ is treated as a
+    constant in such a step. ``multiple`` counts these steps.
 
-    ``radius`` is how ρ(T) is found: ``"exact"`` by all eigenvalues, which takes O(n³) operations, or ``"power"`` by the
-    power method of section 3.2, which takes O(n²) for each of its iterations. The power method starts from exact
-    eigenvectors, follows the `BLOCK` largest eigenvalues and goes on from those of the last call. Exact eigenvalues
-    take over where its residual does not become small, and where T has moved so far since the last exact ones that an
-    eigenvalue that is not followed could have become the largest; ``fallbacks`` counts such calls. The number of
-    iterations varies, and as in the paper it may be less efficient: at n = 400 on one core of a CPU it took twice as
-    long as the exact eigenvalues.
+    ``radius`` selects how ρ(T) is computed. ``"exact"`` computes all eigenvalues in O(n³) operations. ``"power"`` uses
+    the power method of section 3.2, with O(n²) operations per iteration. The power method starts from exact
+    eigenvectors, tracks the `BLOCK` largest eigenvalues and continues from the result of the previous call. Exact
+    eigenvalues are computed instead if the residual does not become small. They are also computed if T has changed so
+    much since the last exact computation that an untracked eigenvalue could be the largest now. ``fallbacks`` counts
+    both cases. The number of iterations varies and, as in the paper, the power method can be less efficient: at n = 400
+    on one CPU core it took twice as long as the exact eigenvalues.
     """
 
     from_skew = False
@@ -86,20 +86,20 @@ class EigenvalueNormalized(nn.Module):
         self.register_buffer("multiple", torch.tensor(0))
         if radius == "power":
             block = min(size, BLOCK)
-            self.register_buffer("right", torch.zeros(size, block))  # where the power method goes on; 0 at first
+            self.register_buffer("right", torch.zeros(size, block))  # start of the next power iteration; 0 at first
             self.register_buffer("left", torch.zeros(size, block))
-            self.register_buffer("anchor", torch.zeros(size, size))  # T of the last exact eigenvalues
-            self.register_buffer("others", torch.tensor(0.0))  # the largest modulus there that is not followed
+            self.register_buffer("anchor", torch.zeros(size, size))  # T at the last exact computation
+            self.register_buffer("others", torch.tensor(0.0))  # largest untracked modulus of that T
             self.register_buffer("fallbacks", torch.tensor(0))
 
     def forward(self, T: Tensor) -> Tensor:
         check_square("EigenvalueNormalized", T, self.size)
         if needs_plain(T):
             return self._plain(T)
-        # in double precision, because the rounding errors of single precision alone move ρ by more than 1e-6
+        # in double precision, because rounding in single precision alone changes ρ by more than 1e-6
         T64 = T.detach().double()
         wants_gradient = torch.is_grad_enabled() and T.requires_grad
-        # a double eigenvalue, once rounded, is two that lie √eps apart
+        # rounding splits a double eigenvalue into two that are √eps apart
         tolerance = max(torch.finfo(T.dtype).eps ** 0.5, 1e-6)
         precision = max(8 * torch.finfo(T.dtype).eps, 1e-10)
         pair = self._followed(T64, tolerance, precision) if self.radius == "power" else None
@@ -120,12 +120,12 @@ class EigenvalueNormalized(nn.Module):
             pair = inverse_iteration(T64, eigenvalues, tolerance) if eigenvalues is not None else pair
             C = None if pair is None else pair.gradient().to(T.dtype)
             self.multiple += C is None
-        # a few units in the last place larger than ρ + ε, so that rounding W cannot carry it past 1
+        # a few units in the last place larger than ρ + ε, so that rounding of W cannot give ρ(W) > 1
         scale = (rho + self.epsilon) * (1 + 4 * torch.finfo(T.dtype).eps)
         return Normalised.apply(T, scale, rho, C)
 
     def _followed(self, T: Tensor, tolerance: float, precision: float) -> "Pair | None":
-        """Return the dominant eigenvalue by the power method, or None where exact eigenvalues are needed."""
+        """Return the dominant eigenvalue by the power method, or None if exact eigenvalues are needed."""
         if self.right.any():
             pair, right, left = power_method(T, self.right.double(), self.left.double(), tolerance, precision)
             if pair is not None and float(self.others) + norm_estimate(T - self.anchor) < abs(pair.value):
@@ -142,16 +142,16 @@ class EigenvalueNormalized(nn.Module):
         return None
 
     def _plain(self, T: Tensor) -> Tensor:
-        """W by plain operations; whether ρ(T) > 1 has been met is not noted."""
+        """Return W by standard torch operations. The buffer ``normalised`` is read but not updated."""
         normal = self.normalised | (largest_modulus(T.detach()) > 1)
-        # a gradient goes through what is not chosen too: it must have one
+        # autograd also differentiates the branch that `where` discards, so that branch needs distinct eigenvalues
         harmless = torch.arange(1, self.size + 1, dtype=T.dtype, device=T.device).diag()
         rho = largest_modulus(torch.where(normal, T, harmless))
         scale = (rho + self.epsilon) * (1 + 4 * torch.finfo(T.dtype).eps)
         return torch.where(normal, T / scale.to(T.dtype), T)
 
     def right_inverse(self, W: Tensor) -> Tensor:
-        """W itself; with ρ(W) > 1 it comes back divided by its spectral radius."""
+        """Return W itself. If ρ(W) > 1, `forward` divides it by ρ(W) + ε."""
         return check_square("EigenvalueNormalized", W, self.size)
 
     def extra_repr(self) -> str:
@@ -159,50 +159,55 @@ class EigenvalueNormalized(nn.Module):
 
 
 def surely_below_one(T: Tensor) -> bool:
-    """Whether ρ(T) < 1 follows from ρ(T)ᵏ ≤ ‖Tᵏ‖_F for k = 1, 2, 4 … 512: products are far cheaper than eigenvalues."""
+    """Return True if ρ(T) < 1 follows from ρ(T)ᵏ ≤ ‖Tᵏ‖_F for some k = 1, 2, 4, …, 512.
+
+    Matrix products are far cheaper than eigenvalues.
+    """
     for _ in range(10):
         norm = float(torch.linalg.vector_norm(T))
-        if norm < 0.5 or not norm < 1e3:  # far enough from 1, and from overflow, for rounding not to matter
+        if norm < 0.5 or not norm < 1e3:  # far enough from 1 that rounding does not matter; stop before overflow
             return norm < 0.5
         T = T @ T
     return False
 
 
 class Pair(NamedTuple):
-    """A dominant eigenvalue λ with its vectors (n, 1): T u = λ u, v* T = λ v*."""
+    """A dominant eigenvalue λ with its right and left eigenvectors (n, 1): T u = λ u, v* T = λ v*."""
 
     value: complex
     u: Tensor
     v: Tensor
 
     def gradient(self) -> Tensor:
-        """C = Re(λ̄ S), S = v̄ uᵀ / (v* u): ρ times the gradient of ρ(T)."""
+        """Return C = Re(λ̄ S), S = v̄ uᵀ / (v* u), which is ρ times the gradient of ρ(T)."""
         overlap = (self.v.mH @ self.u).squeeze()
         return (self.v.conj() @ (self.u.mT * (self.value.conjugate() / overlap))).real.contiguous()
 
     def residual(self, T: Tensor) -> float:
-        """The larger of ‖T u − λ u‖ and ‖Tᵀ v − λ̄ v‖."""
+        """Return the larger of ‖T u − λ u‖ and ‖Tᵀ v − λ̄ v‖."""
         T = T.to(self.u.dtype)
         of_u = torch.linalg.vector_norm(T @ self.u - self.value * self.u)
         of_v = torch.linalg.vector_norm(T.mT @ self.v - self.value.conjugate() * self.v)
         return max(float(of_u), float(of_v))
 
     def overlap(self) -> float:
-        """|v* u|, the inverse of the condition number of λ."""
+        """Return |v* u|, the reciprocal of the condition number of λ."""
         return float((self.v.mH @ self.u).abs())
 
 
 def inverse_iteration(T: Tensor, eigenvalues: Tensor, tolerance: float) -> Pair | None:
-    """Return the dominant of these eigenvalues with its vectors.
+    """Return the dominant one of ``eigenvalues`` with its eigenvectors, or None if they are unreliable.
 
-    None where another eigenvalue is closer to λ than ``tolerance`` ρ, or its condition number exceeds 1/``tolerance``.
+    They are unreliable if another eigenvalue is closer to λ than ``tolerance`` ρ, if the condition number of λ exceeds
+    1/``tolerance``, or if the residual does not become small.
     """
     dominant = eigenvalues[eigenvalues.abs().argmax()]
     if closest(eigenvalues, dominant) <= tolerance * abs(dominant.item()):
         return None
     if dominant.imag == 0:
         dominant = dominant.real
-    # Inverse iteration. The shift misses λ by enough for a sound LU and by far less than the gap, so a few steps do.
+    # Inverse iteration. The shift differs from λ by enough for a stable LU, and by far less than the gap to the next
+    # eigenvalue, so a few iterations suffice.
     M = T.to(dominant.dtype, copy=True)
     M.diagonal().sub_(dominant * (1 + 1e-11))
     LU, pivots = torch.linalg.lu_factor_ex(M)[:2]
@@ -217,23 +222,24 @@ def inverse_iteration(T: Tensor, eigenvalues: Tensor, tolerance: float) -> Pair 
 
 
 def closest(eigenvalues: Tensor, one: Tensor) -> float:
-    """Return the distance from one of the eigenvalues to the nearest other."""
+    """Return the distance from the eigenvalue ``one`` to the nearest other eigenvalue."""
     return float((eigenvalues - one).abs().kthvalue(2).values) if len(eigenvalues) > 1 else math.inf
 
 
 RADII = ("exact", "power")
 BLOCK = 8
-"""eigenvalues that the power method follows, the largest ones"""
+"""number of eigenvalues, the largest ones, that the power method tracks"""
 ROUNDS, PRODUCTS = 20, 6
-"""of the power method: each round multiplies a few times and takes the best of all powers"""
+"""largest number of rounds of the power method, and products with T in each; a round searches the span of all powers"""
 
 
 def power_method(
     T: Tensor, right: Tensor, left: Tensor, tolerance: float, precision: float
 ) -> tuple[Pair | None, Tensor, Tensor]:
-    """Return the dominant eigenvalue of T, and the spaces (n, `BLOCK`) of T and Tᵀ from which to go on.
+    """Return the dominant eigenvalue of T, and bases (n, `BLOCK`) for T and Tᵀ from which the next call continues.
 
-    The pair is None where its residual stays above ``precision`` ρ or another eigenvalue is within ``tolerance`` ρ.
+    The pair is None if its residual stays above ``precision`` ρ, if another eigenvalue is within ``tolerance`` ρ, or if
+    the condition number of λ exceeds 1/``tolerance``.
     """
     for _ in range(ROUNDS):
         Q, P = powers(T, right), powers(T.mT, left)
@@ -249,7 +255,7 @@ def power_method(
         u = Q.to(values.dtype) @ vectors[:, moduli.argmax(), None]
         v = P.to(values.dtype) @ left_vectors[:, (left_values - dominant.conj()).abs().argmin(), None]
         overlap = (v.mH @ u).squeeze()
-        quotient = (v.mH @ (T.to(u.dtype) @ u)).squeeze() / overlap  # its error is the product of both residuals
+        quotient = (v.mH @ (T.to(u.dtype) @ u)).squeeze() / overlap  # error: product of both residuals
         pair = Pair(quotient.item(), u, v)
         if pair.overlap() > tolerance and pair.residual(T) <= precision * rho:
             return pair, right, left
@@ -257,7 +263,7 @@ def power_method(
 
 
 def powers(T: Tensor, X: Tensor) -> Tensor:
-    """Return an orthonormal basis of X, T X, T² X, …"""
+    """Return an orthonormal basis of the span of X, T X, T² X, …"""
     columns = [X]
     for _ in range(PRODUCTS):
         columns.append(T @ columns[-1])
@@ -265,7 +271,7 @@ def powers(T: Tensor, X: Tensor) -> Tensor:
 
 
 def norm_estimate(M: Tensor) -> float:
-    """Return ‖M‖₂ by ten iterations with MᵀM, which may fall short by a few percent, and a quarter more."""
+    """Return 1.25 times the ‖M‖₂ of ten iterations with MᵀM, which may be a few percent too small."""
     x = probes(M, 1).mT
     for _ in range(10):
         x = M.mT @ (M @ (x / torch.linalg.vector_norm(x).clamp_min(torch.finfo(x.dtype).tiny)))
@@ -273,16 +279,16 @@ def norm_estimate(M: Tensor) -> float:
 
 
 def leading_space(values: Tensor, vectors: Tensor, block: int) -> Tensor:
-    """Return an orthonormal basis (n, block) of the eigenvectors that belong to the largest eigenvalues."""
+    """Return an orthonormal basis (n, block) of the span of the eigenvectors of the largest eigenvalues."""
     order = values.abs().argsort(descending=True)
-    order = order[values[order].imag >= 0]  # of a complex pair one will do: its real and its imaginary part
+    order = order[values[order].imag >= 0]  # one of a conjugate pair: its real and imaginary parts
     upper, paired = vectors[:, order], values[order].imag > 0
     parts = torch.stack([upper.real, upper.imag], dim=2).flatten(1)
-    there = torch.stack([torch.ones_like(paired), paired], dim=1).flatten()  # a real vector has no imaginary part
+    there = torch.stack([torch.ones_like(paired), paired], dim=1).flatten()  # a real vector: no imaginary part
     return torch.linalg.qr(parts[:, there][:, :block]).Q
 
 
 def eigenvalue_normalized(size: int, *, epsilon: float = 0.0, radius: str = "exact", init: str = "disc") -> Matrix:
-    """Return an `EigenvalueNormalized` matrix with its start."""
+    """Return an `EigenvalueNormalized` matrix initialised by ``init``."""
     map = EigenvalueNormalized(size, epsilon, radius)
     return Matrix(map, free_tensor(init, map))

@@ -13,8 +13,8 @@ from steadygrad.matrices.matrix import Matrix, check_size
 class UnitaryEvolution(nn.Module):
     """W = D₃ R₂ F⁻¹ D₂ Π R₁ F D₁,  D = diag(e^{iθ}), R = I − 2 v vᴴ/‖v‖², F the Fourier transform, Π a permutation.
 
-    7 n numbers, and n log n operations for a product with a vector. It reaches a small part of the unitary matrices
-    only: there are n² dimensions of them, so for n > 7 most are out of its reach.
+    W has 7n parameters, and a product with a vector takes O(n log n) operations. The unitary matrices have n²
+    dimensions, so for n > 7 most of them cannot be represented.
     """
 
     permutation: Tensor
@@ -22,7 +22,7 @@ class UnitaryEvolution(nn.Module):
     complex = True
     kinds = ("angle", "reflector")
     operator_from = 512
-    """size from which stepping without W is faster"""
+    """size from which a time step is faster without forming W"""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -30,6 +30,7 @@ class UnitaryEvolution(nn.Module):
         self.register_buffer("permutation", torch.randperm(size))
 
     def operator(self, angles: Tensor, reflectors: Tensor) -> Operator:
+        """Return the function that maps rows h to rows h Wᵀ without forming W."""
         D1, D2, D3 = phases(angles)
         v = torch.complex(reflectors[:, 0], reflectors[:, 1])
         R1, R2 = v / v.norm(dim=1, keepdim=True)
@@ -42,7 +43,7 @@ class UnitaryEvolution(nn.Module):
         return multiply
 
     def forward(self, angles: Tensor, reflectors: Tensor) -> Tensor:
-        """W from three times n angles and two reflectors, each as real and imaginary part: (3, n), (2, 2, n)."""
+        """Return W from ``angles`` (3, n) and the real and imaginary parts of two ``reflectors`` (2, 2, n)."""
         I = torch.eye(self.size, dtype=angles.dtype.to_complex(), device=angles.device)
         return self.operator(angles, reflectors)(I).mT
 
@@ -51,12 +52,12 @@ class UnitaryEvolution(nn.Module):
 
 
 def reflected(h: Tensor, v: Tensor) -> Tensor:
-    """Rows h (I − 2 v vᴴ)ᵀ for ‖v‖ = 1."""
+    """Return the rows h (I − 2 v vᴴ)ᵀ for ‖v‖ = 1."""
     return h - 2 * (h @ v.conj())[:, None] * v
 
 
 def unitary_evolution(size: int) -> Matrix:
-    """θ ~ U(−π, π), v ~ U(−1, 1), as the authors start it."""
+    """Return a `UnitaryEvolution` matrix initialised as by its authors: θ ~ U(−π, π), v ~ U(−1, 1)."""
     map = UnitaryEvolution(size)
     angles = torch.empty(3, size).uniform_(-math.pi, math.pi)
     return Matrix(map, angles, torch.empty(2, 2, size).uniform_(-1, 1))

@@ -1,9 +1,9 @@
-"""Rotations by the matrix exponential (Lezcano-Casado & Martínez-Rubio, 2019), and its own fast evaluation.
+"""Rotations by the matrix exponential (Lezcano-Casado & Martínez-Rubio, 2019), with a fast evaluation of exp(A).
 
-A skew-symmetric A is normal with eigenvalues on the imaginary axis, so exp(A) needs a polynomial that is
-good on one interval [-iR, iR] only, not in every direction as Taylor's. The Chebyshev series of degree 12 is at
-float32 accuracy up to R = 3.25, which holds every start of the papers, and takes four products; the backward
-pass, written by hand, takes six.
+A skew-symmetric A is normal and its eigenvalues are imaginary. A polynomial for exp(A) therefore needs to be accurate
+on one interval [-iR, iR] only, not in every direction as Taylor's polynomial is. The Chebyshev series of degree 12 has
+float32 accuracy up to R = 3.25, which covers every initialisation in the papers. It takes four matrix products. The
+backward pass, written by hand, takes six.
 """
 
 import math
@@ -44,7 +44,7 @@ class Scheme(NamedTuple):
 
 
 def chebyshev_exp(radius: float, degree: int = 12) -> list[float]:
-    """Coefficients of Aᵏ in the truncated Chebyshev series of exp on [-i·radius, i·radius]."""
+    """Return the coefficients of Aᵏ in the truncated Chebyshev series of exp on [-i·radius, i·radius]."""
 
     def bessel(k: int) -> float:  # J_k by its power series, without cancellation for the small radii used here
         half = radius / 2
@@ -65,10 +65,10 @@ def chebyshev_exp(radius: float, degree: int = 12) -> list[float]:
 
 
 def four_product_scheme(radius: float) -> Scheme:
-    """The Chebyshev polynomial of degree 12, rearranged so that four matrix products evaluate it.
+    """Return the Chebyshev polynomial of degree 12, rearranged so that four matrix products evaluate it.
 
     Write E = H + L with H = e₄A⁴ + e₅A⁵ + e₆A⁶ and L = l₁A + l₂A². Then B₁ + (B₂ + E) E = H² + H f + L (f − L) + B₁
-    with f = B₂ + 2L, whose powers 12, 11, …, 4 fix e₆, e₅, e₄, f₃, f₂, f₁, f₀, l₂, l₁ one after the other.
+    with f = B₂ + 2L. The coefficients of A¹², A¹¹, …, A⁴ determine e₆, e₅, e₄, f₃, f₂, f₁, f₀, l₂, l₁ in this order.
     """
     c = chebyshev_exp(radius)
     e6 = math.sqrt(c[12])
@@ -80,7 +80,7 @@ def four_product_scheme(radius: float) -> Scheme:
     f0 = (c[6] - e5 * f1 - e4 * f2) / e6
     l2 = (c[5] - e5 * f0 - e4 * f1) / f3
     l1 = (c[4] - e4 * f0 - l2 * (f2 - l2)) / f3
-    # H comes from a square, B₄² with B₄ = a₁A + a₂A² + a₃A³; B₃ takes away what the square adds below A⁴
+    # H comes from the square B₄² with B₄ = a₁A + a₂A² + a₃A³; B₃ adds L and subtracts the terms of B₄² below A⁴
     a3 = math.sqrt(e6)
     a2 = e5 / (2 * a3)
     a1 = (e4 - a2**2) / (2 * a3)
@@ -93,22 +93,22 @@ def four_product_scheme(radius: float) -> Scheme:
 
 # Truncation error 2 (R/2)¹³/13!, between one and two units in the last place of a number in [1, 2).
 SCHEMES = {torch.float32: four_product_scheme(3.25), torch.float64: four_product_scheme(0.667)}
-WORTH_A_LOOK = 192  # size from which a closer look at the norm costs less than the squaring that it may save
+WORTH_A_LOOK = 192  # size from which a sharper norm bound costs less than the squaring that it may save
 
 
 @index_of
 def table(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The coefficients of a scheme as a tensor (4, 4)."""
+    """Return the coefficients of the scheme for ``dtype`` as a tensor (4, 4)."""
     return torch.tensor(SCHEMES[dtype].coefficients, dtype=dtype, device=device)
 
 
 def norm_bound(A: Tensor, A2: Tensor, enough: float) -> float:
-    """An upper bound of ‖A‖₂ for skew A: by row sums, or, should they exceed ``enough``, by a closer look."""
+    """Return an upper bound of ‖A‖₂ for skew A: by row sums or, if these exceed ``enough``, by a Krylov space."""
     bound = min(float(A.abs().sum(0).amax()), math.sqrt(float(A2.abs().sum(0).amax())))
     if bound <= enough or len(A) < WORTH_A_LOOK or not math.isfinite(bound):
         return bound
-    # −A² is positive semi-definite with largest eigenvalue ‖A‖₂². A Krylov space of 16 dimensions shows it from below,
-    # short by less than 1 % of its root, which is added. The same start each time, so that a run can be repeated.
+    # −A² is positive semi-definite with largest eigenvalue ‖A‖₂². A Krylov space of 16 dimensions gives a lower bound.
+    # Its root is less than 1 % too small, so 1 % is added. The start vector is fixed, so that runs are reproducible.
     v = torch.cos(torch.arange(len(A), dtype=A.dtype, device=A.device).square_().mul_(0.7))
     columns = []
     for _ in range(16):
@@ -121,12 +121,12 @@ def norm_bound(A: Tensor, A2: Tensor, enough: float) -> float:
 
 
 class SkewExp(torch.autograd.Function):
-    """exp(A) for skew A from its packed triangle, with the gradient by reverse mode through the products."""
+    """exp(A) for skew A from its packed triangle; the backward pass is reverse mode through the matrix products."""
 
     @staticmethod
     def forward(ctx: Any, free: Tensor, size: int) -> Tensor:
         A = skew(free, size)
-        if A.dtype not in SCHEMES:  # half precision: no range to spare
+        if A.dtype not in SCHEMES:  # half precision has too little range
             A = A.float()
         radius = SCHEMES[A.dtype].radius
         A2 = matmul(A, A)
@@ -158,26 +158,27 @@ class SkewExp(torch.autograd.Function):
 
 
 def skew_exp(free: Tensor, size: int) -> Tensor:
-    """The same by plain operations."""
+    """Return exp(A) of `SkewExp` by standard torch operations."""
     A = skew(free, size)
     return torch.linalg.matrix_exp(A if A.dtype in SCHEMES else A.float()).to(free.dtype)
 
 
 def skew_exponential(free: Tensor, size: int) -> Tensor:
-    """exp(A) for skew A from its packed triangle."""
+    """Return exp(A) for skew A from its packed triangle."""
     return skew_exp(free, size) if needs_plain(free) else SkewExp.apply(free, size)
 
 
 class MovingBase(nn.Module):
-    """A map around a rotation ``base`` that moves with training, kept orthogonal in whatever precision it is.
+    """Base class of maps around a rotation ``base`` that changes during training and stays orthogonal in its dtype.
 
-    It moves in `forward`, when the free tensor has changed since the last one. So optimizers that try values and take
-    them back (a line search of LBFGS) do not get on with it, nor do averages of weights.
+    `forward` updates the base if the free tensor has changed since the previous call. Such a map does not work with
+    optimizers that try parameter values and undo them (the line search of LBFGS), nor with weight averaging.
     """
 
     base: Tensor
 
     def polish(self, base: Tensor) -> Tensor:
+        """Return ``base`` after one step towards the nearest orthogonal matrix."""
         return polished(base)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -193,14 +194,14 @@ class MovingBase(nn.Module):
 
     @torch.no_grad()
     def _mend(self) -> None:
-        """After a change of type: what was orthogonal in fewer digits is not yet in more."""
+        """Restore orthogonality after a change of dtype: a higher precision keeps the rounding errors of a lower."""
         if "base" not in self._buffers:
             return
         base = at_least_single(self.base)
-        for _ in range(3):  # an error is squared each time, and that of 8 bits is 1e-2
+        for _ in range(3):  # each step squares the error, which is 1e-2 for 8 bits
             base = self.polish(base)
         if base.dtype == self.base.dtype:
-            self.base.copy_(base)  # where it lies: other processes may share it
+            self.base.copy_(base)  # in place: other processes may share this memory
         else:
             self.base = base
 
@@ -208,9 +209,9 @@ class MovingBase(nn.Module):
 class Exponential(MovingBase):
     """W = B exp(A),  with A skew-symmetric and B a fixed rotation, so W is a rotation (det W = +1).
 
-    Without ``rebase_every`` B is the identity and stays: the static map of expRNN. With ``rebase_every=K`` every K
-    updates of A are folded into B and A starts from 0 again (dtriv): the gradient is then that of the
-    manifold at B instead of a distorted one far from 0.
+    Without ``rebase_every`` B is always the identity: the static map of expRNN. With ``rebase_every=K``, exp(A) is
+    multiplied into B after every K updates of A, and A restarts from 0 (dtriv). The gradient is then that of the
+    manifold at B, whereas far from A = 0 it would be distorted.
     """
 
     seen: Tensor
@@ -242,7 +243,7 @@ class Exponential(MovingBase):
 
     @torch.no_grad()
     def _count(self, free: Tensor) -> None:
-        """Notice an update of ``free``; at every K-th fold it into the base."""
+        """Count an update if ``free`` has changed since the last call; rebase at every K-th update."""
         if torch.equal(free, self.seen):
             return
         self.updates += 1
@@ -252,15 +253,15 @@ class Exponential(MovingBase):
 
     @torch.no_grad()
     def rebase(self, free: Tensor) -> None:
-        """B ← B exp(A), A ← 0: the same W seen from itself."""
-        # polished, or rounding would add up over thousands of rebases
+        """Set B ← B exp(A) and A ← 0, which leaves W unchanged."""
+        # polished, because rounding errors would accumulate over thousands of rebases
         base = self.base.to(free.dtype)
         self.base = polished(base @ SkewExp.apply(free, self.size)).to(self.base.dtype)
         free.zero_()
         self.updates.zero_()
 
     def right_inverse(self, W: Tensor) -> Tensor:
-        """The packed A of W; a W that is not orthogonal is first replaced by the nearest rotation."""
+        """Return the packed A of W. A W that is not orthogonal is first replaced by the nearest rotation."""
         check_square("Exponential", W, self.size)
         if is_orthogonal(W) and torch.linalg.det(W.double()) < 0:
             raise ValueError(
@@ -276,28 +277,28 @@ class Exponential(MovingBase):
 
 
 def polished(B: Tensor) -> Tensor:
-    """One Newton step from B towards the nearest orthogonal matrix."""
+    """Return B after one Newton step towards the nearest orthogonal matrix."""
     return 1.5 * B - 0.5 * B @ (B.mT @ B)
 
 
 def rotation_log(W: Tensor) -> Tensor:
-    """The skew A with exp(A) = W and angles in [0, π], for a rotation W."""
+    """Return the skew A with exp(A) = W and angles in [0, π], for a rotation W."""
     W64 = W.detach().double()
     cosines, Q = torch.linalg.eigh((W64 + W64.mT) / 2)  # planes of equal angle share an eigenspace
-    K = Q.mT @ (W64 - W64.mT) @ Q / 2  # sin θ times the quarter turns of these planes
+    K = Q.mT @ (W64 - W64.mT) @ Q / 2  # sin θ times the rotation by 90° in each of these planes
     sines = K.norm(dim=0)
     half_turn = (sines < 1e-7) & (cosines < 0)
     ratio = torch.where(sines < 1e-7, 1.0, torch.atan2(sines, cosines) / sines.clamp_min(1e-300))
     K = K * (ratio[:, None] + ratio) / 2
     K[half_turn], K[:, half_turn] = 0.0, 0.0
-    ends = half_turn.nonzero().flatten()  # half turns leave their planes open: pair the directions as they come
+    ends = half_turn.nonzero().flatten()  # half turns do not determine their planes: pair the directions in order
     K[ends[1::2], ends[0::2]], K[ends[0::2], ends[1::2]] = math.pi, -math.pi
     A = Q @ K @ Q.mT
     return ((A - A.mT) / 2).to(W.dtype)
 
 
 def exponential(size: int, *, init: str = "henaff", rebase_every: int | None = None) -> Matrix:
-    """An `Exponential` with its start; with ``rebase_every`` the start is the first base."""
+    """Return an `Exponential` matrix initialised by ``init``; with ``rebase_every`` the initial W is the first base."""
     map = Exponential(size, rebase_every)
     free = initialisers.free_tensor(init, map)
     if rebase_every:

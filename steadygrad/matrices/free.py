@@ -26,5 +26,6 @@ class Free(nn.Module):
 
 
 def free(size: int, *, init: str = "uniform") -> Matrix:
+    """Return a matrix without a constraint, initialised by ``init``."""
     map = Free(size)
     return Matrix(map, free_tensor(init, map))

@@ -11,35 +11,41 @@ from steadygrad.matrices.complex import phases
 from steadygrad.matrices.matrix import Matrix, check_size, index_of, is_count
 
 Layout = list[list[tuple[int, int]]]
-"""layers of pairs (i, j), no index twice in a layer"""
+"""layers of index pairs (i, j); no index occurs twice in a layer"""
 
 
 def tunable_layout(size: int, capacity: int) -> Layout:
-    """Neighbours: (0, 1), (2, 3), … and (1, 2), (3, 4), … in turn; ``capacity`` = size reaches every unitary matrix."""
+    """Return ``capacity`` layers of neighbours: alternately (0, 1), (2, 3), … and (1, 2), (3, 4), …
+
+    With ``capacity`` = size every unitary matrix can be represented.
+    """
     return [[(i, i + 1) for i in range(layer % 2, size - 1, 2)] for layer in range(capacity)]
 
 
 def fourier_layout(size: int) -> Layout:
-    """Pairs 1, 2, 4, … apart, as a fast Fourier transform has them: for n = 2ᵏ every unit hears every other."""
+    """Return layers with pairs at distances 1, 2, 4, …, as in a fast Fourier transform.
+
+    For n = 2ᵏ every output depends on every input.
+    """
     strides = [2**k for k in range(max(1, (size - 1).bit_length()))]
     return [[(i, i + s) for i in range(size - s) if (i // s) % 2 == 0] for s in strides]
 
 
 def layout(size: int, layers: int | None) -> Layout:
-    """Of neighbours in so many layers, or as in a Fourier transform."""
+    """Return the tunable layout with this many layers, or the Fourier layout if ``layers`` is None."""
     return fourier_layout(size) if layers is None else tunable_layout(size, layers)
 
 
 @index_of
 def pairs_of(size: int, layers: int | None, device: torch.device) -> Tensor:
-    """i and j of all pairs, (2, rotations)."""
+    """Return the indices i and j of all pairs, (2, rotations)."""
     pairs = [pair for layer in layout(size, layers) for pair in layer]
     return torch.tensor(pairs, dtype=torch.long, device=device).view(-1, 2).T.contiguous()
 
 
 @index_of
 def partners_of(size: int, layers: int | None, device: torch.device) -> Tensor:
-    """By layer, whom each unit is rotated with: itself if it has none."""
+    """Return the partner of each unit in each layer, (layers, size). A unit without a partner has its own index."""
     partners = [list(range(size)) for _ in layout(size, layers)]
     for partner, layer in zip(partners, layout(size, layers), strict=True):
         for i, j in layer:
@@ -50,9 +56,9 @@ def partners_of(size: int, layers: int | None, device: torch.device) -> Tensor:
 class Givens(nn.Module):
     """W = F_L … F_1 D,  F rotates pairs: (a, b) → (e^{iφ} (a cos θ − b sin θ), a sin θ + b cos θ),  D = diag(e^{iω}).
 
-    The tunable ``style`` pairs neighbours in L = ``capacity`` layers, two unless said otherwise; ``"full"`` has n of
-    them and reaches every unitary matrix; ``"fft"`` has log₂ n, with pairs 1, 2, 4, … apart. Any size will do: a unit
-    without a partner in a layer passes it unchanged.
+    ``style="tunable"`` pairs neighbours in L = ``capacity`` layers, 2 by default. ``style="full"`` has n such layers
+    and can represent every unitary matrix. ``style="fft"`` has log₂ n layers with pairs at distances 1, 2, 4 and so on.
+    Any size is allowed: a unit without a partner in a layer is left unchanged by it.
     """
 
     complex = True
@@ -77,15 +83,19 @@ class Givens(nn.Module):
 
     @property
     def operator_from(self) -> int:
-        """Size from which stepping without W is faster; never, for many layers."""
+        """Size from which a time step is faster without forming W. With more than 16 layers it never is."""
         return 768 if self.capacity <= 16 else 1 << 62
 
     def operator(self, theta: Tensor, phi: Tensor, omega: Tensor) -> Operator:
+        """Return the function that maps rows h to rows h Wᵀ without forming W."""
         rotate, D = self._rotate(theta, phases(phi)), phases(omega)
         return lambda h: rotate(h * D)
 
     def _rotate(self, theta: Tensor, turn: Tensor) -> Operator:
-        """Each layer is h ← h∘own + h[partner]∘other, own and other of size n; ``turn`` is e^{iφ}."""
+        """Return the function that applies all layers to rows h; ``turn`` is e^{iφ}.
+
+        Each layer is h ← h∘own + h[partner]∘other, with vectors own and other of size n.
+        """
         cos, sin = theta.cos(), theta.sin()
         first, second = pairs_of(self.size, self.layers, theta.device)
         partners = partners_of(self.size, self.layers, theta.device)
@@ -115,7 +125,7 @@ class Givens(nn.Module):
 class PlaneRotations(Givens):
     """W = F_L … F_1,  F rotates pairs: (a, b) → (a cos θ − b sin θ, a sin θ + b cos θ): `Givens` without phases.
 
-    A real orthogonal matrix with few parameters, as GORU's authors have it.
+    W is a real orthogonal matrix with few parameters, as in GORU.
     """
 
     complex = False
@@ -129,13 +139,13 @@ class PlaneRotations(Givens):
 
 
 def plane_rotations(size: int, *, capacity: int | None = None, style: str = "tunable") -> Matrix:
-    """Angles ~ U(−π, π), as GORU's authors start it."""
+    """Return a `PlaneRotations` matrix initialised as by GORU's authors: angles ~ U(−π, π)."""
     map = PlaneRotations(size, capacity, style)
     return Matrix(map, torch.empty(map.rotations).uniform_(-math.pi, math.pi))
 
 
 def givens(size: int, *, capacity: int | None = None, style: str = "tunable") -> Matrix:
-    """Angles ~ U(−π, π), as the authors start it."""
+    """Return a `Givens` matrix initialised as by its authors: angles ~ U(−π, π)."""
     map = Givens(size, capacity, style)
     theta, phi = torch.empty(2, map.rotations).uniform_(-math.pi, math.pi)
     return Matrix(map, theta, phi, torch.empty(size).uniform_(-math.pi, math.pi))

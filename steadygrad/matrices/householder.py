@@ -10,9 +10,9 @@ from steadygrad.matrices.matrix import Matrix, check_size, check_square, index_o
 
 
 class Reflections(torch.autograd.Function):
-    """W = I − Vᵀ Y,  Y = S⁻¹ V,  S = striu(V Vᵀ) + ½ I,  the rows of V being the vectors at length 1.
+    """W = I − Vᵀ Y,  Y = S⁻¹ V,  S = striu(V Vᵀ) + ½ I,  the rows of V are the vectors scaled to length 1.
 
-    This is their product in one piece, the compact WY form. With G = dL/dW
+    W is the product of all reflections in compact WY form. With G = dL/dW
     dL/dV = (M + Mᵀ) V − Y Gᵀ − Q,  Q = S⁻ᵀ V G,  M = striu(Q Yᵀ)
     """
 
@@ -20,7 +20,7 @@ class Reflections(torch.autograd.Function):
     def forward(ctx: Any, free: Tensor, n: int, k: int) -> Tensor:
         V, length = unit_rows(free, n, k)
         S = matmul(V, V.mT)
-        S.diagonal().sub_(0.5)  # what stands below the diagonal is not looked at
+        S.diagonal().sub_(0.5)  # entries below the diagonal are ignored later
         Y = torch.linalg.solve_triangular(S, V, upper=True)
         ctx.save_for_backward(free, V, S, Y, length)
         W = matmul(V.mT, Y, alpha=-1)
@@ -43,7 +43,7 @@ class Reflections(torch.autograd.Function):
 
 
 def compact(free: Tensor, n: int, k: int) -> Tensor:
-    """The same by plain operations."""
+    """Return W of `Reflections` by standard torch operations."""
     V, _ = unit_rows(free, n, k)
     I = torch.eye(n, dtype=V.dtype, device=V.device)
     S = (V @ V.mT).triu(1) + torch.eye(k, dtype=V.dtype, device=V.device) / 2
@@ -52,19 +52,19 @@ def compact(free: Tensor, n: int, k: int) -> Tensor:
 
 @index_of
 def trapezoid(n: int, k: int, device: torch.device) -> Tensor:
-    """Where the vectors lie in the flat k × n matrix of their rows: the i-th begins with i − 1 zeros."""
+    """Return the positions of the vectors in the flat k × n matrix of their rows; vector i begins with i − 1 zeros."""
     rows, cols = torch.triu_indices(k, n, device=device)
     return rows * n + cols
 
 
 def unit_rows(free: Tensor, n: int, k: int) -> tuple[Tensor, Tensor]:
-    """The vectors at length 1, as the rows of a k × n matrix, and the lengths that they had, (k, 1)."""
+    """Return the vectors scaled to length 1, as the rows of a k × n matrix, and their original lengths (k, 1)."""
     V = free.new_zeros(k * n).scatter(0, trapezoid(n, k, free.device), free).view(k, n)
     largest = V.detach().abs().amax(1, keepdim=True)
     if not torch.compiler.is_compiling() and not needs_plain(free) and not largest.all():
         first = int((largest == 0).flatten().nonzero()[0]) + 1
         raise ValueError(f"Householder expects vectors that have a direction; number {first} of {k} is 0")
-    V = V / largest  # so that no square overflows or vanishes
+    V = V / largest  # so that no square overflows or underflows
     length = torch.linalg.vector_norm(V, dim=1, keepdim=True)
     return V / length, length.detach() * largest
 
@@ -72,10 +72,10 @@ def unit_rows(free: Tensor, n: int, k: int) -> tuple[Tensor, Tensor]:
 class Householder(nn.Module):
     """W = H_1 H_2 … H_k,  H_i = I − 2 u_i u_iᵀ/‖u_i‖²,  u_i with i − 1 leading zeros, so W is orthogonal.
 
-    ``reflections`` is k. These are exactly the orthogonal matrices with det W = (−1)^k and rank(W − I) ≤ k, which leave
-    n − k directions in place. So k = n and k = n − 1 reach half of all orthogonal matrices each: the last of n vectors
-    is a single number, which turns the last axis round whatever its value, and with it the determinant. A vector of
-    zeros has no direction to reflect in and none to learn in: it is refused.
+    ``reflections`` is k. W can be exactly the orthogonal matrices with det W = (−1)^k and rank(W − I) ≤ k, which leave
+    n − k directions unchanged. So k = n and k = n − 1 each reach half of all orthogonal matrices: the last of n vectors
+    has a single non-zero entry, and its reflection negates the last axis for any value of it, and so the determinant.
+    A zero vector defines neither a reflection nor a gradient, so it raises ValueError.
     """
 
     kinds = ("reflector",)
@@ -89,7 +89,7 @@ class Householder(nn.Module):
 
     @property
     def free_size(self) -> int:
-        """How many numbers the packed vectors have."""
+        """How many numbers the packed vectors hold."""
         return self.reflections * (2 * self.size - self.reflections + 1) // 2
 
     @property
@@ -102,11 +102,11 @@ class Householder(nn.Module):
 
     @property
     def operator_from(self) -> int:
-        """Size from which stepping without W is faster; for many reflections it never is."""
+        """Size from which a time step is faster without forming W. With more than 16 reflections it never is."""
         return 384 if self.reflections <= 16 else 1 << 62
 
     def operator(self, free: Tensor) -> Operator:
-        """h ↦ h Wᵀ for rows h, in 2 n k multiplications a row and without W."""
+        """Return the function h ↦ h Wᵀ for rows h. It takes 2 n k multiplications per row and does not form W."""
         V, _ = unit_rows(self._checked(free), self.size, self.reflections)
         S = V @ V.mT - 0.5 * torch.eye(len(V), dtype=V.dtype, device=V.device)
         X = torch.linalg.solve_triangular(S.mT, V, upper=False)
@@ -114,9 +114,10 @@ class Householder(nn.Module):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """The packed vectors, of length 1, of W; a W that is not orthogonal is first replaced by the nearest that is.
+        """Return the packed unit vectors of W.
 
-        With fewer than n − 1 reflections few matrices are within reach, and any other is refused.
+        A W that is not orthogonal is first replaced by the nearest orthogonal matrix of determinant (−1)^k. A matrix
+        that k reflections cannot represent raises ValueError; with k < n − 1 that is almost every matrix.
         """
         check_square("Householder", W, self.size)
         eps = torch.finfo(W.dtype).eps
@@ -124,15 +125,15 @@ class Householder(nn.Module):
         U = W.double()
         orthogonal = bool((U.mT @ U - I).abs().max() < eps**0.5)
         U = nearest_orthogonal(U, None if orthogonal else self.determinant)
-        Q = torch.linalg.svd(U - I).U[:, : self.reflections]  # spans what W moves, if it is within reach
+        Q = torch.linalg.svd(U - I).U[:, : self.reflections]  # spans the directions that W changes, if W can be reached
         C = nearest_orthogonal(Q.mT @ U @ Q)  # W = I + Q (C − I) Qᵀ
         V = torch.zeros_like(U[: self.reflections])
         for i in range(self.reflections):
-            w = mirror(Q[i])  # another basis, of which only the first vector is not at right angles to e_i
+            w = mirror(Q[i])  # new basis, of which only the first vector is not orthogonal to e_i
             Q, C = reflected(Q, w), reflected(reflected(C, w).mT, w).mT
             v = mirror(C[:, 0])
             V[i] = Q @ v
-            Q, C = Q[:, 1:], reflected(C.mT, v).mT[1:, 1:]  # e_i has found its place
+            Q, C = Q[:, 1:], reflected(C.mT, v).mT[1:, 1:]  # e_i is done
         free = V.view(-1).index_select(0, trapezoid(self.size, self.reflections, V.device))
         if not (self(free) - U).abs().max() < eps**0.5:
             raise ValueError(
@@ -154,30 +155,31 @@ class Householder(nn.Module):
 
 
 def mirror(x: Tensor) -> Tensor:
-    """A vector of length 1 whose reflection takes x to ‖x‖ e_1."""
+    """Return a unit vector whose reflection maps x to ‖x‖ e_1."""
     rest, length = torch.linalg.vector_norm(x[1:]), torch.linalg.vector_norm(x)
     first = torch.where(x[0] < 0, x[0] - length, -(rest**2) / (x[0] + length))  # x_1 − ‖x‖ without cancellation
     v, last = torch.cat([first[None], x[1:]]), torch.zeros_like(x)
     last[-1] = 1
-    v = torch.where(torch.linalg.vector_norm(v) > torch.finfo(x.dtype).eps, v, last)  # x is there, or nowhere
+    v = torch.where(torch.linalg.vector_norm(v) > torch.finfo(x.dtype).eps, v, last)  # x is ‖x‖ e_1 already, or 0
     return v / torch.linalg.vector_norm(v)
 
 
 def reflected(rows: Tensor, v: Tensor) -> Tensor:
-    """rows (I − 2 v vᵀ) for ‖v‖ = 1."""
+    """Return rows (I − 2 v vᵀ) for ‖v‖ = 1."""
     return rows - 2 * torch.outer(rows @ v, v)
 
 
 def normal(size: int, reflections: int, generator: Generator | None = None) -> Tensor:
-    """Directions out of a normal distribution, as the authors of oRNN and Spectral RNN start them."""
+    """Return normally distributed vectors scaled to length 1, the initial values of oRNN and Spectral RNN."""
     V = torch.randn(reflections, size, dtype=torch.float64, generator=generator).triu()
     return V / torch.linalg.vector_norm(V, dim=1, keepdim=True)
 
 
 def haar(size: int, reflections: int, generator: Generator | None = None) -> Tensor:
-    """H_i takes e_i to a random direction x, u = x − e_i: the first k columns of W are uniform (Stewart, 1980).
+    """Return vectors for which the first k columns of W are uniformly distributed (Stewart, 1980).
 
-    Reflections in random directions are not: in many dimensions they hardly move e_i.
+    H_i maps e_i to a random direction x, so u = x − e_i. With random directions u the columns would not be uniform: in
+    many dimensions such a reflection hardly changes e_i.
     """
     V = normal(size, reflections, generator)
     for i, x in enumerate(V):
@@ -189,7 +191,7 @@ STARTS = {"haar": haar, "normal": normal}
 
 
 def start(name: str, map: Householder) -> Tensor:
-    """The packed vectors, of length 1, from which ``map`` starts."""
+    """Return the packed unit vectors from which ``map`` starts."""
     if name not in STARTS:
         raise ValueError(f"no initialiser {name!r} of reflections; choose from {', '.join(STARTS)}")
     V = STARTS[name](map.size, map.reflections)
@@ -197,6 +199,6 @@ def start(name: str, map: Householder) -> Tensor:
 
 
 def householder(size: int, *, reflections: int | None = None, init: str = "haar") -> Matrix:
-    """A `Householder` of ``reflections`` vectors, or as many as ``size``."""
+    """Return a `Householder` matrix of ``reflections`` vectors, by default ``size``."""
     map = Householder(size, reflections)
     return Matrix(map, start(init, map))

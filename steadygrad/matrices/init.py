@@ -1,4 +1,4 @@
-"""Where matrices start. Skew starts give packed skew-symmetric parameters, matrix starts the matrix itself."""
+"""Initialisers. Those in `SKEW` return packed skew-symmetric parameters, those in `FULL` return a matrix."""
 
 import math
 from collections.abc import Callable
@@ -12,24 +12,25 @@ from steadygrad.matrices.matrix import check_size, skew, skew_free
 
 
 def henaff(size: int, generator: Generator | None = None, *, two_sided: bool = False) -> Tensor:
-    """A = ⊕ₖ [[0, sₖ], [−sₖ, 0]],  s ~ U(−π, 0); ``two_sided``: U(−π, π), as later code of the expRNN authors does.
+    """Return the packed A = ⊕ₖ [[0, sₖ], [−sₖ, 0]],  s ~ U(−π, 0).
 
-    Under exp these are plane rotations by all angles (Henaff, Szlam & LeCun, 2016).
+    exp(A) consists of plane rotations by all angles (Henaff, Szlam & LeCun, 2016). With ``two_sided`` s ~ U(−π, π), as
+    in later code of the expRNN authors.
     """
     return planes(size, uniform_numbers(size // 2, -math.pi, math.pi if two_sided else 0.0, generator))
 
 
 def cayley(size: int, generator: Generator | None = None) -> Tensor:
-    """A = ⊕ₖ [[0, sₖ], [−sₖ, 0]],  s = −√((1 − cos t)/(1 + cos t)), t ~ U(0, π/2).
+    """Return the packed A = ⊕ₖ [[0, sₖ], [−sₖ, 0]],  s = −√((1 − cos t)/(1 + cos t)), t ~ U(0, π/2).
 
-    Under the Cayley transform these are plane rotations by −t (Helfrich, Willmott & Ye, 2018).
+    The Cayley transform of A consists of plane rotations by −t (Helfrich, Willmott & Ye, 2018).
     """
     t = uniform_numbers(size // 2, 0.0, math.pi / 2, generator)
     return planes(size, -((1 - t.cos()) / (1 + t.cos())).sqrt())
 
 
 def haar(size: int, generator: Generator | None = None, *, determinant: int | None = None) -> Tensor:
-    """A uniformly random orthogonal matrix, if asked among those of this determinant (±1)."""
+    """Return a uniformly random orthogonal matrix, of determinant ``determinant`` (±1) if that is given."""
     check_size("haar", size)
     Q, R = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator))
     Q = Q * R.diagonal().sign()  # QR alone favours some matrices (Mezzadri, 2007)
@@ -39,33 +40,36 @@ def haar(size: int, generator: Generator | None = None, *, determinant: int | No
 
 
 def random_orthogonal(size: int, generator: Generator | None = None) -> Tensor:
-    """Q of a Gaussian matrix with columns signed so that its diagonal is positive, and det Q = 1.
+    """Return the Q of a Gaussian matrix, its columns signed so that the diagonal is positive, with det Q = 1.
 
-    The start "random" of nnRNN's program. It is not uniform: the mean of the diagonal is about √(2/(π n)).
+    This is the initialiser "random" of nnRNN's program. It is not uniform: the diagonal has a mean of about √(2/(π n)).
     """
     check_size("random-orthogonal", size)
     while True:
         Q = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator)).Q
         Q = Q * torch.where(Q.diagonal() < 0, -1.0, 1.0)
-        if torch.linalg.det(Q) > 0:  # every other one
+        if torch.linalg.det(Q) > 0:  # true for every other sample
             return Q.to(torch.get_default_dtype())
 
 
 def exp_cayley(size: int, generator: Generator | None = None) -> Tensor:
-    """exp(A) with the A of `cayley`: plane rotations by tan(t/2), t ~ U(0, π/2). "Cayley" in nnRNN's program."""
+    """Return exp(A) with the A of `cayley`: plane rotations by tan(t/2), t ~ U(0, π/2).
+
+    This is the initialiser "Cayley" of nnRNN's program.
+    """
     return torch.linalg.matrix_exp(at_least_single(skew(cayley(size, generator), size))).to(torch.get_default_dtype())
 
 
 def identity(size: int, generator: Generator | None = None) -> Tensor:
-    """I."""
+    """Return I."""
     return torch.eye(check_size("identity", size))
 
 
 def disc(size: int, generator: Generator | None = None) -> Tensor:
-    """T = ⊕ₖ γₖ [[cos tₖ, −sin tₖ], [sin tₖ, cos tₖ]],  t ~ U(0, π/2), γ ~ U(−1, 1).
+    """Return T = ⊕ₖ γₖ [[cos tₖ, −sin tₖ], [sin tₖ, cos tₖ]],  t ~ U(0, π/2), γ ~ U(−1, 1).
 
-    Eq. 5 of Helfrich & Ye (2020). It fills the unit disc, though more densely towards its centre. An odd size ends
-    with the 1 × 1 block γ.
+    This is eq. 5 of Helfrich & Ye (2020). The eigenvalues fill the unit disc, more densely towards its centre. An odd
+    size ends with the 1 × 1 block γ.
     """
     check_size("disc", size)
     t = uniform_numbers(size // 2, 0.0, math.pi / 2, generator)
@@ -75,18 +79,18 @@ def disc(size: int, generator: Generator | None = None) -> Tensor:
 
 
 def uniform(size: int, generator: Generator | None = None) -> Tensor:
-    """W ~ U(±1/√n), as in `torch.nn`'s recurrent layers."""
+    """Return W ~ U(±1/√n), as in `torch.nn`'s recurrent layers."""
     bound = check_size("uniform", size) ** -0.5
     return uniform_numbers(size * size, -bound, bound, generator).view(size, size)
 
 
 def xavier(size: int, generator: Generator | None = None) -> Tensor:
-    """W ~ U(±√(3/n)), Glorot & Bengio (2010) for a square matrix."""
+    """Return W ~ U(±√(3/n)), the uniform initialiser of Glorot & Bengio (2010) for a square matrix."""
     return nn.init.xavier_uniform_(torch.empty(check_size("xavier", size), size), generator=generator)
 
 
 def glorot(size: int, generator: Generator | None = None) -> Tensor:
-    """W ~ N(0, 1/n), Glorot & Bengio (2010) in its normal form."""
+    """Return W ~ N(0, 1/n), the normal initialiser of Glorot & Bengio (2010) for a square matrix."""
     return nn.init.xavier_normal_(torch.empty(check_size("glorot", size), size), generator=generator)
 
 
@@ -95,7 +99,7 @@ def uniform_numbers(count: int, low: float, high: float, generator: Generator | 
 
 
 def planes(size: int, s: Tensor) -> Tensor:
-    """Packed A with sₖ above the diagonal of its 2 × 2 blocks; the last direction of an odd size stays at rest."""
+    """Return the packed A with sₖ above the diagonal of 2 × 2 block k; an odd size ends with a row of zeros."""
     check_size("A start", size)
     A = torch.zeros(size, size)
     even = torch.arange(len(s)) * 2
@@ -105,6 +109,7 @@ def planes(size: int, s: Tensor) -> Tensor:
 
 Initialiser = Callable[..., Tensor]
 SKEW: dict[str, Initialiser] = {"henaff": henaff, "cayley": cayley}
+"""initialisers that return packed skew-symmetric parameters"""
 FULL: dict[str, Initialiser] = {
     "haar": haar,
     "random-orthogonal": random_orthogonal,
@@ -115,10 +120,11 @@ FULL: dict[str, Initialiser] = {
     "xavier": xavier,
     "glorot": glorot,
 }
+"""initialisers that return a matrix"""
 
 
 class Map(Protocol):
-    """What a start needs to know of a map."""
+    """The part of a map that `free_tensor` uses."""
 
     size: int
 
@@ -126,10 +132,11 @@ class Map(Protocol):
 
 
 def free_tensor(name: str, map: Map, generator: Generator | None = None) -> Tensor:
-    """The free tensor from which ``map`` starts as ``name`` says.
+    """Return the free tensor of ``map`` given by the initialiser ``name``.
 
-    A skew start is the parameter of a skew-parametrised map; for a map of a full matrix (`from_skew = False`) it
-    becomes the rotation that its authors make of it. A matrix start goes through the map's right inverse.
+    For a skew-parametrised map, a skew initialiser gives the parameter itself. For a map of a full matrix
+    (`from_skew = False`) its A is first turned into a rotation, as the initialiser's authors do. An initialiser that
+    returns a matrix goes through the map's right inverse.
     """
     if name not in [*SKEW, *FULL]:
         raise ValueError(f"no initialiser {name!r}; choose from {', '.join([*SKEW, *FULL])}")
@@ -139,14 +146,16 @@ def free_tensor(name: str, map: Map, generator: Generator | None = None) -> Tens
         return (
             free if from_skew else map.right_inverse(ROTATIONS[name](at_least_single(skew(free, size))).to(free.dtype))
         )
-    # half of all orthogonal matrices lie on the other component, out of the map's reach
+    # half of all orthogonal matrices have the other determinant, which the map cannot reach
     own = {"determinant": getattr(map, "determinant", 1)} if name == "haar" and from_skew else {}
     return map.right_inverse(FULL[name](size, generator, **own))
 
 
 def cayley_transform(A: Tensor) -> Tensor:
+    """Return (I + A)⁻¹ (I − A)."""
     I = torch.eye(len(A), dtype=A.dtype)
     return torch.linalg.solve(I + A, I - A)
 
 
 ROTATIONS = {"henaff": torch.linalg.matrix_exp, "cayley": cayley_transform}
+"""how the authors of each skew initialiser turn A into a rotation"""

@@ -1,4 +1,4 @@
-"""(I + A)⁻¹ for skew-symmetric A, mostly by matrix products, which a CPU does best."""
+"""(I + A)⁻¹ for skew-symmetric A, computed mostly by matrix products, which are the fastest operation of a CPU."""
 
 from collections.abc import Callable
 
@@ -8,15 +8,17 @@ from torch import Tensor
 from steadygrad.kernels import matmul
 
 LEAF = 64
+"""size up to which a block is inverted by LU"""
 Product = Callable[[Tensor], Tensor]
 
 
 def cayley_inverse(A: Tensor) -> Tensor:
-    """F = (I + A)⁻¹.
+    """Return F = (I + A)⁻¹.
 
-    The symmetric part of I + A is I, hence positive definite, and every Schur complement inherits that: block
-    elimination needs no pivots. It does the work of LU in products, about 3 times as fast at size 1024, and is as
-    accurate for ‖A‖₂ up to 50 or so. Beyond that it may not be, so W = 2F − I is probed, and LU steps in.
+    The symmetric part of I + A is I, hence positive definite, and so is that of every Schur complement. Block
+    elimination therefore needs no pivoting. It replaces LU by matrix products, is about 3 times as fast at size 1024,
+    and is as accurate for ‖A‖₂ up to about 50. For larger ‖A‖₂ it may be less accurate. So the orthogonality of
+    W = 2F − I is checked with random vectors, and LU is used if the check fails.
     """
     M = A.clone()
     M.diagonal().add_(1)
@@ -29,7 +31,7 @@ def cayley_inverse(A: Tensor) -> Tensor:
 
 
 def by_blocks(M: Tensor) -> Tensor:
-    """M⁻¹ through the Schur complement of the upper left block, recursively."""
+    """Return M⁻¹ through the Schur complement of the upper left block, recursively."""
     n = len(M)
     if n <= LEAF:
         return torch.linalg.inv_ex(M).inverse
@@ -47,12 +49,15 @@ def by_blocks(M: Tensor) -> Tensor:
 
 
 def orthogonality_error_estimate(W: Product, Wt: Product, vectors: Tensor) -> float:
-    """‖WᵀW − I‖_F for W and Wᵀ known by their products: its square is the mean of ‖WᵀW z − z‖² over random signs z."""
-    # one by one, because a product with four columns takes longer than four with one
+    """Return an estimate of ‖WᵀW − I‖_F for W and Wᵀ given as functions z ↦ W z and z ↦ Wᵀ z.
+
+    The square of the norm is the mean of ‖WᵀW z − z‖² over vectors z of random signs.
+    """
+    # one by one, because one product with four columns takes longer than four products with one column
     return sum(float((Wt(W(z)) - z).square().sum()) / len(vectors) for z in vectors.sign()) ** 0.5
 
 
 def probes(like: Tensor, count: int) -> Tensor:
-    """A few random vectors, as rows, the same at every call, so that a run can be repeated."""
+    """Return ``count`` random row vectors, the same at every call, so that runs are reproducible."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(count, len(like), dtype=torch.float64, generator=generator, device="cpu").to(like)

@@ -1,4 +1,4 @@
-"""A long-term and a short-term memory that feeds it, in one matrix (Helfrich & Ye, 2020)."""
+"""One matrix for a long-term and a short-term state, where the short feeds the long (Helfrich & Ye, 2020)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,8 +16,8 @@ from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_coun
 class LongShort(nn.Module):
     """W = [[W_L, W_C], [0, W_S]],  W_L by the map ``long``, W_S by the map ``short``, W_C free (eq. 2).
 
-    The spectrum of W is that of W_L and of W_S, whatever W_C is. The zero block keeps it so: the long-term state hears
-    the short-term one, never the reverse. Either part may have size 0; then there is nothing to couple.
+    Because of the zero block, the eigenvalues of W are those of W_L and W_S for any W_C. The long-term state depends on
+    the short-term state, never the reverse. Either part may have size 0; then there is no coupling.
     """
 
     long: Any
@@ -42,7 +42,7 @@ class LongShort(nn.Module):
         self.coupling = bool(coupling and long_size and short_size)
 
     def forward(self, *free: Tensor) -> Tensor:
-        """W from A (unless the long part is empty), T (unless the short part is) and, if coupled, C = W_C."""
+        """Return W from A (if there is a long part), T (if there is a short part) and, if they are coupled, C = W_C."""
         names = self._names()
         if len(free) != len(names):
             raise ValueError(f"LongShort expects the free tensors {', '.join(names)}; got {len(free)}")
@@ -58,7 +58,7 @@ class LongShort(nn.Module):
         return torch.cat([top, nn.functional.pad(W_S, (self.long_size, 0))])
 
     def right_inverse(self, W: Tensor) -> tuple[Tensor, ...]:
-        """A, T and C, as far as they exist, of a W whose lower left block is, or is to become, zero."""
+        """Return A, T and C of W, as far as they exist. The lower left block of W is taken as zero."""
         check_square("LongShort", W, self.size)
         n = self.long_size
         blocks = {"A": W[:n, :n], "T": W[n:, n:], "C": W[:n, n:]}
@@ -67,7 +67,7 @@ class LongShort(nn.Module):
 
     @property
     def blocks(self) -> dict[str, slice]:
-        """Which units are which."""
+        """Slice of the units of each non-empty part, by name."""
         parts = {"long": slice(0, self.long_size), "short": slice(self.long_size, self.size)}
         return {name: part for name, part in parts.items() if part.stop > part.start}
 
@@ -77,6 +77,7 @@ class LongShort(nn.Module):
         return tuple(kinds[name] for name in self._names())
 
     def _names(self) -> list[str]:
+        """Return the names of the free tensors that exist."""
         present = {"A": self.long, "T": self.short, "C": self.coupling}
         return [name for name, part in present.items() if part]
 
@@ -85,12 +86,12 @@ class LongShort(nn.Module):
 
 
 def xavier(rows: int, columns: int) -> Tensor:
-    """C ~ U(±√(6/(rows + columns)))."""
+    """Return C ~ U(±√(6/(rows + columns)))."""
     return nn.init.xavier_uniform_(torch.empty(rows, columns))
 
 
 def truncated_orthogonal(rows: int, columns: int) -> Tensor:
-    """The upper left block of a random orthogonal matrix as large as its longer side."""
+    """Return the upper left block of a random orthogonal matrix of size max(rows, columns)."""
     return haar(max(rows, columns))[:rows, :columns]
 
 
@@ -109,7 +110,7 @@ def long_short(
     short_init: str = "disc",
     coupling_init: str = "xavier",
 ) -> Matrix:
-    """A `LongShort` in the paper's proportions: 40 % short-term, 30 % of the long-term D negative.
+    """Return a `LongShort` matrix, by default with the paper's 40 % short-term units and 30 % negative entries in D.
 
     ``epsilon`` and ``radius`` are those of `EigenvalueNormalized`. ``coupling_init`` is ``"xavier"`` (uniform) or
     ``"orthogonal"``: W_C starts as a block of a random orthogonal matrix (section 5.4).

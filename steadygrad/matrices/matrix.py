@@ -1,4 +1,4 @@
-"""A square matrix that is computed from free tensors, so that a constraint always holds."""
+"""A square matrix that is computed from unconstrained tensors in such a way that its constraint always holds."""
 
 import math
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from steadygrad.kernels import Operator, at_least_single, autocasts, needs_plain
 
 
 class NonFiniteError(ValueError):
-    """A parameter holds NaN or infinity: whatever trained it has diverged."""
+    """Raised if a parameter or a state is NaN or infinite, usually because training has diverged."""
 
 
 class Matrix(nn.Module):
     """W = map(*free): optimise the free tensors, call the module for the matrix.
 
     The free tensors are packed, so ``parameters()`` counts exactly the degrees of freedom that papers report. In
-    evaluation without gradients, or with frozen parameters, W is remembered until a free tensor or a buffer of the map
-    changes.
+    evaluation mode, W is cached if gradients are disabled or all parameters are frozen. The cached W is used until a
+    free tensor, or a parameter or buffer of the map, changes.
     """
 
     def __init__(self, map: nn.Module, *free: Tensor) -> None:
@@ -34,14 +34,14 @@ class Matrix(nn.Module):
         )
         self.free = nn.ParameterList(own)
         self.dropout = 0.0
-        """share of the entries of W that are zero in training, others each time"""
+        """probability that an entry of W is set to zero in training; drawn anew at each call"""
         self.trusting = False
-        """whether version counters are enough to tell that nothing has changed: one step has no time for more"""
+        """whether version counters alone validate the cached W; comparing values is too slow for single time steps"""
         self._remembered: tuple[Tensor, list[int], list[Tensor]] | None = None
 
     @property
     def size(self) -> int:
-        """Rows (and columns) of W."""
+        """Number of rows (and columns) of W."""
         if isinstance(size := getattr(self.map, "size", None), int):
             return size
         with torch.no_grad():
@@ -49,21 +49,24 @@ class Matrix(nn.Module):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What each free tensor is, as the map says: skew, reflector, angle, modulus, …, or plainly matrix."""
+        """Kind of each free tensor, as the map declares it: skew, reflector, angle, modulus, …; by default matrix."""
         return getattr(self.map, "kinds", None) or ("matrix",) * len(self.free)
 
     @property
     def orthogonal(self) -> bool:
-        """Whether it is meant to be orthogonal or unitary: made of nothing else than what turns and mirrors."""
+        """Whether W is orthogonal or unitary by construction: it is made of rotations and reflections only."""
         return set(self.kinds) <= {"skew", "reflector", "angle"}
 
     def readings(self) -> dict[str, float]:
-        """Numbers worth watching while the matrix is trained, if its map has any."""
+        """Return numbers to log during training; an empty dict if the map has none."""
         read: Callable[[], dict[str, float]] | None = getattr(self.map, "readings", None)
         return {} if read is None else read()
 
     def operator(self) -> Operator | None:
-        """Rows h → rows h Wᵀ without W, where the map knows how to and that is faster."""
+        """Return a function that maps rows h to rows h Wᵀ without forming W.
+
+        Return None if the map has no such function, if forming W is faster, or if dropout is active.
+        """
         if self.size < getattr(self.map, "operator_from", math.inf) or (self.training and self.dropout):
             return None
         free = self._free()
@@ -73,19 +76,19 @@ class Matrix(nn.Module):
         return operator(*map(at_least_single, free))
 
     def forward(self) -> Tensor:
-        """W, in training without the share of its entries that is dropped."""
+        """Return W; in training, dropout is applied to its entries."""
         W = self.value()
         if not (self.training and self.dropout):
             return W
         return W * dropout(torch.ones_like(W.real), self.dropout) if W.is_complex() else dropout(W, self.dropout)
 
     def value(self) -> Tensor:
-        """W, whole."""
+        """Return W without dropout."""
         free = self._free()
         if torch.compiler.is_compiling() or needs_plain(free[0]):
             return self._evaluate(free)
         lasting = not self.training and (not torch.is_grad_enabled() or self._is_frozen(free))
-        remembered = self._remembered  # read once: another thread may forget it meanwhile
+        remembered = self._remembered  # read once: another thread may clear it meanwhile
         if self.trusting and remembered is not None and lasting and self._versions(remembered[0]) == remembered[1]:
             return remembered[0]
         self._check_finite(free)
@@ -94,16 +97,16 @@ class Matrix(nn.Module):
             return self._evaluate(free)
         if remembered is not None and self._still_holds(*remembered):
             return remembered[0]
-        # a tensor born in inference mode could never take part in training again
+        # outside inference mode, because a tensor created in it cannot be used in training
         with torch.inference_mode(False), torch.no_grad():
             W = self._evaluate(free)
             self._remembered = W, self._versions(W), [t.detach().clone() for t in self._causes()]
         return W
 
     def _free(self) -> tuple[Tensor, ...]:
-        """The free tensors, without the detour by name that a ParameterList takes for each.
+        """Return the free tensors without ParameterList's slow lookup by name.
 
-        By name where something else stands in a parameter's place, as pruning and parametrisations have it.
+        The lookup is needed if a parameter was replaced by another tensor, as pruning and parametrisations do.
         """
         own = self.free._parameters
         if len(own) == len(self.free) and "".join(own).isdigit():  # "0", "1", …, and no "0_orig"
@@ -114,28 +117,30 @@ class Matrix(nn.Module):
         return all(map(is_frozen, free)) and all(map(is_frozen, self.map.parameters()))
 
     def _evaluate(self, free: tuple[Tensor, ...]) -> Tensor:
-        """map(*free), in single precision at least: autocast and half precision would break the constraint."""
+        """Return map(*free), in single precision at least: autocast and half precision would break the constraint."""
         dtype, device = free[0].dtype, free[0].device.type
         if dtype.itemsize > 2 and not autocasts(device):
             return self.map(*free)
         with own_precision(device):
             W = self.map(*map(at_least_single, free))
-            return W if W.is_complex() else W.to(dtype)  # there is no half of a complex number
+            return W if W.is_complex() else W.to(dtype)  # complex W stays in single precision
 
     def _causes(self) -> list[Tensor]:
+        """Return all tensors that W is computed from."""
         return [*self._free(), *self.map.parameters(), *self.map.buffers()]
 
     def _versions(self, W: Tensor) -> list[int]:
+        """Return the version counter of W, and the address and version counter of each tensor it is computed from."""
         return [version(W), *(n for t in self._causes() for n in (t.data_ptr(), version(t)))]
 
     def _still_holds(self, W: Tensor, versions: list[int], causes: list[Tensor]) -> bool:
-        # Values are compared, not version counters, because an edit through `.data` leaves no other trace.
+        # Values are compared, not version counters, because an edit through `.data` does not change the counters.
         now = self._causes()
         return version(W) == versions[0] and len(now) == len(causes) and all(map(same, now, causes))
 
     def _check_finite(self, free: tuple[Tensor, ...]) -> None:
         for i, f in enumerate(free):
-            # one NaN or infinity spoils the sum, which is cheaper to look at than every entry
+            # one NaN or infinity makes the sum non-finite, and the sum is cheaper than a check of every entry
             if not math.isfinite(f.detach().sum().item()) and (wrong := f.numel() - int(f.isfinite().sum())):
                 raise NonFiniteError(
                     f"{type(self.map).__name__} expects finite parameters; got {wrong} NaN or infinite values "
@@ -147,25 +152,29 @@ class Matrix(nn.Module):
         return super()._apply(fn, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_remembered": None}  # copies and pickles evaluate for themselves
+        return self.__dict__ | {"_remembered": None}  # the cache is not copied or pickled
 
 
 def is_frozen(free: Tensor) -> bool:
-    """Whether nothing is asked of it but its value. A tensor put in a parameter's place may carry a tangent."""
+    """Return whether ``free`` is a parameter that requires no gradient.
+
+    Another tensor in a parameter's place does not count as frozen, because it may carry a tangent.
+    """
     return isinstance(free, nn.Parameter) and not free.requires_grad
 
 
 def version(tensor: Tensor) -> int:
-    """How often it was written to, which a tensor born in inference mode does not count."""
+    """Return the version counter of a tensor, or −1 for a tensor created in inference mode, which has no counter."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Equal in value, type, shape and place."""
+    """Return whether two tensors are equal in value, dtype, shape and device."""
     return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
 def is_count(value: object, least: int = 0) -> bool:
+    """Return whether ``value`` is an integer, not a bool, of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -174,12 +183,14 @@ def is_between(value: object, low: float, high: float) -> bool:
 
 
 def check_size(who: str, size: int) -> int:
+    """Return ``size``, or raise ValueError unless it is an integer of at least 1."""
     if not is_count(size, least=1):
         raise ValueError(f"{who} expects a size of at least 1; got {size!r}")
     return size
 
 
 def check_square(who: str, W: Tensor, size: int | None = None) -> Tensor:
+    """Return W, or raise ValueError unless it is a square matrix, of ``size`` if that is given."""
     if W.dim() != 2 or W.shape[0] != W.shape[1] or (size is not None and len(W) != size):
         expected = "a square matrix" if size is None else f"a {size} × {size} matrix"
         raise ValueError(f"{who} expects {expected}; got shape {tuple(W.shape)}")
@@ -187,15 +198,15 @@ def check_square(who: str, W: Tensor, size: int | None = None) -> Tensor:
 
 
 def index_of(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Keep the index tensors that ``make`` returns, except in a compiled graph, which keeps its own constants."""
+    """Cache the index tensors that ``make`` returns, except while compiling, tracing or in a torch.func transform."""
     cached = lru_cache(maxsize=64)(make)
 
     @wraps(make)
     def index(*key: Any) -> Tensor:
         passing = torch._C._are_functorch_transforms_active() or _get_current_dispatch_mode() is not None
-        if torch.compiler.is_compiling() or passing:  # what is made then belongs to them
+        if torch.compiler.is_compiling() or passing:  # such tensors belong to the graph
             return make(*key)
-        with torch.inference_mode(False):  # it outlives the call that happens to come first
+        with torch.inference_mode(False):  # the cached tensor is used by later calls too
             return cached(*key)
 
     return index
@@ -203,7 +214,7 @@ def index_of(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @index_of
 def lower_triangle(n: int, device: torch.device) -> Tensor:
-    """Where the strict lower triangle of an n × n matrix lies in its flat form, row by row."""
+    """Return the positions of the strict lower triangle in a flattened n × n matrix, row by row."""
     rows, cols = torch.tril_indices(n, n, offset=-1, device=device)
     return rows * n + cols
 
@@ -222,12 +233,12 @@ class Skew(torch.autograd.Function):
 
 
 def unpacked(free: Tensor, n: int) -> Tensor:
-    """The strictly lower triangular L."""
+    """Return the strictly lower triangular L whose packed form is ``free``."""
     return free.new_zeros(n * n).scatter(0, lower_triangle(n, free.device), free).view(n, n)
 
 
 def skew(free: Tensor, size: int | None = None) -> Tensor:
-    """The skew-symmetric A whose strict lower triangle, row by row, is ``free`` of length n(n − 1)/2."""
+    """Return the skew-symmetric A whose strict lower triangle, row by row, is ``free`` of length n(n − 1)/2."""
     n = (1 + math.isqrt(1 + 8 * free.numel())) // 2 if size is None else size
     if free.dim() != 1 or free.numel() != n * (n - 1) // 2:
         expected = "n(n − 1)/2 numbers" if size is None else f"{n * (n - 1) // 2} numbers for size {n}"
@@ -239,23 +250,25 @@ def skew(free: Tensor, size: int | None = None) -> Tensor:
 
 
 def skew_free(A: Tensor) -> Tensor:
-    """The packed strict lower triangle of A: ``skew(skew_free(A)) == A`` for skew-symmetric A."""
+    """Return the packed strict lower triangle of A: ``skew(skew_free(A)) == A`` for skew-symmetric A."""
     n = len(check_square("skew_free", A))
     return A.reshape(-1).index_select(0, lower_triangle(n, A.device))
 
 
 def is_orthogonal(W: Tensor) -> bool:
-    """But for rounding."""
+    """Return whether WᵀW = I up to rounding."""
     I = torch.eye(len(W), dtype=torch.float64, device=W.device)
     return bool((W.double().mT @ W.double() - I).abs().max() < torch.finfo(W.dtype).eps ** 0.5)
 
 
 def nearest_orthogonal(W: Tensor, determinant: int | None = None) -> Tensor:
-    """The orthogonal matrix closest to W in the Frobenius norm, if asked among those of this determinant (±1)."""
+    """Return the orthogonal matrix, of this determinant (±1) if given, that is closest to W in the Frobenius norm."""
     check_square("nearest_orthogonal", W)
     if not W.isfinite().all():
-        raise ValueError(f"nearest_orthogonal expects finite entries; got {int((~W.isfinite()).sum())} that are not")
+        raise ValueError(
+            f"nearest_orthogonal expects finite entries; got {int((~W.isfinite()).sum())} NaN or infinite values"
+        )
     U, _, Vh = torch.linalg.svd(W.detach().double())
     if determinant is not None and torch.linalg.det(U @ Vh) * determinant < 0:
-        U[:, -1] *= -1  # the direction in which W stretches least, so the cheapest to turn round
+        U[:, -1] *= -1  # flip the direction of the smallest singular value, which changes W least
     return (U @ Vh).to(W.dtype)

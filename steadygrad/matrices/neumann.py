@@ -1,4 +1,4 @@
-"""The scaled Cayley transform with an inverse that follows A by a Neumann series (Mucllari et al., 2022)."""
+"""The scaled Cayley transform with an inverse that is updated by a Neumann series (Mucllari et al., 2022)."""
 
 import math
 from collections.abc import Callable
@@ -17,16 +17,17 @@ from steadygrad.matrices.matrix import Matrix, is_between, is_count, same, skew
 class NeumannCayley(ScaledCayley):
     """W = Ã (I − A) D,  Ã ← (I + X + … + Xᵏ) Ã ≈ (I + A)⁻¹,  X = Ã δA,  δA = A_old − A_new,  k = ``order``.
 
-    Each evaluation with a new A is one update of Ã (Algorithm 1). Errors add up, so Ã is computed exactly at the
-    start, after ``reset_every`` updates, and
+    Each evaluation with a new A is one update of Ã (Algorithm 1). Errors accumulate, so Ã is computed exactly at the
+    start, after ``reset_every`` updates, and in two more cases:
 
-    - whenever ‖X‖₂ is not below ``exact_above``. The series converges below 1; but a single update of order 2 with
-      ‖X‖₂ = 0.9 may err by 0.9³ and leave W that far from orthogonal until the next reset, hence the stricter default;
-    - whenever ‖WᵀW − I‖_F, as a few random vectors show it, exceeds ``max_drift`` √n. Gradients that agree from update
-      to update make steps of ‖X‖₂ ≈ 0.02 at a learning rate of 1e-3, and then 50 updates are too many.
+    - ‖X‖₂ is not below ``exact_above``. The series converges for ‖X‖₂ < 1. But a single update of order 2 with
+      ‖X‖₂ = 0.9 may have an error of 0.9³ and leave W that far from orthogonal until the next reset. Hence the stricter
+      default.
+    - ‖WᵀW − I‖_F, estimated with a few random vectors, exceeds ``max_drift`` √n. If gradients agree from update to
+      update, a learning rate of 1e-3 gives ‖X‖₂ ≈ 0.02 per update, and 50 updates between resets are too many.
 
-    ``exact_above=inf, max_drift=inf`` turns both checks off: the algorithm as printed. ``exact_solves`` counts the
-    exact inverses so far. Ã, its A and its age are buffers, so a run can be resumed.
+    ``exact_above=inf, max_drift=inf`` disables both checks, which is the algorithm as printed. ``exact_solves`` counts
+    the exact inverses so far. Ã, its A and its age are buffers, so a run can be resumed.
     """
 
     inverse: Tensor
@@ -63,7 +64,7 @@ class NeumannCayley(ScaledCayley):
 
     @property
     def neumann_norm(self) -> float:
-        """‖Ã δA‖₂ of the last update, whether by series or exactly; 0 before any."""
+        """‖Ã δA‖₂ of the last update, whether it used the series or an exact inverse; 0 before the first update."""
         if self._step is None:
             return 0.0
         inverse, delta = self._step
@@ -75,7 +76,7 @@ class NeumannCayley(ScaledCayley):
     def forward(self, free: Tensor) -> Tensor:
         if needs_plain(free):
             return cayley(free, self.D)
-        with torch.inference_mode(False), torch.no_grad():  # Ã outlives an evaluation in inference mode
+        with torch.inference_mode(False), torch.no_grad():  # Ã is used again after inference mode
             J = skew(-free, self.size)
             J.diagonal().add_(1)  # I − A
             self._follow(free.detach(), J)
@@ -83,7 +84,7 @@ class NeumannCayley(ScaledCayley):
         return CayleyGradient.apply(free, self.inverse, W, self.D)
 
     def _follow(self, free: Tensor, J: Tensor) -> None:
-        """Bring Ã to this A, always in a new tensor: a backward pass may still need the old one."""
+        """Update Ã to this A, always in a new tensor, because a backward pass may still need the old one."""
         known = self.age >= 0 and self.inverse.dtype == free.dtype
         if known and same(free, self.last):
             return
@@ -91,30 +92,33 @@ class NeumannCayley(ScaledCayley):
         if known:
             start, delta = self._from(free)
             self._step = start, delta
-            self.age = self.age + 1  # in new tensors, as those of a layer made in inference mode cannot be written to
+            self.age = self.age + 1  # in new tensors, because buffers created in inference mode cannot be written to
             if self.age < self.reset_every and self.exact_above > 0:
                 X = matmul(start, skew(delta, self.size))
                 if norm_below(X, self.exact_above) and not self._would_drift(X, J):
                     inverse = self._series(X, start)
         if inverse is None:
-            inverse = cayley_inverse(skew(free, self.size)).contiguous()  # LAPACK gives columns, safetensors wants rows
+            inverse = cayley_inverse(skew(free, self.size)).contiguous()  # safetensors needs rows, LAPACK gives columns
             self.age = torch.zeros_like(self.age)
             self.exact_solves = self.exact_solves + 1
         self.inverse, self.last = inverse, free.clone()
 
     def _from(self, free: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the Ã from which the series starts and the packed δA that it follows."""
+        """Return the Ã from which the series starts and the packed δA of X = Ã δA."""
         return self.inverse, self.last - free
 
     def _series(self, X: Tensor, start: Tensor) -> Tensor:
-        """(I + X + … + Xᵏ) start, by Horner's rule: start + X (start + X start)."""
+        """Return (I + X + … + Xᵏ) start by Horner's rule, for k = 2: start + X (start + X start)."""
         total = start
         for _ in range(self.order):
             total = start + (X @ total if start.dim() == 1 else matmul(X, total))
         return total
 
     def _would_drift(self, X: Tensor, J: Tensor) -> bool:
-        """Whether W after this update would be too far from orthogonal, found before any of its products is done."""
+        """Return whether this update would leave W too far from orthogonal.
+
+        The estimate needs products with vectors only, and comes before the matrix products of the update.
+        """
         if self.max_drift == math.inf:
             return False
         error = orthogonality_error_estimate(
@@ -128,7 +132,7 @@ class NeumannCayley(ScaledCayley):
         dtype = self.inverse.dtype
         super()._apply(fn, recurse)
         if self.inverse.dtype != dtype:
-            self.age.fill_(-1)  # an inverse of single precision is no inverse in double
+            self.age.fill_(-1)  # an inverse in single precision is too inaccurate in double precision
         return self
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -146,14 +150,14 @@ class NeumannCayley(ScaledCayley):
 class ReleasedNeumannCayley(NeumannCayley):
     """Wᵀ for W = Ã (I − A) D,  Ã ← (I + X + … + Xᵏ) Ã,  X = λ Ã dL/dA,  λ = ``released_lr``.
 
-    The step of the program that Mucllari et al. released. It differs from Algorithm 1 (`NeumannCayley`):
+    This is the update in the program that Mucllari et al. released. It differs from Algorithm 1 (`NeumannCayley`):
 
-    - X has the raw gradient times a learning rate where Algorithm 1 has A_old − A_new. With Adam on A the two disagree,
-      and W leaves the orthogonal matrices: by 8e-3 after 12 updates at 1e-3. ``released_lr`` should be the learning
-      rate of A; it is constant, as in the program;
+    - X contains the raw gradient times a learning rate, whereas Algorithm 1 has A_old − A_new. With Adam on A the two
+      disagree, and W does not stay orthogonal: its error is 8e-3 after 12 updates at 1e-3. ``released_lr`` should be
+      the learning rate of A. It is constant, as in the program.
     - Ã is exact after the first update and then after every ``reset_every`` updates (49 in the program), and never in
-      between, however far W is from orthogonal;
-    - the program multiplies rows, h W, so on columns the matrix is Wᵀ.
+      between, however far W is from orthogonal.
+    - The program multiplies row vectors, h W. For column vectors the matrix is therefore Wᵀ.
 
     The gradient is the sum over the backward passes in training mode since A last changed. It is a buffer, so a run can
     be resumed.
@@ -170,7 +174,7 @@ class ReleasedNeumannCayley(NeumannCayley):
         self.released_lr = released_lr
         self.register_buffer("gradient", torch.zeros(size * (size - 1) // 2))
         self.borrowed: Tensor | None = None
-        """the Ã of another matrix to start the next series from, instead of the own one"""
+        """Ã of another matrix, from which the next series starts instead of this matrix's own Ã; None for its own"""
 
     def forward(self, free: Tensor) -> Tensor:
         if self.training and torch.is_grad_enabled() and free.requires_grad and not needs_plain(free):
@@ -187,7 +191,7 @@ class ReleasedNeumannCayley(NeumannCayley):
     def _follow(self, free: Tensor, J: Tensor) -> None:
         first = self.age < 0
         super()._follow(free, J)
-        if first:  # the next update is to be exact
+        if first:  # so that the next update is exact
             self.age = torch.full_like(self.age, self.reset_every - 1)
 
     def _from(self, free: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,7 +203,7 @@ class ReleasedNeumannCayley(NeumannCayley):
 
 
 def norm_below(X: Tensor, bound: float) -> bool:
-    """Whether ‖X‖₂ < bound, by the cheapest way that is sure enough; False for anything not finite."""
+    """Return whether ‖X‖₂ < bound, by the cheapest sufficient test; False if X has NaN or infinity."""
     frobenius = float(torch.linalg.vector_norm(X))
     if not math.isfinite(frobenius) or frobenius >= bound * len(X) ** 0.5:
         return False
@@ -209,7 +213,7 @@ def norm_below(X: Tensor, bound: float) -> bool:
     for _ in range(8):
         q = X.mT @ (X @ q)
         q = q / torch.linalg.vector_norm(q)
-    below = float(torch.linalg.vector_norm(X @ q))  # from below, short by a few per cent
+    below = float(torch.linalg.vector_norm(X @ q))  # a lower bound, a few percent too small
     if below >= bound or 1.2 * below < bound:
         return below < bound
     return float(torch.linalg.matrix_norm(X, 2)) < bound
@@ -226,7 +230,7 @@ def neumann_cayley(
     released_lr: float | None = None,
     init: str = "cayley",
 ) -> Matrix:
-    """Return a `NeumannCayley` matrix; with ``released_lr`` a `ReleasedNeumannCayley` one, which checks nothing."""
+    """Return a `NeumannCayley` matrix or, with ``released_lr``, a `ReleasedNeumannCayley` matrix without checks."""
     map = (
         NeumannCayley(size, reflections, order, reset_every, exact_above, max_drift)
         if released_lr is None

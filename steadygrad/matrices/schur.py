@@ -13,7 +13,7 @@ from steadygrad.matrices.matrix import Matrix, check_size, index_of, is_between,
 
 
 class SchurProduct(torch.autograd.Function):
-    """W = P (Λ + T) Pᵀ in two products; its gradient in four."""
+    """W = P (Λ + T) Pᵀ in two matrix products; its gradient takes four."""
 
     @staticmethod
     def forward(ctx: Any, P: Tensor, theta: Tensor, gamma: Tensor, T: Tensor, in_block: bool) -> Tensor:
@@ -22,7 +22,7 @@ class SchurProduct(torch.autograd.Function):
         c, s = gamma[: len(theta)] * theta.cos(), gamma[: len(theta)] * theta.sin()
         blocks = diagonal_blocks(core)
         blocks[0, 0], blocks[0, 1], blocks[1, 1] = c, -s, c
-        blocks[1, 0] += s  # where T is zero unless `in_block`
+        blocks[1, 0] += s  # T is zero here unless `in_block`
         if n % 2:
             core[-1, -1] = gamma[-1]
         Q = matmul(P, core)
@@ -50,10 +50,10 @@ class SchurProduct(torch.autograd.Function):
 
 
 def schur_product(P: Tensor, theta: Tensor, gamma: Tensor, T: Tensor, in_block: bool) -> Tensor:
-    """The same by plain operations."""
+    """Return W of `SchurProduct` by standard torch operations."""
     n, even = len(P), torch.arange(len(theta), device=P.device) * 2
     c, s = gamma[: len(theta)] * theta.cos(), gamma[: len(theta)] * theta.sin()
-    last = gamma[len(theta) :]  # of an odd size
+    last = gamma[len(theta) :]  # the last γ of an odd size
     diagonal = torch.cat([torch.stack([c, c], dim=1).flatten(), last]).diag()
     rotation = P.new_zeros(n * n).scatter(
         0, torch.cat([(even + 1) * n + even, even * n + even + 1]), torch.cat([s, -s])
@@ -63,19 +63,22 @@ def schur_product(P: Tensor, theta: Tensor, gamma: Tensor, T: Tensor, in_block: 
 
 
 def strictly_lower(T: Tensor, n: int, in_block: bool) -> Tensor:
-    """The packed T as an n × n matrix."""
+    """Return the packed T as an n × n matrix."""
     return T.new_zeros(n * n).scatter(0, below(n, in_block, T.device), T).view(n, n)
 
 
 def diagonal_blocks(core: Tensor) -> Tensor:
-    """A view of the 2 × 2 blocks on the diagonal: entry [i, j, k] is entry (i, j) of block k."""
+    """Return a view of the 2 × 2 blocks on the diagonal: entry [i, j, k] is entry (i, j) of block k."""
     pairs = len(core) // 2
     return core[: 2 * pairs, : 2 * pairs].view(pairs, 2, pairs, 2).diagonal(dim1=0, dim2=2)
 
 
 @index_of
 def below(n: int, in_block: bool, device: torch.device) -> Tensor:
-    """Where T lies in the flat n × n core, row by row: below the diagonal, or below its 2 × 2 blocks."""
+    """Return the positions of T in the flattened n × n core, row by row.
+
+    T lies below the diagonal if ``in_block``, otherwise below the 2 × 2 blocks on the diagonal.
+    """
     index = lower_triangle(n, torch.device("cpu"))
     return (index if in_block else index[index // n // 2 > index % n // 2]).to(device)
 
@@ -83,10 +86,10 @@ def below(n: int, in_block: bool, device: torch.device) -> Tensor:
 class RealSchur(nn.Module):
     """W = P (Λ + T) Pᵀ,  P = exp(A), A skew, Λ = ⊕ₖ γₖ [[cos θₖ, −sin θₖ], [sin θₖ, cos θₖ]], T strictly block-lower.
 
-    The eigenvalues are γₖ e^{±iθₖ} whatever P and T are, so γ ≈ 1 keeps gradients alive while T adds the transients
-    that a normal matrix cannot have. ``in_block=True`` is the paper's eq. 5 to the letter: T also has the entry inside
-    each 2 × 2 block, and where that is not zero γ and θ no longer are the spectrum. An odd size ends with the
-    1 × 1 block γ, so there are ⌊n/2⌋ angles and ⌈n/2⌉ moduli.
+    The eigenvalues are γₖ e^{±iθₖ} for any P and T. So γ ≈ 1 keeps gradients from vanishing, and T adds the transients
+    that a normal matrix cannot have. ``in_block=True`` follows the paper's eq. 5 literally: T also has the entry inside
+    each 2 × 2 block, and where that entry is not zero, γ and θ no longer give the eigenvalues. An odd size ends with
+    the 1 × 1 block γ, so there are ⌊n/2⌋ angles and ⌈n/2⌉ moduli.
     """
 
     kinds = ("skew", "angle", "modulus", "transient")
@@ -98,7 +101,7 @@ class RealSchur(nn.Module):
 
     @staticmethod
     def free_sizes(size: int, in_block: bool = False) -> tuple[int, int, int, int]:
-        """How many numbers the packed A, θ, γ and T have."""
+        """Return how many numbers the packed A, θ, γ and T hold."""
         pairs, triangle = size // 2, size * (size - 1) // 2
         return triangle, pairs, size - pairs, triangle if in_block else triangle - pairs
 
@@ -113,7 +116,7 @@ class RealSchur(nn.Module):
         return product(self.basis(basis), theta, gamma, T, self.in_block)
 
     def transients(self, T: Tensor) -> Tensor:
-        """The packed T as a matrix."""
+        """Return the packed T as a matrix."""
         return strictly_lower(T, self.size, self.in_block)
 
     def extra_repr(self) -> str:
@@ -121,9 +124,9 @@ class RealSchur(nn.Module):
 
 
 def real_schur(size: int, *, in_block: bool = False, init: str = "henaff", modulus: float | None = None) -> Matrix:
-    """A `RealSchur` that starts orthogonal: γ = 1, T = 0, θ ~ U(0, 2π); ``init`` starts its basis.
+    """Return a `RealSchur` matrix that starts orthogonal: γ = 1, T = 0, θ ~ U(0, 2π).
 
-    With ``modulus`` every γ is that number and stays.
+    ``init`` is the initialiser of its basis P. With ``modulus`` every γ has that value and is not trained.
     """
     map = RealSchur(size, in_block)
     _, angles, moduli, transients = map.free_sizes(size, in_block)
@@ -133,7 +136,7 @@ def real_schur(size: int, *, in_block: bool = False, init: str = "henaff", modul
 
 
 def start_of_moduli(who: str, count: int, modulus: float | None) -> nn.Parameter:
-    """Ones that are trained, or ``modulus``, which is not."""
+    """Return the initial γ: ones that are trained or, with ``modulus``, that value, which is not trained."""
     if modulus is not None and not (is_between(modulus, 0, math.inf) and 0 < modulus < math.inf):
         raise ValueError(f"{who} expects a modulus above 0, or None for one that is trained; got {modulus!r}")
     return nn.Parameter(torch.full((count,), 1.0 if modulus is None else float(modulus)), requires_grad=modulus is None)

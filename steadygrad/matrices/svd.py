@@ -15,7 +15,7 @@ BASES = ("householder", "exponential")
 
 
 class SVDProduct(torch.autograd.Function):
-    """W = U diag(σ) Vᵀ in one product; its gradient in two."""
+    """W = U diag(σ) Vᵀ in one matrix product; its gradient takes two."""
 
     @staticmethod
     def forward(ctx: Any, U: Tensor, sigma: Tensor, V: Tensor) -> Tensor:
@@ -33,17 +33,18 @@ class SVDProduct(torch.autograd.Function):
 
 
 def svd_product(U: Tensor, sigma: Tensor, V: Tensor) -> Tensor:
-    """The same by plain operations."""
+    """Return W of `SVDProduct` by standard torch operations."""
     return (U * sigma) @ V.mT
 
 
 class BoundedSVD(nn.Module):
     """W = U diag(σ) Vᵀ,  σ = 1 + 2 r (sigmoid(p) − ½) between 1 − r and 1 + r,  U and V orthogonal.
 
-    ``margin`` is r: a step stretches or shrinks a state or a gradient by no more than that; with 0 W is orthogonal and
-    p has no effect. U and V are products of ``reflections`` Householder reflections each (Spectral RNN) or, with
-    ``bases="exponential"``, exponentials of skew-symmetric matrices, any rotation: the hard constraint of Vorontsov et
-    al. without its steps along geodesics. Either way det W > 0.
+    ``margin`` is r. A product with W changes the norm of a state or a gradient by a factor between 1 − r and 1 + r.
+    With r = 0, W is orthogonal and p has no effect. By default U and V are products of ``reflections`` Householder
+    reflections each (Spectral RNN). With ``bases="exponential"`` they are exponentials of skew-symmetric matrices and
+    reach every rotation: the hard constraint of Vorontsov et al. without their steps along geodesics. In both cases
+    det W > 0.
     """
 
     determinant = 1
@@ -69,11 +70,11 @@ class BoundedSVD(nn.Module):
         return (*self.basis.kinds, *self.basis.kinds, "singular")
 
     def singular_values(self, p: Tensor) -> Tensor:
-        """σ, in the order of the columns of U and V."""
-        return 1 + self.margin * torch.tanh(p / 2)  # the same, and 1 at p = 0 to the last digit
+        """Return σ, in the order of the columns of U and V."""
+        return 1 + self.margin * torch.tanh(p / 2)  # equal to the formula above, and exactly 1 at p = 0
 
     def forward(self, left: Tensor, right: Tensor, p: Tensor) -> Tensor:
-        """W from the free tensors of U and of V and from p."""
+        """Return W from the free tensors of U and V, and p."""
         if p.shape != (self.size,):
             raise ValueError(f"BoundedSVD of size {self.size} expects {self.size} numbers in p; got {tuple(p.shape)}")
         product = svd_product if needs_plain(p) else SVDProduct.apply
@@ -81,10 +82,11 @@ class BoundedSVD(nn.Module):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The free tensors of W; a W with singular values out of bounds is first replaced by the nearest within them.
+        """Return the free tensors of W. Singular values out of bounds are first moved inside the bounds.
 
-        One within them but with det W < 0 is out of reach and refused, and with fewer than n − 1 reflections every W
-        is: a singular value decomposition does not ask for bases that so few can make.
+        A W within the bounds but with det W < 0 cannot be represented and raises ValueError. With fewer than n − 1
+        reflections every W raises ValueError, because so few reflections cannot represent the bases of a general
+        singular value decomposition.
         """
         check_square("BoundedSVD", W, self.size)
         n, low, high = self.size, 1 - self.margin, 1 + self.margin
@@ -93,13 +95,13 @@ class BoundedSVD(nn.Module):
                 f"BoundedSVD finds a matrix from n or n − 1 reflections only; got {self.basis.reflections} of {n}"
             )
         if wrong := int((~W.isfinite()).sum()):
-            raise ValueError(f"BoundedSVD expects finite entries; got {wrong} that are not")
+            raise ValueError(f"BoundedSVD expects finite entries; got {wrong} NaN or infinite values")
         tolerance = torch.finfo(W.dtype).eps ** 0.5
         U, sigma, Vh = torch.linalg.svd(W.double())
         if torch.linalg.det(U) * torch.linalg.det(Vh) < 0:
             if sigma[0] < high + tolerance and sigma[-1] > low - tolerance:
                 raise ValueError("BoundedSVD cannot reach this matrix: its determinant is negative")
-            U[:, -1], sigma[-1] = -U[:, -1], -sigma[-1]  # as `nearest_orthogonal` does, where W stretches least
+            U[:, -1], sigma[-1] = -U[:, -1], -sigma[-1]  # the smallest, as in `nearest_orthogonal`
         if torch.linalg.det(U) * getattr(self.basis, "determinant", 1) < 0:
             U[:, 0], Vh[0] = -U[:, 0], -Vh[0]
         p = 2 * torch.atanh(within((sigma - 1) / self.margin)) if self.margin else torch.zeros_like(sigma)
@@ -111,7 +113,7 @@ class BoundedSVD(nn.Module):
 
 
 def within(x: Tensor) -> Tensor:
-    """x between −1 and 1; what is out of bounds comes in so far that its gradient is alive."""
+    """Return x with values outside (−1, 1) replaced by ±0.999, where the gradient of tanh does not vanish."""
     return x.where(x.abs() < 1, 0.999 * x.sign())
 
 
@@ -123,7 +125,7 @@ def bounded_svd(
     bases: str = "householder",
     init: str = "haar",
 ) -> Matrix:
-    """A `BoundedSVD` that starts orthogonal, p = 0; ``init`` starts each of its bases."""
+    """Return a `BoundedSVD` matrix that starts orthogonal (p = 0); ``init`` is the initialiser of U and V."""
     map = BoundedSVD(size, margin, reflections, bases)
     basis = map.basis
     left, right = (start(init, basis) if isinstance(basis, Householder) else free_tensor(init, basis) for _ in "UV")

@@ -1,7 +1,7 @@
-"""Unitary matrices of full capacity.
+"""Maps with full capacity: each can represent every unitary matrix.
 
 The complex scaled Cayley transform (Maduranga, Helfrich & Ye, 2019), the exponential on the Lie algebra u(n) (Hyland &
-Rätsch, 2017), and steps along a manifold (Wisdom et al., 2016).
+Rätsch, 2017), and steps along the Stiefel manifold (Wisdom et al., 2016).
 """
 
 import math
@@ -27,7 +27,7 @@ from steadygrad.matrices.matrix import Matrix, check_size, check_square, skew, s
 
 
 def cayley_unitary(free: Tensor, size: int) -> Tensor:
-    """(I + A)⁻¹ (I − A) of the packed skew-Hermitian A, in the real form of twice the size."""
+    """Return (I + A)⁻¹ (I − A) for the packed skew-Hermitian A, in its real form of twice the size."""
     packed = skew_free(skew_hermitian(free, size))
     D = torch.ones(2 * size, dtype=packed.dtype, device=packed.device)
     if needs_plain(free):
@@ -40,7 +40,7 @@ def cayley_unitary(free: Tensor, size: int) -> Tensor:
 
 
 class ComplexCayley(nn.Module):
-    """W = (I + A)⁻¹ (I − A) D,  A skew-Hermitian, D = diag(e^{iθ}) learned: every unitary W is within reach."""
+    """W = (I + A)⁻¹ (I − A) D,  A skew-Hermitian, D = diag(e^{iθ}) learned: W can be every unitary matrix."""
 
     complex = True
     kinds = ("skew", "angle")
@@ -50,11 +50,14 @@ class ComplexCayley(nn.Module):
         self.size = check_size("ComplexCayley", size)
 
     def forward(self, free: Tensor, theta: Tensor) -> Tensor:
-        return complexify(cayley_unitary(free, self.size)) * phases(theta)  # · D scales the columns
+        return complexify(cayley_unitary(free, self.size)) * phases(theta)  # multiplication by D scales the columns
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """A and θ of a unitary W, all θ alike: turned so that no eigenvalue of W D⁻¹ is near −1."""
+        """Return A and θ of the unitary matrix nearest to W.
+
+        All θ are equal and chosen so that W D⁻¹ has no eigenvalue near −1.
+        """
         check_square("ComplexCayley", W, self.size)
         A, theta = turned_cayley(nearest_unitary(W))
         real = W.real.dtype
@@ -67,7 +70,7 @@ class ComplexCayley(nn.Module):
 def turned_cayley(U: Tensor) -> tuple[Tensor, Tensor]:
     """Return A and θ with U = (I + A)⁻¹ (I − A) e^{iθ}, A skew-Hermitian, for a unitary U and one angle θ.
 
-    The middle of the widest gap between the eigenvalues is turned to −1, the pole of the Cayley transform.
+    θ rotates the middle of the widest gap between the eigenvalues of U to −1, the pole of the Cayley transform.
     """
     angles = torch.linalg.eigvals(U).angle().sort().values
     gaps = torch.cat([angles[1:], angles[:1] + 2 * math.pi]) - angles
@@ -80,7 +83,10 @@ def turned_cayley(U: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def complex_cayley(size: int, *, init: str = "cayley") -> Matrix:
-    """θ ~ U(0, 2π), A real at the start; ``init`` is its skew start, or ``haar`` for a random unitary W."""
+    """Return a `ComplexCayley` matrix with θ ~ U(0, 2π) and a real A from the skew initialiser ``init``.
+
+    With ``init="haar"`` W starts as a random unitary matrix.
+    """
     map = ComplexCayley(size)
     if init == "haar":
         return Matrix(map, *map.right_inverse(haar_unitary(size)))
@@ -88,7 +94,7 @@ def complex_cayley(size: int, *, init: str = "cayley") -> Matrix:
 
 
 def real_start(who: str, init: str, size: int) -> Tensor:
-    """Return the packed skew-Hermitian A that is the real skew start ``init``."""
+    """Return the packed form of the real skew-symmetric A from the skew initialiser ``init``."""
     if init not in initialisers.SKEW:
         raise ValueError(f"{who} expects init out of {', '.join([*initialisers.SKEW, 'haar'])}; got {init!r}")
     A = skew(initialisers.SKEW[init](size), size)
@@ -96,7 +102,7 @@ def real_start(who: str, init: str, size: int) -> Tensor:
 
 
 class ComplexExponential(nn.Module):
-    """W = exp(L),  L = −Lᴴ: every unitary W is within reach (Hyland & Rätsch, 2017).
+    """W = exp(L),  L = −Lᴴ: W can be every unitary matrix (Hyland & Rätsch, 2017).
 
     The n² free numbers are coordinates of L in the Lie algebra u(n). The exponential is evaluated on the real form of
     twice the size, which is exact: exp(realify(L)) = realify(exp(L)).
@@ -129,7 +135,10 @@ class ComplexExponential(nn.Module):
 
 
 def complex_exponential(size: int, *, init: str = "henaff") -> Matrix:
-    """Return a `ComplexExponential` that starts real by a skew ``init``, or as a random unitary W with ``haar``."""
+    """Return a `ComplexExponential` matrix with a real L from the skew initialiser ``init``.
+
+    With ``init="haar"`` W starts as a random unitary matrix.
+    """
     map = ComplexExponential(size)
     if init == "haar":
         return Matrix(map, map.right_inverse(haar_unitary(size)))
@@ -139,13 +148,14 @@ def complex_exponential(size: int, *, init: str = "henaff") -> Matrix:
 class StiefelSteps(MovingBase):
     """W = (I + A/2)⁻¹ (I − A/2) B,  A skew-Hermitian; after every update B ← W and A ← 0.
 
-    So an optimizer's step on A is one along the Stiefel manifold: at A = 0 the gradient of A is the Riemannian one at
-    W = B. B is polished each time, or rounding would add up over thousands of products.
+    An optimizer step on A is thus a step along the Stiefel manifold: at A = 0 the gradient with respect to A is the
+    Riemannian gradient at W = B. B is polished after each step, because rounding errors would accumulate over thousands
+    of products.
 
     With G = dL/dW and K = G Wᴴ − W Gᴴ, gradient descent with rate λ on the free numbers gives A = λ K off the diagonal
     and λ K/2 on it, because an entry off the diagonal appears in A twice. With ``full_diagonal`` the diagonal of A is
     √2 times its free numbers, and descent gives A = λ K everywhere: the step of Wisdom et al. The option is off by
-    default because saved free numbers mean another A with it.
+    default because it changes the A that saved free numbers stand for.
     """
 
     seen: Tensor
@@ -168,13 +178,13 @@ class StiefelSteps(MovingBase):
 
     @torch.no_grad()
     def step(self, free: Tensor) -> None:
-        """B ← W, A ← 0: the same W seen from itself."""
+        """Set B ← W and A ← 0, which leaves W unchanged."""
         self.base = self.polish(self._moved(free)).to(self.base.dtype)
         free.zero_()
         self.seen = free.detach().clone()
 
     def _moved(self, free: Tensor) -> Tensor:
-        """(I + A/2)⁻¹ (I − A/2) B in real form."""
+        """Return (I + A/2)⁻¹ (I − A/2) B in real form."""
         if self.full_diagonal:
             rows, cols = below(self.size, 0, free.device)
             real, imaginary = free.split([self.size * (self.size - 1) // 2, len(rows)])
@@ -187,6 +197,7 @@ class StiefelSteps(MovingBase):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
+        """Set B to the unitary matrix nearest to W and return A = 0."""
         check_square("StiefelSteps", W, self.size)
         self.base = realify(nearest_unitary(W)).to(self.base.dtype)
         return self.seen.new_zeros(self.size**2)
@@ -196,19 +207,21 @@ class StiefelSteps(MovingBase):
 
 
 def stiefel(size: int, *, full_diagonal: bool = False) -> Matrix:
-    """Return `StiefelSteps` that start at a random unitary matrix."""
+    """Return a `StiefelSteps` matrix that starts as a random unitary matrix."""
     map = StiefelSteps(size, full_diagonal)
     return Matrix(map, map.right_inverse(haar_unitary(size)))
 
 
 def structured(R: Tensor) -> Tensor:
-    """R as the real form of a complex matrix, which rounding makes it leave."""
+    """Return R with the exact structure of a real form, from which rounding errors make it deviate."""
     return realify(complexify(R))
 
 
 def nearest_unitary(W: Tensor) -> Tensor:
-    """In double precision."""
+    """Return the unitary matrix nearest to W, in double precision."""
     if not W.is_meta and not W.isfinite().all():
-        raise ValueError(f"nearest_unitary expects finite entries; got {int((~W.isfinite()).sum())} that are not")
+        raise ValueError(
+            f"nearest_unitary expects finite entries; got {int((~W.isfinite()).sum())} NaN or infinite values"
+        )
     U, _, Vh = torch.linalg.svd(W.detach().to(torch.complex128))
     return U @ Vh

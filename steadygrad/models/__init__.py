@@ -1,4 +1,4 @@
-"""What a task trains: a layer and its readout, a language model, an agent, or a network that relates objects."""
+"""Models that tasks train: a layer with a readout, a language model, an agent, and relational networks."""
 
 from steadygrad.models.language import LanguageModel
 from steadygrad.models.policy import PolicyModel

@@ -1,4 +1,4 @@
-"""A language model: what comes next, from an embedding, a stack of recurrent layers and a readout."""
+"""Language model: an embedding, a stack of recurrent layers and a readout predict the next token."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -20,16 +20,17 @@ Make = Callable[[int, Any], RecurrentLayer]
 class LanguageModel(nn.Module):
     """p(x_{t+1} | x_1 … x_t) = softmax(C h_t + c),  h = L_k(… L_1(E x)).
 
-    tokens (batch, time) → logits (batch, time, vocabulary). ``make`` is called with the features that come in and the
-    units of each layer, so a class will do: `LanguageModel(NCGRU, 50, sizes=[430, 1000, 430])`.
+    tokens (batch, time) → logits (batch, time, vocabulary). ``make`` is called with the input size and the hidden size
+    of each layer, so it can be a layer class: `LanguageModel(NCGRU, 50, sizes=[430, 1000, 430])`.
 
-    ``sizes``           units layer by layer; without it one layer, made with None for units
-    ``tied``            C is E, which needs as many units in the last layer as the embedding has features
-    ``word_dropout``    share of the vocabulary that is not seen in an update
-    ``input_dropout``, ``layer_dropout``, ``output_dropout``   of features before, between and behind the layers: the
-                        same ones at all steps of a window (Gal and Ghahramani, 2016)
-    ``weight_dropout``  of entries of the recurrent matrices (Merity et al., 2018); these are then no longer orthogonal
-    ``readout``         how C and c start: xavier, or one of `steadygrad.models.sequence.READOUTS`
+    ``sizes``           hidden size of each layer; without it, one layer, for which ``make`` gets None as hidden size
+    ``tied``            C is E; the last layer must have an output size equal to ``embedding_size``
+    ``word_dropout``    dropout of words: share of the vocabulary whose embedding is zero in an update
+    ``input_dropout``, ``layer_dropout``, ``output_dropout``   dropout of features before, between and after the
+                        layers, with the same mask at all steps of a window (Gal and Ghahramani, 2016)
+    ``weight_dropout``  dropout of entries of the recurrent matrices (Merity et al., 2018), which are then no longer
+                        orthogonal
+    ``readout``         initialisation of C and c: a name in `steadygrad.models.sequence.READOUTS`
     """
 
     def __init__(
@@ -86,9 +87,10 @@ class LanguageModel(nn.Module):
         return self.walk(tokens)[0]
 
     def walk(self, tokens: Tensor, state: State | None = None, keep_memory: bool = False) -> tuple[Tensor, State]:
-        """The same from a given state on, with the state it ends in: those of all layers in a row.
+        """Return the logits and the final state, starting from ``state``. A state holds the states of all layers.
 
-        A memory of past states is carried on with ``keep_memory`` alone: else the next window starts with an empty one.
+        With ``keep_memory``, the final state includes memories of past states. Otherwise the memories are emptied, so
+        the next window starts with empty memories.
         """
         dropped = self.training and self.input_dropout > 0
         x = self.drop(F.embedding(tokens.t(), self.table()), self.input_dropout) if dropped else tokens.t()
@@ -97,22 +99,23 @@ class LanguageModel(nn.Module):
         return self.read(self.drop(hidden, self.output_dropout)), state
 
     def read(self, hidden: Tensor) -> Tensor:
-        """Logits from the last layer's output (time, batch, features)."""
+        """Return the logits from the last layer's output (time, batch, features)."""
         return self.readout(hidden).transpose(0, 1)
 
     def inside(self, tokens: Tensor) -> Inside:
+        """Return the parts of the model for diagnostics."""
         layer = self.layers[0] if len(self.layers) == 1 else self.layers
         return Inside(layer, self.embedding(tokens), self.read)
 
     def table(self) -> Tensor:
-        """E, without the words that this update does not see."""
+        """Return E, in training with zeros for the dropped words."""
         table = self.embedding.weight
         if self.training and self.word_dropout:
             table = F.dropout(table.new_ones(len(table), 1), self.word_dropout) * table
         return table
 
     def drop(self, x: Tensor, share: float) -> Tensor:
-        """x (time, batch, features) without some features, the same ones at all times."""
+        """Apply dropout to the features of x (time, batch, features), with the same mask at all times."""
         if not self.training or not share:
             return x
         return x * F.dropout(x.new_ones(1, *x.shape[1:]), share)
@@ -125,10 +128,10 @@ class LanguageModel(nn.Module):
         *,
         window: int | None = None,
     ) -> "Tokens":
-        """What may follow ``tokens`` (time,), without end: take as many as you want.
+        """Return an endless iterator over sampled tokens that continue ``tokens`` (time,).
 
-        ``window``  a memory of past states is emptied after so many tokens, as in training; without it, it is kept,
-                    which may take more time with every token
+        ``window``  number of tokens after which a memory of past states is emptied, as in training. Without it, the
+                    memory is kept, and every token may take more time than the one before.
         """
         return Tokens(self, tokens, temperature, generator, window)
 
@@ -137,7 +140,7 @@ class LanguageModel(nn.Module):
 
 
 class Tokens:
-    """Tokens that a model makes up, one after another, for as long as they are asked for."""
+    """Endless iterator over tokens sampled from a language model."""
 
     def __init__(
         self,
@@ -158,7 +161,7 @@ class Tokens:
         self.next: Tensor = tokens.unsqueeze(0)
         self.state: State | None = None
         self.place = 0
-        """in the window"""
+        """Position in the window."""
 
     def __iter__(self) -> "Tokens":
         return self
@@ -177,17 +180,17 @@ class Tokens:
             if was_training:
                 self.model.train()
         if not last.isfinite().all():
-            raise ValueError("generate expects numbers; the model says NaN or infinity, as one that has diverged does")
+            raise ValueError("generate expects finite logits; got NaN or infinity, as after training that diverged")
         if self.temperature == 0:
             chosen = last.argmax()
         else:
-            scaled = (last - last.max()).double() / self.temperature  # from 0 down, however cold it is
+            scaled = (last - last.max()).double() / self.temperature  # at most 0, so that no temperature overflows
             chosen = torch.multinomial(scaled.softmax(0), 1, generator=self.generator)[0]
         self.next = chosen.view(1, 1)
         return int(chosen)
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Logits (vocabulary,) of what follows these tokens (1, time). Memories are emptied where a window ends."""
+        """Return the logits (vocabulary,) after ``tokens`` (1, time). Memories are emptied at the end of a window."""
         room = self.window - self.place
         for here in (tokens[:, :room], *tokens[:, room:].split(self.window, dim=1)):
             if here.shape[1]:

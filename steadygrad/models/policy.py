@@ -1,4 +1,4 @@
-"""An agent with a memory: what to do next, and what will come of it."""
+"""Recurrent agent: a policy and a value function on top of a recurrent layer."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,18 +12,18 @@ from steadygrad.layers.recurrent import State
 from steadygrad.models.sequence import Inside
 
 SQUARES = (16, 32, 64)
-"""channels of the three convolutions"""
+"""Channels of the three convolutions."""
 
 
 class PolicyModel(nn.Module):
     """π(a | x_1 … x_t) = softmax(a(h_t)),  V_t = v(h_t),  h from the layer over [conv(E x_t), others of x_t].
 
-    x (batch, time, features) → (batch, time, actions + 1): logits, and the return that is expected. The first
-    ``view``² · len(``kinds``) features of x are whole numbers, below ``kinds``, of each square that is seen; ``others``
-    follow. x is NaN behind the end of a sequence, where outputs are 0.
+    x (batch, time, features) → (batch, time, actions + 1): logits of the actions and the expected return. The first
+    ``view``² · len(``kinds``) features of x are integers: each square has one feature per entry of ``kinds``, below it.
+    ``others`` further features follow. x is NaN after the end of a sequence; the outputs are 0 there.
 
-    ``make`` is called with the features that come in. ``embedding_size`` is that of a square, ``head_size`` counts the
-    units of a and v between h and what they say. Other sizes and the convolutions are those of rl-starter-files.
+    ``make`` is called with the input size of the layer. ``embedding_size`` is the size of the embedding of a square,
+    ``head_size`` the hidden size of the heads a and v. Other sizes and the convolutions are those of rl-starter-files.
     """
 
     def __init__(
@@ -60,14 +60,17 @@ class PolicyModel(nn.Module):
         )
         self.layer = make(third * side**2 + others)
         if self.layer.batch_first or self.layer.bidirectional:
-            raise ValueError("PolicyModel expects a layer that takes time first and one direction; got another")
+            raise ValueError(
+                "PolicyModel expects a unidirectional layer that takes time first; got "
+                f"bidirectional={self.layer.bidirectional} and batch_first={self.layer.batch_first}"
+            )
         self.actor, self.critic = (head(self.layer.output_size, head_size, count) for count in (actions, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.walk(x)[0]
 
     def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """The same from a given state on, with the state that each sequence ends in."""
+        """Return the outputs and the final state of each sequence, starting from ``state``."""
         if x.shape[-1] != self.features:
             raise ValueError(f"PolicyModel expects {self.features} features per step; got x of shape {tuple(x.shape)}")
         real = ~x[..., 0].isnan()
@@ -80,7 +83,7 @@ class PolicyModel(nn.Module):
         return pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])[0], state
 
     def encode(self, x: Tensor) -> Tensor:
-        """What the layer gets, from x (steps, features)."""
+        """Return the inputs of the layer from x (steps, features)."""
         squares, kinds = self.view**2, len(self.starts)
         seen = x[:, : squares * kinds].long().view(-1, kinds) + self.starts
         embedded = F.embedding_bag(seen, self.embedding.weight, mode="sum")
@@ -88,14 +91,16 @@ class PolicyModel(nn.Module):
         return torch.cat([self.see(image), x[:, squares * kinds :]], dim=-1)
 
     def read(self, hidden: Tensor) -> Tensor:
+        """Return the logits and the expected return from the output of the layer."""
         return torch.cat([self.actor(hidden), self.critic(hidden)], dim=-1)
 
     def inside(self, x: Tensor) -> Inside:
+        """Return the parts of the model for diagnostics."""
         inputs = self.encode(x.flatten(0, 1)).unflatten(0, x.shape[:2])
         return Inside(self.layer, inputs, lambda hidden: self.read(hidden).transpose(0, 1))
 
     def rows(self, state: State, which: Tensor) -> State:
-        """The state of some sequences of the batch."""
+        """Return the state of the selected sequences of the batch."""
         return tuple(part[:, which] for part in state) if isinstance(state, tuple) else state[:, which]
 
     def penalty(self) -> Tensor | float:
@@ -103,7 +108,8 @@ class PolicyModel(nn.Module):
 
 
 def head(features: int, units: int, count: int) -> nn.Sequential:
+    """Return a perceptron with one hidden layer of tanh units."""
     last = nn.Linear(units, count)
-    nn.init.orthogonal_(last.weight, gain=0.01)  # at the start all actions are alike, and nothing is expected
+    nn.init.orthogonal_(last.weight, gain=0.01)  # initially, actions are equally likely and V is 0, nearly
     nn.init.zeros_(last.bias)
     return nn.Sequential(nn.Linear(features, units), nn.Tanh(), last)

@@ -1,4 +1,4 @@
-"""A recurrent layer and a linear readout: what a task trains."""
+"""Sequence model: a recurrent layer and a linear readout."""
 
 import math
 from collections.abc import Callable
@@ -13,65 +13,65 @@ from steadygrad.layers.start import choose
 
 
 class Inside(NamedTuple):
-    """What there is to look at in a model with a recurrent layer."""
+    """Parts of a model with a recurrent layer, for diagnostics."""
 
     layer: nn.Module
-    """called as torch.nn.RNN, time first"""
+    """Recurrent layer, called like torch.nn.RNN with time first."""
     inputs: Tensor
-    """(batch, time, features) that it gets"""
+    """Inputs of the layer (batch, time, features)."""
     read: Callable[[Tensor], Tensor]
-    """the model's outputs from those of the layer (time, batch, features)"""
+    """Function that maps the outputs of the layer (time, batch, features) to those of the model."""
 
 
 def as_nnrnn(readout: nn.Linear) -> None:
-    """C Xavier normal, c as torch.nn.Linear's: nnRNN's program on copy, MemoryNets on copy and denoise."""
+    """Initialise C Xavier normal, c as torch.nn.Linear: nnRNN's program on copy, MemoryNets on copy and denoise."""
     nn.init.xavier_normal_(readout.weight)
 
 
 def as_denoise(readout: nn.Linear) -> None:
-    """C ~ U(±√0.3), c = 0.01: NC-GRU's program on denoise."""
+    """Initialise C ~ U(±√0.3), c = 0.01: NC-GRU's program on denoise."""
     nn.init.uniform_(readout.weight, -math.sqrt(0.3), math.sqrt(0.3))
     nn.init.constant_(readout.bias, 0.01)
 
 
 def as_parenthesis(readout: nn.Linear) -> None:
-    """C ~ N(0, σ²), σ = (units + outputs)⁻², c = 0: NC-GRU's program on parenthesis."""
+    """Initialise C ~ N(0, σ²), σ = (units + outputs)⁻², c = 0: NC-GRU's program on parenthesis."""
     nn.init.normal_(readout.weight, std=(readout.in_features + readout.out_features) ** -2)
     nn.init.zeros_(readout.bias)
 
 
 def as_xavier(readout: nn.Linear) -> None:
-    """C Xavier normal, c = 0."""
+    """Initialise C Xavier normal, c = 0."""
     nn.init.xavier_normal_(readout.weight)
     nn.init.zeros_(readout.bias)
 
 
 def as_urnn(readout: nn.Linear) -> None:
-    """C Xavier uniform, c = 0: the programs of uRNN and full-capacity uRNN."""
+    """Initialise C Xavier uniform, c = 0: the programs of uRNN and full-capacity uRNN."""
     nn.init.xavier_uniform_(readout.weight)
     nn.init.zeros_(readout.bias)
 
 
 def as_language_task(readout: nn.Linear) -> None:
-    """C ~ U(±0.1), c = 0: nnRNN's program on text."""
+    """Initialise C ~ U(±0.1), c = 0: nnRNN's program on text."""
     nn.init.uniform_(readout.weight, -0.1, 0.1)
     nn.init.zeros_(readout.bias)
 
 
 READOUTS: dict[str, Callable[[nn.Linear], None]] = {
     "xavier": as_xavier,
-    "torch": lambda readout: None,  # torch.nn.Linear has just started it
+    "torch": lambda readout: None,  # torch.nn.Linear has initialised it
     "nnrnn": as_nnrnn,
     "text": as_language_task,
     "urnn": as_urnn,
     "denoise": as_denoise,
     "parenthesis": as_parenthesis,
 }
-"""how a readout starts, mostly named after the program of the authors"""
+"""Initialisations of a readout, most of them named after a program of the authors."""
 
 
 def linear_readout(who: str, inputs: int, outputs: int, start: str) -> nn.Linear:
-    """Return y = C h + c that starts as ``start`` says."""
+    """Return a readout y = C h + c with the initialisation ``start``, a name in `READOUTS`."""
     readout = nn.Linear(inputs, outputs)
     choose(who, "readout", start, READOUTS)(readout)
     return readout
@@ -80,8 +80,8 @@ def linear_readout(who: str, inputs: int, outputs: int, start: str) -> nn.Linear
 class SequenceModel(nn.Module):
     """y_t = C h_t + c for every step, or with ``last_only`` for the last alone; h from the layer.
 
-    x (batch, time, input_size) → y (batch, time, output_size) or (batch, output_size). ``readout`` says how C and c
-    start: a name out of `READOUTS`.
+    x (batch, time, input_size) → y (batch, time, output_size) or (batch, output_size). ``readout`` is the
+    initialisation of C and c: a name in `READOUTS`.
     """
 
     def __init__(
@@ -97,21 +97,22 @@ class SequenceModel(nn.Module):
         return self.walk(x)[0]
 
     def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """The same from a given state on, with the state it ends in."""
-        hidden, state = self.layer(x.transpose(0, 1), state)  # the kernels walk time first
+        """Return the outputs and the final state, starting from ``state``."""
+        hidden, state = self.layer(x.transpose(0, 1), state)  # the kernels take time first
         return self.read(hidden), state
 
     def read(self, hidden: Tensor) -> Tensor:
-        """y from the layer's output (time, batch, features)."""
+        """Return y from the layer's output (time, batch, features)."""
         if self.last_only:
             return self.readout(self._ends(hidden))
         return self.readout(hidden).transpose(0, 1)
 
     def inside(self, x: Tensor) -> Inside:
+        """Return the parts of the model for diagnostics."""
         return Inside(self.layer, x, self.read)
 
     def _ends(self, hidden: Tensor) -> Tensor:
-        """What each direction says when it has seen everything: the backward one at the first step."""
+        """Return the final output of each direction: forward at the last step, backward at the first step."""
         if not self.layer.bidirectional:
             return hidden[-1]
         forward, backward = hidden.chunk(2, dim=-1)

@@ -1,1 +1,1 @@
-"""Result files → tables and figures. Imports no torch, so results can be read where nothing was trained."""
+"""Tables, figures and pages from result files. Nothing here imports torch, so results can be read without it."""

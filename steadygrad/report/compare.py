@@ -1,4 +1,4 @@
-"""Several networks in one picture, from plain numbers."""
+"""Figures that compare several networks, drawn from plain numbers."""
 
 import math
 import statistics
@@ -16,28 +16,28 @@ from steadygrad.report.figures import COLOURS, LINES, STYLE, plain, save
 Numbers = Sequence[float | None]
 MARKERS = "os^Dv<>P"
 OF_TABLES = ("held-out",)
-"""kinds of figure that are drawn of all runs of a table together; the others are drawn of a portrait"""
+"""kinds of figure that show all runs of a table together; the other kinds show one portrait"""
 
 
 class Outcome(NamedTuple):
-    """What a run came to on shapes that training lacks."""
+    """Result of a run on held-out shapes."""
 
     task: str
     network: str
     held_out: int
-    """how many shapes training lacks"""
+    """number of shapes that are held out of training"""
     accuracy: float
     chance: float
     """accuracy of guessing"""
 
 
 def compares_gradients(kinds: Sequence[str]) -> bool:
-    """Whether a table that draws these figures of its rows is about how far back gradients reach."""
+    """Return whether a table with figures of these kinds is about how far back gradients reach."""
     return bool({"attention", "gradients"} & set(kinds))
 
 
 def gradients(norms: Mapping[str, Numbers], path: str | Path, title: str = "") -> Path:
-    """‖∂L/∂state‖ by steps back from the end, from norms along time (Kerg et al., 2020, figure 2, left)."""
+    """Draw ‖∂L/∂state‖ against steps back from the end, from norms along time (Kerg et al., 2020, figure 2, left)."""
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6.6, 3.6), layout="constrained")
         for (line, colour), (name, values) in zip(cycle(product(LINES, COLOURS)), norms.items(), strict=False):
@@ -49,10 +49,10 @@ def gradients(norms: Mapping[str, Numbers], path: str | Path, title: str = "") -
 
 
 def held_out(outcomes: Sequence[Outcome], path: str | Path, title: str = "") -> Path:
-    """Accuracy by the number of shapes held out, task by task and network by network (Kerg et al., 2022).
+    """Draw accuracy against the number of held-out shapes: a panel for each task, a line for each network.
 
-    A line is the median of runs that differ in nothing but their seeds, the band about it reaches from the worst to
-    the best; dashed is guessing.
+    A line is the median of runs that differ only in their seeds. The band around it extends from the worst to the best
+    run. The dashed line is guessing. The figure follows Kerg et al. (2022).
     """
     if not outcomes:
         raise ValueError("held_out expects at least one outcome; got none")
@@ -105,9 +105,10 @@ def held_out(outcomes: Sequence[Outcome], path: str | Path, title: str = "") -> 
 def growth(
     lengths: Sequence[int], values: Mapping[str, Numbers], path: str | Path, label: str, title: str = ""
 ) -> Path:
-    """Of each network a number for each length, None where it was not measured (the same, centre).
+    """Draw one value of each network against the length T; None if it was not measured.
 
-    Both axes are logarithmic: a slope of 1 is in proportion to the length, of 2 to its square.
+    Both axes are logarithmic: a slope of 1 means proportional to the length, a slope of 2 to its square. See the centre
+    of figure 2 of Kerg et al. (2020).
     """
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6.2, 3.8), layout="constrained")

@@ -1,4 +1,4 @@
-"""Results as pictures."""
+"""Figures of learning curves, and the style and file formats of all figures."""
 
 from collections.abc import Sequence
 from itertools import cycle, product
@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from steadygrad.report.files import whole
 from steadygrad.report.runs import Run, group_of, labels, told_apart
 
-# Okabe & Ito's colours, which everybody can tell apart
+# Okabe & Ito's colours, which colour-blind readers can distinguish too
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 LINES = ("-", "--", ":")
 FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-"""and what each must not say, so that the same numbers give the same file"""
+"""file formats, and the metadata that each must leave out so that the same numbers give the same file"""
 STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -29,15 +29,15 @@ STYLE: Any = {
     "figure.dpi": 120,
     "savefig.dpi": 160,
     "legend.frameon": False,
-    "svg.fonttype": "none",  # text stays text
+    "svg.fonttype": "none",  # text is saved as text, not as paths
     "svg.hashsalt": "steadygrad",
 }
 
 
 def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
-    """Loss on a logarithmic scale, and beside it the task's score, against updates; validation data.
+    """Draw the validation loss, on a logarithmic scale, and the task's score against updates.
 
-    Of more groups than there are colours every task has a row of its own.
+    If there are more groups than colours, every task has its own row.
     """
     score = runs[0].result["score"]
     metrics = ["loss"] if score in ("loss", "mse") else ["loss", score]
@@ -61,7 +61,7 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
                     line, colour = looks[name]
                     look: Any = {"color": colour, "linestyle": line, "linewidth": 1.6, "alpha": 0.9}
                     steps, values = run.curve(metric)
-                    alone = "o" if len(steps) == 1 else ""  # a line of one point cannot be seen
+                    alone = "o" if len(steps) == 1 else ""  # a line of one point is invisible
                     axis.plot(steps, values, **look, marker=alone, label=name if first else None)
                 finish(axis, metric, [run for run, _ in here])
                 axis.set_title(plain(task), fontsize=10)
@@ -72,17 +72,17 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
 
 
 def tasks_of(runs: Sequence[Run]) -> list[str]:
-    """Names that tell tasks apart, but not what they hold out for tests."""
+    """Return task names with the settings that differ, except those that choose the held-out shapes."""
     return told_apart([run.result["task"] for run in runs], but=("held_out", "shapes_seed"))
 
 
 def plain(text: str) -> str:
-    """Not a formula, whatever stands in it."""
+    """Return text that matplotlib does not read as a formula."""
     return text.replace("$", r"\$")
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """As PNG, SVG or PDF, whichever the name ends in; whole or not at all. The figure is closed."""
+    """Save the figure as PNG, SVG or PDF by its suffix, completely or not at all, and close it."""
     target = Path(path)
     try:
         if target.suffix not in FORMATS:
@@ -95,6 +95,7 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 
 def finish(axis: Axes, metric: str, runs: Sequence[Run]) -> None:
+    """Label the axes, set their scales and, for a loss, draw the loss of guessing."""
     axis.set_xlabel("updates")
     axis.set_ylabel(f"validation {metric}")
     if metric == "loss":
@@ -104,5 +105,5 @@ def finish(axis: Axes, metric: str, runs: Sequence[Run]) -> None:
             axis.axhline(
                 guess, color="0.45", linestyle="--", linewidth=1, label="guessing" if len(guesses) == 1 else None
             )
-    elif all(0 <= value <= 1 for run in runs for value in run.curve(metric)[1]):  # a share, not bits or perplexity
+    elif all(0 <= value <= 1 for run in runs for value in run.curve(metric)[1]):  # a fraction, not bits or perplexity
         axis.set_ylim(-0.03, 1.03)

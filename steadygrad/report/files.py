@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written completely or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from pathlib import Path
 
 @contextmanager
 def whole(target: Path) -> Iterator[Path]:
-    """Where to write: it takes the target's name once all is there, and leaves nothing behind otherwise."""
+    """Yield a temporary path. On success it is renamed to ``target``; on an error it is deleted."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    name = f".{target.stem}.{os.getpid()}.part{target.suffix}"  # a figure's format is what its name ends in
+    name = f".{target.stem}.{os.getpid()}.part{target.suffix}"  # the suffix stays: it selects a figure's format
     partial = target.with_name(name)
     try:
         yield partial

@@ -1,4 +1,4 @@
-"""One page that shows runs: self-contained, opens offline, reacts to mouse and keyboard."""
+"""One HTML page about runs. It is self-contained, works offline and responds to mouse and keyboard."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent / "page"
 
 
 def report_page(runs: Sequence[Run], papers: Sequence[PaperTable], version: str, title: str = "Runs") -> str:
-    """Papers against ours, curves, what the networks look like inside, and how each run was made."""
+    """Return the page: papers against ours, curves, measurements of the networks, and the settings of each run."""
     sections = [paper_section(papers)] if papers else []
     runs = in_order(runs, papers)
     names = dict(zip([run.path for run in runs], labels(runs), strict=True))
@@ -45,11 +45,12 @@ def write(page: str, target: Path) -> None:
 
 
 def portrait_page(name: str, portrait: dict[str, Any], version: str) -> str:
-    """What a network looks like inside."""
+    """Return the page of one network's measurements."""
     return render(f"Diagnosis: {name}", inside([Subject(name, 0, portrait)]), version)
 
 
 def render(title: str, sections: Sequence[Section], version: str) -> str:
+    """Return the HTML of these sections; sections and charts are given their ids."""
     charts: dict[str, Chart] = {}
     for number, section in enumerate(sections):
         section.id = f"part-{number}"
@@ -69,20 +70,23 @@ def render(title: str, sections: Sequence[Section], version: str) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON that no text in it can turn into markup."""
+    """Return JSON in which characters of markup are escaped, so that it is safe inside a script element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 
 def in_order(runs: Sequence[Run], papers: Sequence[PaperTable]) -> list[Run]:
-    """By task, and within it as the papers' tables have the rows."""
+    """Return the runs sorted by task, and within a task in the order of the papers' rows."""
     rows = [paper.path.parent / row["row"] for paper in papers for row in paper.rows]
     places = {row: place for place, row in enumerate(rows)}
     return sorted(runs, key=lambda run: (run.task, places.get(run.path.parent, len(places))))
 
 
 def first_of_each(runs: Sequence[Run], names: dict[Path, str]) -> dict[str, Run]:
-    """One run of every group, the first that has most to show: seeds look alike inside."""
+    """Return one run of every group, because runs that differ in their seeds look alike.
+
+    It is the first run with a portrait or, if there is none, the first with observations or, failing that, the first.
+    """
     seen: dict[str, Run] = {}
     for run in sorted(runs, key=lambda run: (run.portrait is None, not run.observations)):
         seen.setdefault(group_of(names[run.path]), run)
@@ -132,6 +136,7 @@ def run_curves(runs: Sequence[Run], names: dict[Path, str], colours: dict[str, i
 
 
 def made(run: Run, name: str) -> Fold:
+    """Return the settings, the versions and the command of a run."""
     result = run.result
     settings = [(table, result.get(table, {})) for table in ("layer", "task", "train")]
     pairs = [(f"{table}.{key}", str(value)) for table, values in settings for key, value in values.items()]

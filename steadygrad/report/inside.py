@@ -1,4 +1,4 @@
-"""What networks look like inside, as sections of a page: tables and charts that the page's script draws."""
+"""Sections of the page with measurements of networks: tables, and charts that the page's script draws."""
 
 import math
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from steadygrad.report import tables
 from steadygrad.report.runs import level_name, part_name
 
 FLOOR = -8.0
-"""logarithm of the smallest influence that a map still tells from none"""
+"""base-10 logarithm of the smallest influence, relative to the largest, that a map distinguishes from none"""
 ATTENTION_FLOOR = -3.0
-"""the same of attention, which is at most 1"""
+"""base-10 logarithm of the smallest attention that a map shows; attention is at most 1"""
 ANGLE_BINS = 16
 
 Chart = dict[str, Any]
@@ -19,16 +19,20 @@ Chart = dict[str, Any]
 
 @dataclass
 class Table:
+    """A table with a title above and notes below."""
+
     header: list[str]
     rows: tables.Rows
     title: str = ""
     notes: list[str] = field(default_factory=list)
     words: bool = False
-    """cells are sentences, not numbers"""
+    """whether the cells are text instead of numbers"""
 
 
 @dataclass
 class Fold:
+    """A collapsible list of names and values, with the command of a run if it has one."""
+
     title: str
     pairs: list[tuple[str, str]]
     command: str = ""
@@ -36,6 +40,8 @@ class Fold:
 
 @dataclass
 class Section:
+    """A section of the page, in the order of its fields."""
+
     title: str
     texts: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
@@ -46,23 +52,25 @@ class Section:
 
 @dataclass(frozen=True)
 class Subject:
-    """A network to look at, with the colour that it has all over the page."""
+    """A network that the page shows, with the colour that it has in every chart."""
 
     name: str
     colour: int
     portrait: dict[str, Any]
     observations: list[dict[str, Any]] = field(default_factory=list)
     neumann: tuple[list[int], list[float]] = ([], [])
-    """updates, and the norm that the Neumann series needs below 1"""
+    """updates, and at each the norm that must be below 1 for the Neumann series to converge"""
 
 
 def inside(subjects: Sequence[Subject]) -> list[Section]:
+    """Return all sections about these networks that have content."""
     looks = (doctor, flow, attention, relations, eigenvalues, schur, gates, drift)
     found = [look(subjects) for look in looks]
     return [section for section in found if section.tables or section.charts or section.texts]
 
 
 def doctor(subjects: Sequence[Subject]) -> Section:
+    """Return what `diagnose` found for each network, and the numbers it measured."""
     rows = [
         [subject.name, finding["what"], finding["sure"], finding["advice"] or "–"]
         for subject in subjects
@@ -185,7 +193,7 @@ def attention_row(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def relations(subjects: Sequence[Subject]) -> Section:
-    """How networks relate the objects of one unseen problem, pair by pair."""
+    """Return how networks relate the objects of one unseen problem, pair by pair."""
     section = Section("How it relates objects")
     for s in subjects:
         if found := s.portrait.get("similarity"):
@@ -199,7 +207,7 @@ def relations(subjects: Sequence[Subject]) -> Section:
 
 
 def share(value: float | None) -> str:
-    """Two decimals; nothing is empty, so that one sees the others."""
+    """Return the value with two decimals; a value that rounds to 0 is left empty, so that the others stand out."""
     return "–" if value is None else f"{value:.2f}" if abs(value) >= 0.005 else ""
 
 
@@ -208,7 +216,7 @@ def eigenvalues(subjects: Sequence[Subject]) -> Section:
     for s in subjects:
         rows = [row for row in s.observations if "matrices" in row] or [{"step": None, **s.portrait}]
         for name, last in rows[-1].get("matrices", {}).items():
-            real = not last.get("complex", False)  # then eigenvalues come in pairs, of which one is kept
+            real = not last.get("complex", False)  # then eigenvalues come in conjugate pairs, and one of each is stored
             frames = [
                 {"step": row["step"], "re": re, "im": im}
                 for row in rows
@@ -246,7 +254,7 @@ def eigenvalues(subjects: Sequence[Subject]) -> Section:
 
 
 def by_matrix(found: Sequence[tuple[Subject, str, list[int], list[float]]], subjects: Sequence[Subject]) -> list[Chart]:
-    """A curve a matrix; in the network's colour if that tells them apart."""
+    """Return one curve for each matrix, in the network's colour unless there are more matrices than networks."""
     result = [{**series(s, x, y), "name": matrix_name(s, name)} for s, name, x, y in found]
     if len(result) > len(subjects):
         result = [{**one, "colour": number} for number, one in enumerate(result)]

@@ -1,4 +1,4 @@
-"""What networks look like inside, as figures in paper quality."""
+"""Figures of measurements of networks, in publication quality."""
 
 import math
 import re
@@ -21,17 +21,18 @@ from steadygrad.report.figures import COLOURS, STYLE, curves, plain, save, tasks
 from steadygrad.report.runs import Run, group_of, labels, level_name, part_name, told_apart
 
 FLOOR = 1e-8
-"""share of the largest norm below which a map no longer tells influence from none"""
+"""fraction of the largest norm below which a map does not distinguish influence from none"""
 ATTENTION_FLOOR = 1e-3
+"""smallest attention that a map shows"""
 ABOVE = 1.03
-"""where marks of columns stand, in heights of a map"""
+"""vertical position of the marks above the columns, as a fraction of the height of a map"""
 FEW = 10
-"""objects whose relations can still be read as numbers"""
+"""largest number of objects for which relations are also printed as numbers"""
 Portrait = dict[str, Any]
 
 
 def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Path]:
-    """Curves of every task, and of the first run of every group whatever it has to show."""
+    """Draw the curves of every task and all available figures of the first run of every group; return the files."""
     written: list[Path] = []
     for task, group in groupby(sorted(runs, key=lambda run: run.task), key=lambda run: run.task):
         same = list(group)
@@ -39,10 +40,10 @@ def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Pat
         if len(norms := loss_gradients(same)) > 1:
             written.append(compare.gradients(norms, folder / f"{file_name(task)}-gradients.{format}", task))
     outcomes = unseen(runs)
-    if len({one[:3] for one in outcomes}) > len({one[:2] for one in outcomes}):  # a network has several counts
+    if len({one[:3] for one in outcomes}) > len({one[:2] for one in outcomes}):  # a line has several points
         written.append(compare.held_out(outcomes, folder / f"held-out.{format}"))
     named = zip(map(group_of, labels(runs)), runs, strict=True)
-    for name, run in dict(reversed(list(named))).items():  # the first of each name stays
+    for name, run in dict(reversed(list(named))).items():  # reversed, so that the first run of each name stays
         stem = folder / file_name(name)
         taken = {path.name for path in written}
         while any(other.startswith(f"{stem.name}-") for other in taken):
@@ -52,7 +53,7 @@ def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Pat
 
 
 def draw_table(runs: Sequence[Run], kinds: Sequence[str], path: Callable[[str], Path], title: str) -> list[Path]:
-    """Figures about all rows of a table that has figures of these kinds, each at ``path`` of its name."""
+    """Draw the figures of these kinds that compare all rows of a table, each into the file ``path(name)``."""
     written: list[Path] = []
     if compare.compares_gradients(kinds) and len(norms := loss_gradients(runs)) > 1:
         written.append(compare.gradients(norms, path("gradients"), f"{title}: gradients along time"))
@@ -62,7 +63,10 @@ def draw_table(runs: Sequence[Run], kinds: Sequence[str], path: Callable[[str], 
 
 
 def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
-    """‖∂L/∂s_t‖ along time, of the first run of every group that has it; of several sequences if all have those."""
+    """Return ‖∂L/∂s_t‖ along time, for the first run of every group that has it.
+
+    The norms are averages over a batch if all these runs have them, otherwise those of one sequence.
+    """
     portraits: dict[str, Portrait] = {}
     for name, run in zip(map(group_of, labels(runs)), runs, strict=True):
         if run.portrait and run.portrait.get("loss_gradients"):
@@ -72,7 +76,7 @@ def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
 
 
 def unseen(runs: Sequence[Run]) -> list[compare.Outcome]:
-    """What each run on a task with shapes held out had come to when it ended."""
+    """Return the last accuracy of each run on a task with held-out shapes."""
     tested = [run for run in runs if "held_out" in run.result["task"] and run.curve("accuracy")[1]]
     tasks = tasks_of(tested)
     networks = told_apart([run.result["layer"] for run in tested])
@@ -89,7 +93,7 @@ def unseen(runs: Sequence[Run]) -> list[compare.Outcome]:
 
 
 def draw(run: Run, name: str, stem: Path, format: str, kinds: Sequence[str] = ()) -> list[Path]:
-    """Figures of these kinds, or of all that the run has, into ``stem``-KIND.FORMAT."""
+    """Draw the figures of these kinds, or all that the run has, into ``stem``-KIND.FORMAT; return the files."""
     with plt.rc_context(STYLE):
         return [
             save(make(), stem.with_name(f"{stem.name}-{kind}.{format}"))
@@ -99,7 +103,7 @@ def draw(run: Run, name: str, stem: Path, format: str, kinds: Sequence[str] = ()
 
 
 def drawings(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
-    """By kind, as far as the run has something to draw."""
+    """Return the functions that draw the figures for which the run has data, by kind."""
     portrait = run.portrait or {}
     found: dict[str, Callable[[], Figure]] = {}
     if "input_maps" in portrait:
@@ -123,11 +127,12 @@ def drawings(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
 
 
 def file_name(text: str) -> str:
+    """Return text as a file name: other characters than letters, digits and _ . + - become hyphens."""
     return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "run"
 
 
 def reach(portrait: Portrait, name: str) -> Figure:
-    """‖∂s_τ/∂x_t‖: x to the right, τ downwards (ENRNN, figures 4 and 5)."""
+    """Draw ‖∂s_τ/∂x_t‖ with t to the right and τ downwards (ENRNN, figures 4 and 5)."""
     maps, every = portrait["input_maps"], portrait["every"]
     figure, axes = plt.subplots(
         1, len(maps), figsize=(3.6 * len(maps) + 0.9, 3.4), squeeze=False, layout="constrained", sharey=True
@@ -145,7 +150,7 @@ def reach(portrait: Portrait, name: str) -> Figure:
 
 
 def attention(portrait: Portrait, name: str) -> Figure:
-    """α_{t,i}: the state to the right, the step that attends downwards, and which states were kept (RelRNN, B.4)."""
+    """Draw α_{t,i} with states i to the right and steps t downwards; mark the states that were kept (RelRNN, B.4)."""
     levels = portrait["attention"]
     figure, axes = plt.subplots(
         1, len(levels), figsize=(3.6 * len(levels) + 0.9, 3.4), squeeze=False, layout="constrained", sharey=True
@@ -164,7 +169,7 @@ def attention(portrait: Portrait, name: str) -> Figure:
 
 
 def mark_kept(axis: Axes, found: Portrait) -> None:
-    """Above the columns of states that were in R at the end, and of those that were there for a while."""
+    """Mark the columns of states that were in R at the end, and of those that were in R only for a while."""
     at_end = found["kept_at_end"]
     for_a_while = sorted({state for state, _, _ in found["kept"]} - set(at_end))
     kinds = (("at the end", at_end, COLOURS[1]), ("for a while", for_a_while, "none"))
@@ -178,7 +183,7 @@ def mark_kept(axis: Axes, found: Portrait) -> None:
 
 
 def show_map(axis: Axes, rows: Sequence[Sequence[float | None]], every: int, scale: Normalize) -> None:
-    """Logarithms to base 10, row by row up to the diagonal; what is None stays white."""
+    """Draw a map from logarithms to base 10, given row by row up to the diagonal. None stays white."""
     size = len(rows)
     square = [[math.nan if v is None else 10**v for v in row] + [math.nan] * (size - len(row)) for row in rows]
     extent = (0, size * every, size * every, 0)
@@ -187,7 +192,7 @@ def show_map(axis: Axes, rows: Sequence[Sequence[float | None]], every: int, sca
 
 
 def gradients(portrait: Portrait, name: str) -> Figure:
-    """Of the last output and of the loss, along time."""
+    """Draw the gradient norms of the last output and of the loss along time."""
     figure, axis = single()
     kinds = {"output_gradients": "last output", "loss_gradients": "loss"}
     for number, (key, label) in enumerate(kinds.items()):
@@ -199,7 +204,7 @@ def gradients(portrait: Portrait, name: str) -> Figure:
 
 
 def eigenvalues(portrait: Portrait, name: str) -> Figure:
-    """In the complex plane, with the unit circle."""
+    """Draw the eigenvalues of each matrix in the complex plane, with the unit circle."""
     matrices = portrait["matrices"]
     figure, axes = plt.subplots(
         1, len(matrices), figsize=(3.3 * len(matrices), 3.4), squeeze=False, layout="constrained"
@@ -207,7 +212,7 @@ def eigenvalues(portrait: Portrait, name: str) -> Figure:
     for axis, (matrix, found) in zip(axes[0], matrices.items(), strict=True):
         axis.add_patch(Circle((0, 0), 1, fill=False, color="0.5", linewidth=1))
         re, im = found["eigenvalues"]
-        if not found.get("complex"):  # of a pair one was kept
+        if not found.get("complex"):  # one of each conjugate pair was stored
             re, im = [*re, *re], [*im, *(-v for v in im)]
         axis.scatter(re, im, s=9, color=COLOURS[0], alpha=0.8, linewidths=0)
         far = 1.08 * max(1.0, found["radius"])
@@ -218,7 +223,7 @@ def eigenvalues(portrait: Portrait, name: str) -> Figure:
 
 
 def schur(found: Portrait, name: str) -> Figure:
-    """|Λ + T|, mean |T| by sub-diagonal, and how the angles spread (nnRNN, figures 3 and 5)."""
+    """Draw |Λ + T|, mean |T| by sub-diagonal, and a histogram of the angles (nnRNN, figures 3 and 5)."""
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.3), layout="constrained")
     picture = left.imshow(schur_form(found), cmap="magma_r", norm=Normalize(0, 1), interpolation="nearest")
     left.grid(False)
@@ -236,7 +241,10 @@ def schur(found: Portrait, name: str) -> Figure:
 
 
 def schur_form(found: Portrait) -> list[list[float]]:
-    """|Λ + T|; of a large one the largest of each block, and for those on the diagonal the moduli of Λ."""
+    """Return |Λ + T|.
+
+    For a large matrix each entry is the largest |T| of a block, and on the diagonal at least the moduli of Λ there.
+    """
     size, moduli = len(found["T"]), found["moduli"]
     square = [[abs(v) for v in row] + [0.0] * (size - len(row)) for row in found["T"]]
     if found.get("T_every", 1) > 1:
@@ -260,7 +268,7 @@ def schur_form(found: Portrait) -> list[list[float]]:
 
 
 def gates(found: Portrait, name: str) -> Figure:
-    """What one step does to a gradient at the most, and theorem 1's bound for it (NC-GRU)."""
+    """Draw the largest factor by which each step can change a gradient, and its bound by theorem 1 of NC-GRU."""
     figure, axis = single()
     axis.plot(found["bound"], color=COLOURS[1], linestyle="--", label="α + β‖U_c‖")
     axis.plot(found["true"], color=COLOURS[0], label="‖∂h_t / ∂h_(t−1)‖")
@@ -270,7 +278,10 @@ def gates(found: Portrait, name: str) -> Figure:
 
 
 def drift(watched: Sequence[Portrait], run: Run, name: str) -> Figure:
-    """Distance from orthogonal over training and, where it was read, the norm that the Neumann series needs below 1."""
+    """Draw the distance from orthogonal over training.
+
+    If it was recorded, the norm that must be below 1 for the Neumann series to converge is drawn too.
+    """
     steps, neumann = run.curve("neumann_norm")
     figure, axes = plt.subplots(
         1, 2 if steps else 1, figsize=(9 if steps else 4.8, 3.3), squeeze=False, layout="constrained"
@@ -289,7 +300,7 @@ def drift(watched: Sequence[Portrait], run: Run, name: str) -> Figure:
 
 
 def similarity(found: Portrait, name: str) -> Figure:
-    """How a network relates the objects of one problem; they stand left of their rows and above their columns."""
+    """Draw how a network relates the objects of one problem; the objects are left of the rows and above the columns."""
     matrix = [[math.nan if value is None else value for value in row] for row in found["matrix"]]
     known = [value for row in matrix for value in row if not math.isnan(value)]
     high, signed = max(map(abs, known), default=0.0) or 1.0, min(known, default=0.0) < 0
@@ -304,7 +315,7 @@ def similarity(found: Portrait, name: str) -> Figure:
     for i, row in enumerate(matrix if count <= FEW else []):
         for j, value in enumerate(row):
             dark = sum(colours(scale(value))[:3]) < 1.5
-            text = f"{value:.2g}" if abs(value) > 0.005 * high else ""  # nor what is not a number
+            text = f"{value:.2g}" if abs(value) > 0.005 * high else ""  # none for NaN either
             axis.text(j + 0.5, i + 0.5, text, size=8, ha="center", va="center", color="white" if dark else "black")
     axis.add_patch(Rectangle((0, 0), count, count, fill=False, color="0.7", linewidth=0.8))
     axis.set(xlim=(-1.05, count), ylim=(count, -1.05), xticks=[], yticks=[])
@@ -317,11 +328,12 @@ def similarity(found: Portrait, name: str) -> Figure:
 
 
 def pixels(channels: Sequence[Sequence[str]]) -> list[list[list[float]]]:
-    """Lines of hexadecimal digits, of one channel or three, as rows of colours in [0, 1]."""
+    """Return rows of RGB colours in [0, 1] from lines of hexadecimal digits of one or three channels."""
     red, *others = [[[int(digit, 16) / 15 for digit in line] for line in channel] for channel in channels]
     green, blue = others or (red, red)
     return [[list(colour) for colour in zip(*lines, strict=True)] for lines in zip(red, green, blue, strict=True)]
 
 
 def single() -> tuple[Figure, Axes]:
+    """Return a new figure with a single axis."""
     return plt.subplots(figsize=(4.8, 3.3), layout="constrained")

@@ -1,4 +1,4 @@
-"""Problems of relational tasks as one picture."""
+"""Problems of relational tasks in one figure."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,20 +11,22 @@ from numpy.typing import ArrayLike
 from steadygrad.report.figures import STYLE, plain, save
 
 WIDTH, LINE = 1.8, 0.25
-"""inches of a picture, and of a line of text"""
+"""width of a picture and height of a line of text, in inches"""
 
 
 class Problem(NamedTuple):
+    """A picture of one problem with its texts."""
+
     picture: ArrayLike
     """(3, height, width) in [0, 1]"""
     caption: str
-    """stands below"""
+    """text below the picture"""
     title: str = ""
-    """stands above"""
+    """text above the picture"""
 
 
 def problems(shown: Sequence[Problem], path: str | Path, columns: int = 4) -> Path:
-    """Row after row, each as high as it needs to be."""
+    """Draw the problems in rows, each row as high as its highest picture and its texts need."""
     if not shown:
         raise ValueError("problems expects at least one; got none")
     rows = [shown[start : start + columns] for start in range(0, len(shown), columns)]
@@ -51,6 +53,6 @@ def problems(shown: Sequence[Problem], path: str | Path, columns: int = 4) -> Pa
 
 
 def proportion(one: Problem) -> float:
-    """Height in widths."""
+    """Return the height of the picture divided by its width."""
     _, height, width = np.shape(one.picture)
     return height / width

@@ -1,4 +1,4 @@
-"""The theory of memory and of gradients as pictures."""
+"""Figures on the theory of memory and of gradients."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, cycle
@@ -14,13 +14,13 @@ Curve = Sequence[float]
 Band = tuple[Curve, Curve]
 """mean and standard deviation"""
 
-STYLE = figures.STYLE | {"savefig.dpi": 130}  # a PNG for a page; SVG and PDF are as sharp as one likes
+STYLE = figures.STYLE | {"savefig.dpi": 130}  # for a PNG on a page; SVG and PDF have no resolution
 GUIDE: Any = {"color": "0.35", "linestyle": "--", "linewidth": 1}
 GUIDED = 20  # a slope is drawn over the last part of a curve, from 1/20 of its length on
 
 
 def fisher(chains: Mapping[tuple[float, float, float], Curve], normal: Curve, bound: float, path: str | Path) -> Path:
-    """J(k) of chains by (α, β, d), one panel for each d, and beside them the sums up to k below Ganguli's bound."""
+    """Draw J(k) of chains by (α, β, d), one panel for each d, and the sums up to k with Ganguli's bound."""
     diagonals = sorted({d for _, _, d in chains})
     colours = palette(alpha for alpha, _, _ in chains)
     with plt.rc_context(STYLE):
@@ -31,7 +31,7 @@ def fisher(chains: Mapping[tuple[float, float, float], Curve], normal: Curve, bo
         for (alpha, beta, d), curve in sorted(chains.items()):
             label, line = f"α = {alpha:g}, β = {beta:g}", "--" if beta else "-"
             memory[diagonals.index(d)].plot(curve, line, color=colours[alpha], linewidth=1.6, label=label)
-            if not beta:  # the sums with β lie on top of these
+            if not beta:  # the sums with β coincide with these
                 sums.plot(list(accumulate(curve)), ":" if d else "-", color=colours[alpha], linewidth=1.6)
         for axis, d in zip(memory, diagonals, strict=True):
             axis.plot(normal, color="0.35", linewidth=1.2, label="normal network")
@@ -49,7 +49,7 @@ def fisher(chains: Mapping[tuple[float, float, float], Curve], normal: Curve, bo
 
 
 def transients(chains: Mapping[tuple[float, float], tuple[Band, Band]], path: str | Path) -> Path:
-    """Standard deviation across units and norm of h_t, by (α, β): mean and spread over many starts."""
+    """Draw the standard deviation across units and the norm of h_t by (α, β): mean and spread over many starts."""
     colours = palette(alpha for alpha, _ in chains)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 2, figsize=(8.2, 3.6), layout="constrained")
@@ -57,7 +57,7 @@ def transients(chains: Mapping[tuple[float, float], tuple[Band, Band]], path: st
             seen: list[float] = []
             for (alpha, beta), bands in sorted(chains.items()):
                 mean, spread = bands[panel]
-                t = [k for k, value in enumerate(mean) if value > 0]  # nothing is left after N steps
+                t = [k for k, value in enumerate(mean) if value > 0]  # the state is 0 after N steps
                 label, line = f"α = {alpha:g}, β = {beta:g}", "--" if beta else "-"
                 axis.plot(t, [mean[k] for k in t], line, color=colours[alpha], linewidth=1.6, label=label)
                 low, high = ([mean[k] + sign * spread[k] for k in t] for sign in (-1, 1))
@@ -70,7 +70,7 @@ def transients(chains: Mapping[tuple[float, float], tuple[Band, Band]], path: st
 
 
 def powers(norms: Mapping[int, Curve], x: float, growth: float, path: str | Path) -> Path:
-    """‖Wᵏ‖ by size N, each with a line of slope N − 1 through its end; and growthᵏ, an exponential."""
+    """Draw ‖Wᵏ‖ by size N, each with a line of slope N − 1 through its end, and growthᵏ, an exponential."""
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
         last = min(map(len, norms.values())) - 1
@@ -94,7 +94,11 @@ def attention(
     sparse_eigenvalue: float,
     path: str | Path,
 ) -> Path:
-    """|ds_T/dh_t|: by λ without attention and with uniform attention, which has a rate r in Tʳ; by κ with its bound."""
+    """Draw |ds_T/dh_t| in two panels.
+
+    Left, by λ: without attention and with uniform attention, whose rate is r in Tʳ. Right, by κ: sparse attention with
+    its bound.
+    """
     with plt.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.7), layout="constrained")
         length = min(len(curve) for curve, _ in uniform.values())
@@ -119,5 +123,5 @@ def attention(
 
 
 def palette(values: Iterable[float]) -> dict[float, str]:
-    """A colour for each value."""
+    """Return a colour for each value."""
     return dict(zip(sorted(set(values)), cycle(COLOURS), strict=False))

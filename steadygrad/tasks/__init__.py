@@ -1,4 +1,4 @@
-"""Tasks for networks: data, loss, metrics, and the loss of guessing. A task is one file and one line here."""
+"""Tasks define data, a loss, metrics and the loss of guessing. A new task is one file and one line in `TASKS`."""
 
 from steadygrad.tasks.adding import Adding
 from steadygrad.tasks.copy import Copy

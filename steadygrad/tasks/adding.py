@@ -1,4 +1,4 @@
-"""Adding problem: the sum of two numbers far apart (Hochreiter & Schmidhuber, 1997)."""
+"""Adding problem: add two marked numbers of a long sequence (Hochreiter & Schmidhuber, 1997)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +12,7 @@ from steadygrad.tasks.task import Task
 
 @dataclass(frozen=True)
 class Adding(Task):
-    """Of ``length`` numbers two are marked, one in each half; say their sum at the end.
+    """Output the sum of two marked numbers, one in each half of a sequence of ``length`` numbers.
 
     input    .3 .9 .4 .7 .1 .8       values, uniform in [0, 1)
               0  1  0  0  1  0       markers
@@ -40,7 +40,7 @@ class Adding(Task):
         return self.length
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        half = (self.length - 1) // 2  # as ENRNN's authors cut it
+        half = (self.length - 1) // 2  # where ENRNN's authors divide the sequence
         first = torch.randint(0, half, (batch, 1), generator=generator)
         second = torch.randint(half, self.length, (batch, 1), generator=generator)
         places = torch.cat([first, second], dim=1)
@@ -56,5 +56,5 @@ class Adding(Task):
 
     @property
     def guessing_loss(self) -> float:
-        """Always 1: the variance of two uniform numbers."""
+        """Return the MSE of always answering 1: the variance of the sum of two uniform numbers."""
         return 1 / 6

@@ -1,4 +1,4 @@
-"""Copy task: repeat a short string after a long silence (Hochreiter & Schmidhuber, 1997)."""
+"""Copy task: repeat a short string after a long delay (Hochreiter & Schmidhuber, 1997)."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,8 @@ class Copy(Recall):
         input    3 1 2 · · · · > · · ·       · blank (0)    > cue (symbols + 1)
         target   · · · · · · · · 3 1 2       here length=3, delay=5
 
-    ``recall="after"`` the cue, as drawn (nnRNN, ENRNN), or ``"at"`` the cue, which then comes a step later (NC-GRU).
+    With ``recall="after"``, the answer begins one step after the cue, as drawn (nnRNN, ENRNN). With ``recall="at"``,
+    it begins at the cue, which then comes one step later (NC-GRU).
     """
 
     recall: str = "after"

@@ -1,4 +1,4 @@
-"""Where data sets are found that the package does not ship, and how they get there."""
+"""Find, download, verify and cache data sets that are not part of the package."""
 
 import gzip
 import hashlib
@@ -17,20 +17,22 @@ from rich.console import Console
 from rich.progress import wrap_file
 
 VARIABLE = "STEADYGRAD_DATA"
-"""names a folder with one folder for each data set"""
+"""Environment variable with the path of the data folder, which has one subfolder for each data set."""
 PIECE = 1 << 20
+"""Bytes per read of a download."""
 WAIT = 30.0
-"""seconds for a server that says nothing"""
+"""Timeout in seconds for a server that sends nothing."""
 
 
 def data_set(name: str) -> Path | None:
-    """The folder of a data set, if it is there."""
+    """Return the folder of a data set in $STEADYGRAD_DATA, or None if there is none."""
     root = os.environ.get(VARIABLE)
     folder = Path(root, name) if root else None
     return folder if folder is not None and folder.is_dir() else None
 
 
 def needed_data_set(who: str, name: str) -> Path:
+    """Return the folder of a data set. Raise a ValueError that names ``who`` if there is none."""
     folder = data_set(name)
     if folder is None:
         root = os.environ.get(VARIABLE)
@@ -39,17 +41,18 @@ def needed_data_set(who: str, name: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept for the next time."""
+    """Return the folder in which downloads are cached."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "steadygrad")
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Files that are looked for in $STEADYGRAD_DATA/name, then in the cache, then at their public source.
+    """A set of files. Each is searched for in $STEADYGRAD_DATA/name, then in the cache, then at its public source.
 
-    ``files``  what is accepted by file: SHA-256 of the file, or of what it unpacks to, as gzip keeps a time of packing
-    ``source`` a URL: of the folder that has the files if it ends in /, else of a .tgz that has them somewhere inside
-               and that may itself be in $STEADYGRAD_DATA/name
+    ``files``  the accepted SHA-256 sums of each file. For a .gz file, a sum may be that of the uncompressed content,
+               because the gzip header contains a time stamp.
+    ``source`` a URL. If it ends in /, it is a folder that contains the files. Otherwise it is a .tgz archive that
+               contains the files in any of its folders. The archive may also be in $STEADYGRAD_DATA/name.
     """
 
     name: str
@@ -57,19 +60,19 @@ class DataSet:
     files: dict[str, tuple[str, ...]]
 
     def read(self, who: str, file: str) -> bytes:
-        """What is in a file, unpacked; a file that is not what it should be is refused."""
+        """Return the uncompressed content of a file. Raise ValueError if its SHA-256 is not accepted."""
         if own := self.find(file):
             return self.checked(who, file, own.read_bytes(), own)
         content = self.kept(who, file)
         return self.fetch(who, file) if content is None else content
 
     def find(self, file: str) -> Path | None:
-        """In the user's folder."""
+        """Return the path of a file in the user's data folder, or None if it is not there."""
         folder = data_set(self.name)
         return folder / file if folder is not None and (folder / file).is_file() else None
 
     def kept(self, who: str, file: str) -> bytes | None:
-        """What is in the cache, if it is there and whole."""
+        """Return the content of a file in the cache, or None if the file is missing or damaged."""
         path = cache_folder() / self.name / file
         try:
             return self.checked(who, file, path.read_bytes(), path)
@@ -77,6 +80,7 @@ class DataSet:
             return None
 
     def checked(self, who: str, file: str, raw: bytes, where: Path | str) -> bytes:
+        """Return ``raw``, uncompressed if the file is a .gz. Raise ValueError if no accepted SHA-256 matches."""
         try:
             content = gzip.decompress(raw) if file.endswith(".gz") else raw
         except (OSError, EOFError, zlib.error) as error:
@@ -88,11 +92,14 @@ class DataSet:
         return content
 
     def fetch(self, who: str, file: str) -> bytes:
-        """From the source into the cache, one process at a time. What was half there is completed."""
+        """Get a file from the source into the cache and return its content.
+
+        Only one process downloads at a time. A partial download is resumed.
+        """
         folder = cache_folder() / self.name
         folder.mkdir(parents=True, exist_ok=True)
         with alone(who, folder.with_name(f"{self.name}.lock")):
-            if (content := self.kept(who, file)) is not None:  # another process was faster
+            if (content := self.kept(who, file)) is not None:  # another process has finished the download
                 return content
             packed = not self.source.endswith("/")
             name = self.source.rpartition("/")[2] or file
@@ -102,14 +109,14 @@ class DataSet:
                 try:
                     self.opened(who, file, path, packed)
                 except ValueError:
-                    path.unlink()  # as any other file that is spoilt in the cache
+                    path.unlink()  # a damaged archive in the cache is downloaded again
             if own is None and not (packed and path.exists()):
                 download(who, self.source if packed else self.source + file, path)
             try:
                 raw, content = self.opened(who, file, path, packed)
             except ValueError:
                 if own is None:
-                    path.unlink()  # the next attempt starts anew
+                    path.unlink()  # so that the next attempt downloads it again
                 raise
             if packed:
                 part = part_of(folder / file)
@@ -118,17 +125,20 @@ class DataSet:
             return content
 
     def opened(self, who: str, file: str, path: Path, packed: bool) -> tuple[bytes, bytes]:
-        """A file as it is, by itself or in an archive, and what it unpacks to."""
+        """Return the raw and the uncompressed content of a file, read from ``path`` or from the archive there."""
         raw = member(who, path, file) if packed else path.read_bytes()
         return raw, self.checked(who, file, raw, f"{file} in {path}" if packed else path)
 
 
 @contextmanager
 def alone(who: str, lock: Path) -> Iterator[None]:
-    """Other processes wait meanwhile. The system lets go of the lock when a process dies, however it dies."""
+    """Hold an exclusive lock on a file. Other processes wait for it.
+
+    The operating system releases the lock when the process ends, also after a crash.
+    """
     try:
         import fcntl
-    except ImportError:  # not on this system: the honour system
+    except ImportError:  # there is no fcntl on this system, so there is no lock
         yield
         return
     with lock.open("w") as handle:
@@ -141,11 +151,12 @@ def alone(who: str, lock: Path) -> Iterator[None]:
 
 
 def part_of(target: Path) -> Path:
+    """Return the path of the file while it is incomplete."""
     return target.with_name(f"{target.name}.part")
 
 
 def download(who: str, url: str, target: Path) -> None:
-    """With progress; goes on where an earlier attempt ended."""
+    """Download a URL to ``target``, with a progress bar. Resume an earlier partial download."""
     part = part_of(target)
     have = part.stat().st_size if part.exists() else 0
     console = Console(stderr=True)
@@ -166,9 +177,9 @@ def download(who: str, url: str, target: Path) -> None:
                 while piece := source.read(PIECE):
                     came += sink.write(piece)
             if came < total:
-                raise IncompleteRead(b"", total - came)  # which a response that is read in pieces does not say itself
+                raise IncompleteRead(b"", total - came)  # response.read(n) does not raise it
     except HTTPError as error:
-        if error.code != 416:  # there is nothing beyond what is here already
+        if error.code != 416:  # 416, range not satisfiable: the part is complete
             raise ValueError(f"{who} cannot download {url}: {error}; {advice(target)}") from None
     except (IncompleteRead, ConnectionError, TimeoutError):
         have = part.stat().st_size if part.exists() else 0
@@ -179,11 +190,11 @@ def download(who: str, url: str, target: Path) -> None:
 
 
 def advice(target: Path) -> str:
-    return f"where ${VARIABLE} names a folder, {target.parent.name}/{target.name} is taken from there"
+    return f"instead, save the file as ${VARIABLE}/{target.parent.name}/{target.name}"
 
 
 def member(who: str, archive: Path, file: str) -> bytes:
-    """The one of a .tgz with this name, whichever folder it is in."""
+    """Return the content of the file with this name in a .tgz archive, whatever its folder."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
             members = [member for member in tar.getmembers() if member.isfile() and Path(member.name).name == file]

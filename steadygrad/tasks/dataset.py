@@ -1,4 +1,4 @@
-"""Tasks that are a data set: so many sequences and no more, in three parts."""
+"""Tasks with a fixed data set in three splits: training, validation and test."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,22 +14,25 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class DataTask(Task):
-    """Base class. `epoch` is one pass through a part of the data; tests are on all of a part that training lacks."""
+    """Base class of tasks with a fixed data set.
+
+    `epoch` returns the batches of one pass through a split. Evaluations use all of a held-out split.
+    """
 
     def epoch(
         self, split: str, batch: int, window: int | None = None, generator: Generator | None = None
     ) -> Sequence[Batch]:
-        """The batches of one pass through ``split``, made when asked for; in another order with a generator."""
+        """Return the batches of one pass through ``split``, made on access. ``generator`` shuffles the sequences."""
         raise NotImplementedError
 
     @property
     def training_steps(self) -> int:
-        """Time steps in one pass through the training data, known without the data."""
+        """Return the number of time steps in one pass through the training data, without reading the data."""
         raise NotImplementedError
 
     @property
     def fingerprint(self) -> str | None:
-        """Of the training data, where these may be others each time: no SHA-256 is known for them."""
+        """Return a fingerprint of training data whose files have no known SHA-256, or None if none is needed."""
         return None
 
     def check_split(self, split: str) -> None:
@@ -38,7 +41,7 @@ class DataTask(Task):
 
 
 class BatchList(Sequence[Batch]):
-    """``make(i)`` for i below ``count``, when asked for."""
+    """A sequence of ``count`` batches. Batch i is ``make(i)``, made on access."""
 
     def __init__(self, make: Callable[[int], Batch], count: int) -> None:
         self.make, self.total = make, count
@@ -60,14 +63,14 @@ class BatchList(Sequence[Batch]):
 
 @dataclass(frozen=True)
 class ExampleTask(DataTask):
-    """Base class of data sets whose sequences have nothing to do with each other."""
+    """Base class of data sets whose sequences are independent of each other."""
 
     def count(self, split: str) -> int:
-        """How many sequences it has."""
+        """Return the number of sequences in a split."""
         raise NotImplementedError
 
     def take(self, split: str, which: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the sequences with these numbers."""
+        """Return inputs and targets of the sequences with the indices ``which``."""
         raise NotImplementedError
 
     def epoch(
@@ -80,23 +83,23 @@ class ExampleTask(DataTask):
         return BatchList(lambda i: Batch(*self.take(split, parts[i])), len(parts))
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """From the training data, with replacement."""
+        """Draw sequences from the training data, with replacement."""
         return self.take("train", torch.randint(self.count("train"), (batch,), generator=generator))
 
 
 @dataclass(frozen=True)
 class TextTask(DataTask):
-    """Base class of texts: what comes next? Inputs and targets (batch, window) are token numbers.
+    """Base class of texts: predict the next token. Inputs and targets (batch, window) are token indices.
 
-    The text is laid out in ``batch`` rows side by side, and windows go along them from left to right.
+    The text is divided into ``batch`` rows of equal length. Successive windows move along the rows from left to right.
     """
 
     causal: ClassVar[bool] = True
     vocabulary_size: ClassVar[int]
     sizes: ClassVar[dict[str, int]]
-    """tokens by split"""
+    """Number of tokens in each split."""
     entropy: ClassVar[float]
-    """−Σ p ln p over the shares p of the tokens in the training text, known without the data"""
+    """Entropy −Σ p ln p of the token frequencies p in the training text, stored so that the data need not be read."""
 
     @property
     def input_size(self) -> int:
@@ -108,7 +111,7 @@ class TextTask(DataTask):
 
     @property
     def steps(self) -> int:
-        """One token after another; how many at once is a matter of training."""
+        """Return 1. The training setting ``window`` decides how many tokens an update reads."""
         return 1
 
     @property
@@ -116,20 +119,21 @@ class TextTask(DataTask):
         return self.sizes["train"]
 
     def tokens(self, split: str) -> Tensor:
-        """The whole text, as numbers."""
+        """Return the whole text of a split as token indices."""
         raise NotImplementedError
 
     def encode(self, text: str) -> Tensor:
-        """Tokens of some text; a ValueError for what the vocabulary lacks."""
+        """Return the token indices of a text. Raise ValueError for tokens outside the vocabulary."""
         raise NotImplementedError
 
     def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of these token indices."""
         raise NotImplementedError
 
     def epoch(
         self, split: str, batch: int, window: int | None = None, generator: Generator | None = None
     ) -> Sequence[Batch]:
-        """In the order of the text, whatever the generator: each window goes on where the last one ended."""
+        """Return windows in the order of the text: each starts where the last one ended. ``generator`` is ignored."""
         who = type(self).__name__
         self.check_split(split)
         tokens = self.tokens(split)
@@ -148,7 +152,7 @@ class TextTask(DataTask):
         return BatchList(make, -(-length // window))
 
     def sample(self, batch: int, generator: Generator, window: int = 100) -> tuple[Tensor, Tensor]:
-        """Windows from anywhere in the training data."""
+        """Draw windows from random positions in the training data."""
         tokens = self.tokens("train")
         window = min(window, len(tokens) - 1)
         starts = torch.randint(len(tokens) - window, (batch, 1), generator=generator)
@@ -160,5 +164,5 @@ class TextTask(DataTask):
 
     @property
     def guessing_loss(self) -> float:
-        """Of somebody who knows how frequent each token is in the training text, and no more."""
+        """Return the loss of always predicting the token frequencies of the training text."""
         return self.entropy

@@ -11,13 +11,13 @@ from steadygrad.tasks.task import one_hot
 
 @dataclass(frozen=True)
 class Denoise(Recall):
-    """Remember ``length`` symbols strewn over ``delay`` + ``length`` − 1 steps, then say them after the cue.
+    """Remember ``length`` symbols scattered over ``delay`` + ``length`` − 1 steps, then say them after the cue.
 
         input    · 3 · · 1 · 2 > · · ·       · noise (0)    > cue
         target   · · · · · · · · 3 1 2       here length=3, delay=5
 
-    ``authors=True`` is GORU's program, which NC-GRU took over: places are drawn with replacement, so a symbol may be
-    overwritten and its target cannot be known, and the cue is the zero vector.
+    ``authors=True`` follows GORU's program, which NC-GRU also uses. Positions are drawn with replacement, so a symbol
+    may be overwritten; its target then cannot be known. The cue is the zero vector.
     """
 
     symbols: int = 9

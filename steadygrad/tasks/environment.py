@@ -1,4 +1,4 @@
-"""Tasks that are a world to act in: what comes next depends on what an agent does."""
+"""Reinforcement-learning tasks: inputs depend on the actions of an agent."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from torch.nn import functional as F
 from steadygrad.tasks.task import Task
 
 BOUNDS = {"discount": 1.0, "trace": 1.0, "clip_ratio": 1.0, "entropy": 1e6, "value_weight": 1e6}
-"""the largest values; 0 is the least"""
+"""Largest allowed value of each setting. The smallest is 0."""
 
 
 class World(Protocol):
-    """One place to act in, for one episode after another."""
+    """An environment. It runs one episode after another."""
 
     def begin(self, seed: int) -> Tensor:
-        """A fresh start, a function of the seed: what is seen first (input_size,)."""
+        """Start an episode that the seed determines. Return the first observation (input_size,)."""
 
     def act(self, action: int) -> tuple[Tensor, float, bool]:
-        """What is seen next, the reward, and whether this was the end."""
+        """Take an action. Return the next observation, the reward, and whether the episode is over."""
 
 
 class Agent(Protocol):
-    """A model that says (batch, time, actions + 1) of what it sees: logits of actions, and the return it expects."""
+    """A model that maps observations to (batch, time, actions + 1): logits of the actions and the expected return."""
 
     training: bool
 
@@ -36,26 +36,27 @@ class Agent(Protocol):
     def walk(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]: ...
 
     def rows(self, state: Any, which: Tensor) -> Any:
-        """The state of some sequences of the batch."""
+        """Return the state of the selected sequences of the batch."""
 
 
 class Episodes(NamedTuple):
-    """What was played, (episodes, time, …); NaN behind the end of an episode."""
+    """Episodes that an agent has played: tensors (episodes, time, …), NaN after the end of an episode."""
 
     inputs: Tensor
     actions: Tensor
     log_probs: Tensor
-    """of the actions taken, when they were taken"""
+    """Log-probabilities of the actions at the time they were taken."""
     values: Tensor
-    """the returns that were expected"""
+    """Expected returns, predicted by the agent."""
     rewards: Tensor
 
     @property
     def frames(self) -> int:
+        """Return the number of time steps, without padding."""
         return int((~self.rewards.isnan()).sum())
 
     def with_more(self, others: "Episodes") -> "Episodes":
-        """Both, one behind the other."""
+        """Return these episodes followed by ``others``, padded with NaN to the same length."""
         time = max(self.rewards.shape[1], others.rewards.shape[1])
 
         def longer(part: Tensor) -> Tensor:
@@ -66,40 +67,40 @@ class Episodes(NamedTuple):
 
 @dataclass(frozen=True)
 class EnvironmentTask(Task):
-    """Base class. Agents learn by proximal policy optimization (Schulman et al., 2017) from whole episodes.
+    """Base class. Agents learn from whole episodes by proximal policy optimization (Schulman et al., 2017).
 
-    Inputs (episodes, time, input_size) and targets (episodes, time, 5) are NaN behind the end of an episode. Targets
-    are the action, its log-probability when it was taken, the advantage, the return, and the reward.
+    Inputs (episodes, time, input_size) and targets (episodes, time, 5) are NaN after the end of an episode. The
+    five targets are the action, its log-probability when it was taken, the advantage, the return, and the reward.
     """
 
     episodes: int = 32
-    """played side by side"""
+    """Number of episodes played in parallel, as one batch."""
     round_frames: int = 2048
-    """an agent plays again and again until there are so many steps; then it learns from these episodes"""
+    """The agent plays episodes until it has played at least this many time steps, then learns from them: one round."""
     passes: int = 4
-    """through all of a round, each in a new order; an update has ``train.batch`` of every ``episodes``"""
+    """Passes through a round, each in a new order. An update uses ``train.batch`` of every ``episodes`` episodes."""
     discount: float = 0.99
-    """γ of a return Σ γᵏ r_{t+k}"""
+    """γ of the return Σ γᵏ r_{t+k}."""
     trace: float = 0.95
-    """λ of the advantage: 0 trusts expected returns, 1 those that came"""
+    """λ of the advantage: 0 relies on expected returns, 1 on observed returns."""
     clip_ratio: float = 0.2
-    """ε: beyond 1 ± ε a change of an action's probability is no longer rewarded"""
+    """ε of the clipping: the loss gains nothing when the probability ratio of an action moves beyond 1 ± ε."""
     entropy: float = 0.01
-    """what a policy gets for the entropy of its actions"""
+    """Weight β of the entropy bonus in the loss."""
     value_weight: float = 0.5
-    """of the squared error of expected returns"""
+    """Weight c of the squared error of expected returns in the loss."""
     greedy: bool = False
-    """whether the likeliest action is taken in evaluations, else one by chance as in training"""
+    """If true, evaluations take the most likely action. Otherwise they sample actions, as training does."""
 
     score: ClassVar[str] = "reward"
     higher_is_better: ClassVar[bool] = True
 
     view: ClassVar[int]
-    """an agent sees so many squares in both directions …"""
+    """Side of the agent's field of view: it sees ``view`` × ``view`` squares."""
     kinds: ClassVar[tuple[int, ...]]
-    """… and so many kinds of each of these features of a square, as whole numbers, the first of the inputs"""
+    """Number of values of each integer feature of a square. The features of all squares come first in the inputs."""
     others: ClassVar[int]
-    """other inputs, plain numbers"""
+    """Number of further inputs, which follow the squares."""
     actions: ClassVar[int]
 
     def __post_init__(self) -> None:
@@ -121,15 +122,16 @@ class EnvironmentTask(Task):
 
     @property
     def guessing_loss(self) -> float:
-        """Of somebody who never gets there."""
+        """Return 1, the loss (1 − reward) of an agent that never reaches the goal."""
         return 1.0
 
     def world(self) -> World:
+        """Return a new environment."""
         raise NotImplementedError
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
         who = type(self).__name__
-        raise ValueError(f"{who} has no sequences of its own: what comes depends on an agent, so it is to be played")
+        raise ValueError(f"{who} has no sequences of its own, because they depend on an agent; call play instead")
 
     @torch.no_grad()
     def play(
@@ -141,10 +143,10 @@ class EnvironmentTask(Task):
         device: torch.device | str = "cpu",
         progress: Callable[[float], object] = lambda share: None,
     ) -> Episodes:
-        """An episode from each seed, which decides about the world and, unless ``greedy``, the luck of the actions.
+        """Play one episode for each seed, which determines the environment and, unless ``greedy``, the sampled actions.
 
-        They go side by side, as one batch; whoever has ended leaves it. ``progress`` hears which share of the longest
-        episode possible is over.
+        The episodes run as one batch; an episode that is over leaves the batch. ``progress`` is called after each time
+        step with the share of the maximum episode length that is done.
         """
         was_training = agent.training
         agent.train(False)
@@ -174,14 +176,14 @@ class EnvironmentTask(Task):
             agent.train(was_training)
 
     def shown(self, model: Agent, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Episodes that it plays, all as long as the shortest."""
+        """Return inputs and targets of episodes that the model plays, cut to the length of the shortest."""
         seeds = torch.randint(2**62, (batch,), generator=generator).tolist()
         episodes = self.play(model, seeds, device=next(model.parameters()).device)
         shortest = int((~episodes.rewards.isnan()).sum(1).min())
         return episodes.inputs[:, :shortest], self.targets(episodes)[:, :shortest]
 
     def targets(self, episodes: Episodes) -> Tensor:
-        """What is to be learned from these: advantages have mean 0 and deviation 1 over all of them."""
+        """Return the targets for training. Advantages have mean 0 and standard deviation 1 over all steps."""
         gain = advantages(episodes.rewards, episodes.values, self.discount, self.trace)
         returns = gain + episodes.values
         own = gain[~gain.isnan()]
@@ -194,7 +196,7 @@ class EnvironmentTask(Task):
         return policy + self.value_weight * value - self.entropy * entropy
 
     def terms(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of the loss: policy, squared error of values, entropy; and how far the policy is from that which played."""
+        """Return the policy loss, the squared error of values, the entropy, and an estimate of KL(π_old ‖ π)."""
         real = ~targets[..., 0].isnan()
         outputs, (actions, before, gain, returns, _) = outputs[real], targets[real].unbind(-1)
         log_probs, values = outputs[:, :-1].log_softmax(-1), outputs[:, -1]
@@ -210,22 +212,22 @@ class EnvironmentTask(Task):
         return {"reward": self.reward(targets[..., -1]), **found}
 
     def reward(self, rewards: Tensor) -> float:
-        """Of an episode, on average; (episodes, time) with NaN behind the end."""
+        """Return the mean reward of an episode, from rewards (episodes, time) that are NaN after the end."""
         return rewards.nansum().item() / len(rewards)
 
     def conclude(self, means: dict[str, float]) -> dict[str, float]:
-        """What PPO minimises tells nobody how good an agent is: as loss there is 1 − reward."""
+        """Return the metrics with the loss 1 − reward. The loss of PPO does not show how good an agent is."""
         return means | {"loss": 1 - means["reward"]}
 
 
 def drawn(log_probs: Tensor, luck: Tensor) -> Tensor:
-    """Of each row (batch, actions) the action at which the sum of probabilities passes a number from 0 to 1."""
+    """Sample one action per row of (batch, actions), by inverse transform of the uniform numbers ``luck`` (batch,)."""
     below = log_probs.exp().cumsum(-1) <= luck[:, None]
     return below.sum(-1).clamp(max=log_probs.shape[1] - 1)  # rounding may leave the sum below 1
 
 
 def advantages(rewards: Tensor, values: Tensor, discount: float, trace: float) -> Tensor:
-    """A_t = Σ_k (γλ)ᵏ δ_{t+k},  δ_t = r_t + γ V_{t+1} − V_t; (episodes, time), NaN behind the end, where V is 0."""
+    """A_t = Σ_k (γλ)ᵏ δ_{t+k},  δ_t = r_t + γ V_{t+1} − V_t; (episodes, time), NaN after the end, where V is 0."""
     real = ~rewards.isnan()
     rewards, values = rewards.where(real, 0), values.where(real, 0)
     deltas = rewards + discount * F.pad(values[:, 1:], (0, 1)) - values
@@ -237,7 +239,7 @@ def advantages(rewards: Tensor, values: Tensor, discount: float, trace: float) -
 
 
 def side_by_side(moments: Sequence[tuple[Tensor, Tensor, Tensor]], count: int) -> tuple[Tensor, ...]:
-    """Step by step which episodes went on, what was seen and what came of it → (episodes, time, …) of each."""
+    """Turn the records of each time step (running episodes, observations, results) into tensors (episodes, time, …)."""
     _, seen, what = moments[0]
     inputs = torch.full((count, len(moments), seen.shape[1]), torch.nan)
     notes = torch.full((count, len(moments), what.shape[1]), torch.nan)

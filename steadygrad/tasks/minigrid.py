@@ -1,4 +1,4 @@
-"""MiniGrid: get somewhere, or find something, in rooms that are seen in part (Chevalier-Boisvert et al., 2018)."""
+"""MiniGrid: reach a place or find an object in partially observed rooms (Chevalier-Boisvert et al., 2018)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,42 +37,42 @@ ENVIRONMENTS = {
     "DoorKey-8x8": 640,
     "DoorKey-16x16": 2560,
 }
-"""and the steps after which an episode is over, known without the package"""
+"""Default maximum number of steps of each environment, stored here so that the package need not be installed."""
 LEXICON = """
     a and at ball blue box door end fetch get go goal green grey hallway key matching must object of open purple red
     square the then to use yellow you
 """
 WORDS = LEXICON.split()
-"""of all that these ask for"""
+"""All words of the missions of these environments."""
 VIEW = 7
-"""squares ahead, and side by side"""
+"""Depth and width of the agent's field of view, in squares."""
 OWN = VIEW // 2 * VIEW + VIEW - 1
-"""the agent's square of these, column by column"""
+"""Index of the agent's own square in the field of view, column by column."""
 DIRECTIONS = 4
 AHEAD = [
     [(-dy * side + dx * ahead, dx * side + dy * ahead) for side in range(-3, 4) for ahead in range(VIEW - 1, -1, -1)]
     for dx, dy in ((1, 0), (0, 1), (-1, 0), (0, -1))
 ]
-"""what is seen in each direction, as steps from the agent"""
+"""For each direction of the agent, the offsets (x, y) of the squares in its field of view."""
 UNSEEN, EMPTY = (0, 0, 0), (1, 0, 0)
 
 
 @dataclass(frozen=True)
 class MiniGrid(EnvironmentTask):
-    """Do what is asked in a grid; what is seen are the 7 × 7 squares ahead. Reward 1 − 0.9 t/t_max at the end, or 0.
+    """Carry out a mission in a grid, seeing the 7 × 7 squares ahead. The reward is 1 − 0.9 t/t_max on success, else 0.
 
-    Each square is an object, its colour and its state; the direction and the words of what is asked may come along.
+    Each square is given as object, colour and state. The agent's direction and the words of the mission may be added.
 
         input   get to the goal:  · · ┃ · ·   · K ┃ · ·   · · D · G    a key, a door, the goal, as they come into sight
         target  the action of each step: left, right, forward, pick up, drop, toggle or done
     """
 
     environment: str = "DoorKey-5x5"
-    """MiniGrid's name, without MiniGrid- and -v0"""
+    """Name of the environment in MiniGrid, without MiniGrid- and -v0."""
     limit: int | None = None
-    """t_max, the steps after which an episode is over; without it the environment's own"""
+    """t_max, the maximum number of steps of an episode. None means the environment's default."""
     told: bool = True
-    """whether an agent knows its direction and what is asked, besides the squares; what it does not know is zero"""
+    """If true, the inputs include the agent's direction and the mission. Otherwise these inputs are zero."""
 
     training: ClassVar[Mapping[str, Any]] = {
         "frames": 500_000,
@@ -95,7 +95,7 @@ class MiniGrid(EnvironmentTask):
 
     @property
     def steps(self) -> int:
-        """At the most."""
+        """Return the maximum length of an episode."""
         return self.limit or ENVIRONMENTS[self.environment]
 
     def world(self) -> "Grid":
@@ -103,10 +103,10 @@ class MiniGrid(EnvironmentTask):
 
 
 class Grid:
-    """One of MiniGrid's environments, with what is seen as one row of numbers."""
+    """One of MiniGrid's environments, with each observation as one tensor (input_size,)."""
 
     def __init__(self, name: str, steps: int, told: bool) -> None:
-        package("minigrid")  # registers its environments
+        package("minigrid")  # the import registers its environments
         made = package("gymnasium").make(f"MiniGrid-{name}-v0", max_steps=steps, disable_env_checker=True)
         self.environment: Any = made.unwrapped
         self.environment.gen_obs = self.look
@@ -124,12 +124,13 @@ class Grid:
         return self.row(sight), float(reward), bool(terminated or truncated)
 
     def row(self, sight: Mapping[str, Any]) -> Tensor:
+        """Return an observation of MiniGrid as one tensor."""
         direction = np.zeros(DIRECTIONS, np.float32)
         direction[sight["direction"]] = self.told
         return torch.from_numpy(np.concatenate([sight["image"].ravel(), direction, self.asked], dtype=np.float32))
 
     def look(self) -> dict[str, Any]:
-        """As the environment's own gen_obs, which takes most of the time of a step, in a fraction of it."""
+        """Return what the environment's gen_obs returns, but faster: gen_obs takes most of the time of a step."""
         environment, grid = self.environment, self.environment.grid
         cells, width, height = grid.grid, grid.width, grid.height
         x, y = map(int, environment.agent_pos)
@@ -138,7 +139,7 @@ class Grid:
             for a, b in AHEAD[environment.agent_dir]
         ]
         there = [True] * len(squares) if environment.see_through_walls else visible(squares)
-        squares[OWN] = environment.carrying  # what is carried is seen where the agent is
+        squares[OWN] = environment.carrying  # a carried object is shown in the agent's own square
         codes = [
             (UNSEEN if not seen else EMPTY if square is None else square.encode())
             for square, seen in zip(squares, there, strict=True)
@@ -148,7 +149,7 @@ class Grid:
 
 
 def visible(squares: list[Any]) -> list[bool]:
-    """Of the squares ahead, column by column: light spreads from the agent's row to the farthest."""
+    """Return which squares of the field of view are visible. Light spreads from the agent's row to the farthest row."""
     there = [False] * len(squares)
     lit = 1 << VIEW // 2
     for row in reversed(range(VIEW)):
@@ -165,7 +166,7 @@ def visible(squares: list[Any]) -> list[bool]:
 
 @cache
 def spread(lit: int, opaque: int) -> tuple[int, int]:
-    """Which squares of a row are lit, and which of the next one: sets of columns, as bits."""
+    """Return the lit squares of a row and of the next row, as bit masks of columns. Opaque squares stop the light."""
     beyond = 0
     for columns, side in ((range(VIEW - 1), 1), (range(VIEW - 1, 0, -1), -1)):
         for column in columns:
@@ -176,7 +177,7 @@ def spread(lit: int, opaque: int) -> tuple[int, int]:
 
 
 def bag(mission: str) -> np.ndarray:
-    """Which of the words it has."""
+    """Return for each of `WORDS` whether the mission contains it: 1 or 0."""
     words = mission.split()
     if unknown := [word for word in words if word not in WORDS]:
         raise ValueError(f"MiniGrid expects missions in the words {', '.join(WORDS)}; got {', '.join(unknown)}")
@@ -184,7 +185,7 @@ def bag(mission: str) -> np.ndarray:
 
 
 def package(name: str) -> ModuleType:
-    """Imported when it is used."""
+    """Import an optional package. Raise ValueError if it is not installed."""
     try:
         return import_module(name)
     except ImportError as error:

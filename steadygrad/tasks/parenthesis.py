@@ -1,4 +1,4 @@
-"""Parenthesis task: how many brackets of each type are open (Foerster et al., 2017; Jing et al., 2019)."""
+"""Parenthesis task: count the open brackets of each type (Foerster et al., 2017; Jing et al., 2019)."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,14 +13,13 @@ from steadygrad.tasks.task import Task, accuracy, one_hot
 
 @dataclass(frozen=True)
 class Parenthesis(Task):
-    """After every token say for each of ``types`` bracket types how many are open, at most ``cap``.
+    """After every token, output how many brackets of each of ``types`` types are open, at most ``cap``.
 
         input      ( [ x ( ) ] ] )       x one of ``noise`` tokens; all tokens equally likely
-        target  (  1 1 1 2 1 1 1 0       a bracket closed that was never opened changes nothing
+        target  (  1 1 1 2 1 1 1 0       closing a bracket that is not open changes nothing
                 [  0 1 1 1 1 0 0 0
 
-    Targets are one-hot, (cap + 1) numbers a type, and the loss is the mean squared error to them, as NC-GRU's authors
-    have it.
+    Targets are one-hot vectors of cap + 1 numbers per type. The loss is the mean squared error, as in NC-GRU.
     """
 
     length: int = 100
@@ -48,7 +47,7 @@ class Parenthesis(Task):
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
         tokens = torch.randint(self.input_size, (batch, self.length), generator=generator)
-        moves = np.zeros((self.input_size, self.types), np.int16)  # of each token: opens, closes, noise
+        moves = np.zeros((self.input_size, self.types), np.int16)  # by token: opening, closing, noise
         moves[: self.types], moves[self.types : 2 * self.types] = np.eye(self.types), -np.eye(self.types)
         counts = clipped_walk(moves[tokens.numpy().T], self.cap)  # time first
         targets = np.eye(self.cap + 1, dtype=np.float32)[counts.swapaxes(0, 1)]
@@ -58,16 +57,16 @@ class Parenthesis(Task):
         return F.mse_loss(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Of all counts, how many are right."""
+        """Return the share of counts that are right."""
         shape = self.types, self.cap + 1
         return {"accuracy": accuracy(outputs.unflatten(-1, shape), targets.unflatten(-1, shape).argmax(-1))}
 
     @property
     def guessing_loss(self) -> float:
-        """At each step the mean of its targets: the variance of each, p (1 − p), p how likely a count is there."""
+        """Return the MSE of predicting each step's mean target: the mean of p (1 − p), p the probability of a count."""
         count, move = np.eye(self.cap + 1)[0], 1 / self.input_size
         up, down = np.roll(np.eye(self.cap + 1), 1, axis=0), np.roll(np.eye(self.cap + 1), -1, axis=0)
-        up[0, -1], up[-1, -1] = 0, 1  # at the cap it stays
+        up[0, -1], up[-1, -1] = 0, 1  # at the cap the count stays
         down[-1, 0], down[0, 0] = 0, 1
         step = move * (up + down) + (1 - 2 * move) * np.eye(self.cap + 1)
         variance = 0.0
@@ -80,7 +79,7 @@ class Parenthesis(Task):
 def clipped_walk(moves: np.ndarray, cap: int) -> np.ndarray:
     """x_t = min(max(x_{t−1} + moves_t, 0), cap) along the first axis from x = 0, in log₂ T rounds instead of T steps.
 
-    A stretch of the walk maps x to min(max(x + shift, low), high), and two such maps in a row are one again.
+    Each stretch of the walk maps x to min(max(x + shift, low), high). Two such maps in a row are a map of this form.
     """
     shift: Any = moves.astype(np.int16 if cap + len(moves) < 2**15 else np.int64)
     low, high = np.zeros_like(shift), np.full_like(shift, cap)

@@ -1,4 +1,4 @@
-"""Images read pixel by pixel, and what they show: MNIST and Fashion-MNIST."""
+"""Classification of images read pixel by pixel: MNIST and Fashion-MNIST."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ MNIST = DataSet(
 FASHION = DataSet(
     "fashion-mnist",
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    {  # of the .gz
+    {  # SHA-256 of the .gz files
         "train-images-idx3-ubyte.gz": ("3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",),
         "train-labels-idx1-ubyte.gz": ("a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",),
         "t10k-images-idx3-ubyte.gz": ("346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",),
@@ -39,14 +39,14 @@ FASHION = DataSet(
 
 @dataclass(frozen=True)
 class PixelMNIST(ExampleTask):
-    """Which of ten things an image of 784 pixels shows, one pixel a step, in [0, 1].
+    """Classify an image of 784 pixels into ten classes, reading one pixel in [0, 1] per step.
 
     input   0 0 … 0.5 1 1 0.2 … 0 0
     target  the digit
 
-    ``permuted``  the pixels in one fixed order of chance, that of numpy.random.RandomState(permutation_seed)
-    ``fashion``   clothes instead of digits
-    ``held_back`` so many of the 60,000 training images, the last ones, are for validation
+    ``permuted``  read the pixels in one fixed random order, drawn by numpy.random.RandomState(permutation_seed)
+    ``fashion``   classify clothes (Fashion-MNIST) instead of digits (MNIST)
+    ``held_back`` number of validation images, the last of the 60,000 training images
     """
 
     permuted: bool = True
@@ -100,18 +100,19 @@ class PixelMNIST(ExampleTask):
 
     @property
     def guessing_loss(self) -> float:
-        """The ten are equally frequent, but for a hundredth."""
+        """Return ln 10. Each of the ten classes has a frequency of 0.1, to within about 0.01."""
         return math.log(CLASSES)
 
 
 @cache
 def order(seed: int) -> Tensor:
+    """Return the permutation of the pixels."""
     return torch.from_numpy(np.random.RandomState(seed).permutation(PIXELS))
 
 
 @cache
 def images_and_labels(fashion: bool, test: bool) -> tuple[Tensor, Tensor]:
-    """Pixels (images, 784) from 0 to 255, and what they show (images,)."""
+    """Return the pixels (images, 784) from 0 to 255 and the labels (images,)."""
     data, part = FASHION if fashion else MNIST, "t10k" if test else "train"
     images = data.read("PixelMNIST", f"{part}-images-idx3-ubyte.gz")
     labels = data.read("PixelMNIST", f"{part}-labels-idx1-ubyte.gz")
@@ -119,4 +120,5 @@ def images_and_labels(fashion: bool, test: bool) -> tuple[Tensor, Tensor]:
 
 
 def idx(content: bytes, header: int) -> Tensor:
+    """Return the data of an IDX file, after a header of this many bytes."""
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header).copy())

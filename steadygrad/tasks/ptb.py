@@ -1,4 +1,4 @@
-"""The Penn Treebank in Mikolov's form, by characters and by words."""
+"""Language modelling on the Penn Treebank as prepared by Mikolov, by characters and by words."""
 
 import hashlib
 import math
@@ -19,7 +19,7 @@ from steadygrad.tasks.dataset import SPLITS, TextTask
 from steadygrad.tasks.task import accuracy, cross_entropy
 
 END = "<eos>"
-"""stands at the end of every line"""
+"""Token at the end of every line."""
 SPACE = "_"
 PTB = DataSet(
     "ptb",
@@ -37,17 +37,17 @@ PTB = DataSet(
 
 @dataclass(frozen=True)
 class PennTreebank(TextTask):
-    """Base class: tokens stand between spaces, and a line ends with a token of its own."""
+    """Base class of both tasks. Tokens are separated by spaces, and every line ends with the token `END`."""
 
     form: ClassVar[str]
-    """of the file's name, by split"""
+    """File name, with a placeholder for the split."""
 
     def tokens(self, split: str) -> Tensor:
         return corpus(type(self).__name__, self.form).numbers[split]
 
     @property
     def vocabulary(self) -> list[str]:
-        """The words or characters by their numbers, in the order in which the training text has them."""
+        """Return the words or characters by index, in the order of their first occurrence in the training text."""
         return corpus(type(self).__name__, self.form).vocabulary
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -57,6 +57,7 @@ class PennTreebank(TextTask):
         return {"accuracy": accuracy(outputs, targets)}
 
     def numbered(self, tokens: Sequence[str]) -> Tensor:
+        """Return token indices. Raise ValueError for tokens outside the vocabulary."""
         known = {token: number for number, token in enumerate(self.vocabulary)}
         if unknown := sorted({token for token in tokens if token not in known}):
             raise ValueError(
@@ -67,7 +68,7 @@ class PennTreebank(TextTask):
 
 @dataclass(frozen=True)
 class CharPTB(PennTreebank):
-    """The next character, in bits per character. 50 symbols, of which one ends a line.
+    """Predict the next character. The score is bits per character. One of the 50 symbols is the end of a line.
 
     input   t h e _ y e n _ r o s
     target  h e _ y e n _ r o s e
@@ -94,7 +95,7 @@ class CharPTB(PennTreebank):
 
 @dataclass(frozen=True)
 class WordPTB(PennTreebank):
-    """The next word, in perplexity. 10,000 words: <unk> for the rare, N for numbers, and one that ends a line.
+    """Predict the next word. The score is perplexity. The 10,000 words include <unk> (rare), N (number) and <eos>.
 
     input   the yen rose
     target  yen rose <eos>
@@ -121,12 +122,12 @@ class WordPTB(PennTreebank):
 class Corpus(NamedTuple):
     vocabulary: list[str]
     numbers: dict[str, Tensor]
-    """tokens by split"""
+    """Token indices of each split."""
 
 
 @cache
 def corpus(who: str, form: str) -> Corpus:
-    """All of it, as numbers; they are kept in the cache, as it takes a second to make them."""
+    """Return the vocabulary and the token indices. They are cached on disk, because tokenising takes a second."""
     raw = {split: PTB.read(who, form.format(split=split)) for split in SPLITS}
     digest = hashlib.sha256(b"".join(raw.values())).hexdigest()
     path = cache_folder() / "tokens" / f"{digest}.npz"
@@ -140,6 +141,7 @@ def corpus(who: str, form: str) -> Corpus:
 
 
 def tokenised(raw: dict[str, bytes]) -> dict[str, Any]:
+    """Return the arrays of a corpus: the vocabulary, and the token indices of each split."""
     texts = {
         split: [
             token for line in content.decode("ascii").splitlines() if line.strip() for token in (*line.split(), END)
@@ -153,7 +155,7 @@ def tokenised(raw: dict[str, bytes]) -> dict[str, Any]:
 
 
 def kept(path: Path) -> dict[str, Any] | None:
-    """What an earlier run made, if it is there and whole."""
+    """Return the arrays that an earlier run cached, or None if the file is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in ("vocabulary", *SPLITS)}
@@ -162,10 +164,11 @@ def kept(path: Path) -> dict[str, Any] | None:
 
 
 def keep(path: Path, arrays: dict[str, Any]) -> None:
+    """Write the arrays to the cache. Disk errors are ignored."""
     part = path.with_name(f"{path.name}.{os.getpid()}.npz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(part, **arrays)
         part.replace(path)
     except OSError:
-        part.unlink(missing_ok=True)  # a disk that takes nothing costs a second each time, no more
+        part.unlink(missing_ok=True)  # without the cache, every run tokenises again, which takes a second

@@ -1,4 +1,4 @@
-"""What copy and denoise share: symbols that are said in order at the end."""
+"""Base class of copy and denoise: recall a string of symbols in the last steps."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from steadygrad.tasks.task import Task, accuracy, cross_entropy
 
 @dataclass(frozen=True)
 class Recall(Task):
-    """``length`` out of ``symbols`` symbols, said in the last ``length`` steps; blanks (0) before."""
+    """Base class: the targets are blank (0) up to the last ``length`` steps, then one of ``symbols`` symbols each."""
 
     delay: int = 200
     length: int = 10
@@ -39,10 +39,10 @@ class Recall(Task):
         return cross_entropy(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Of the symbols recalled, how many are right."""
+        """Return the share of recalled symbols that are right."""
         return {"accuracy": accuracy(outputs[:, -self.length :], targets[:, -self.length :])}
 
     @property
     def guessing_loss(self) -> float:
-        """Blanks for certain, then one of the symbols at random."""
+        """Return the loss of predicting blanks with certainty, then all symbols with equal probability."""
         return self.length * math.log(self.symbols) / self.steps

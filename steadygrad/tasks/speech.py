@@ -1,6 +1,6 @@
-"""Speech as spectrograms and back, and how good it sounds: what TIMIT is read, rebuilt and judged with.
+"""Read speech, convert it to spectrograms and back, and score its quality. Used by the TIMIT task.
 
-Signals (samples,) are in [−1, 1) at 8 kHz. Filter, windows and decibels are those of Wisdom et al.'s code (2016).
+Signals (samples,) are in [−1, 1) at 8 kHz. Filter, windows and decibels follow the code of Wisdom et al. (2016).
 """
 
 import io
@@ -18,28 +18,32 @@ from torch import Tensor
 from torch.nn import functional as F
 
 RATE = 8000
-"""samples a second"""
+"""Samples per second."""
 WINDOW, HOP = 256, 128
-"""samples of a frame and from one frame to the next: 32 and 16 ms"""
+"""Frame length and hop length in samples: 32 and 16 ms."""
 BINS = WINDOW // 2 + 1
-"""frequencies of a frame"""
+"""Number of frequencies of a frame."""
 FLOOR = 1e-5
-"""power below which it is silent"""
+"""Power that is added before the logarithm. Power below it counts as silence."""
 FULL_SCALE = 2**15
 SPHERE = b"NIST_1A\n"
 PACKAGES = {"stoi": "pystoi", "pesq": "pesq"}
-"""who computes a score, in the extra ``speech``"""
+"""Package that computes each score. The extra ``speech`` installs it."""
 SEGMENT = RATE // 100
+"""Samples of a segment: 10 ms."""
 LEAST_SNR, MOST_SNR = -10.0, 35.0
 QUIET = 40.0
-"""dB below the loudest segment, where nobody speaks"""
+"""Segments this many dB below the loudest segment are silence."""
 
 
 # files
 
 
 def read_speech(who: str, path: Path) -> Tensor:
-    """A recording, at 8 kHz: RIFF or NIST SPHERE, of one channel in 16-bit PCM, at a multiple of that rate."""
+    """Read a recording and return it at 8 kHz.
+
+    The file is RIFF or NIST SPHERE, with one channel of 16-bit PCM at a multiple of 8 kHz.
+    """
     content = path.read_bytes()
     if content.startswith(SPHERE):
         samples, rate = parse_sphere(who, path, content)
@@ -55,6 +59,7 @@ def read_speech(who: str, path: Path) -> Tensor:
 
 
 def parse_riff(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
+    """Return samples and sampling rate of a RIFF file."""
     try:
         with wave.open(io.BytesIO(content)) as file:
             check_format(who, path, file.getnchannels(), file.getsampwidth())
@@ -64,7 +69,10 @@ def parse_riff(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
 
 
 def parse_sphere(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
-    """Lines ``name -type value`` up to ``end_head``, in a header whose length stands in the second line."""
+    """Return samples and sampling rate of a NIST SPHERE file.
+
+    The header consists of lines ``name -type value`` up to ``end_head``. Its second line is its length in bytes.
+    """
     head, end, _ = content.partition(b"end_head")
     try:
         first, length, *lines = head.decode("ascii").splitlines()
@@ -88,13 +96,14 @@ def check_format(who: str, path: Path, channels: int, width: int) -> None:
 
 
 def pcm(who: str, path: Path, content: bytes, count: int, order: str) -> np.ndarray:
+    """Decode 16-bit samples. Raise ValueError if there are not ``count`` of them."""
     if len(content) != 2 * count:
         raise ValueError(f"{who} expects {count} samples in {path}; got {len(content) // 2}: it is cut off")
     return np.frombuffer(content, order).astype(np.float64)
 
 
 def wav_file(signal: Tensor) -> bytes:
-    """16-bit PCM at 8 kHz; what is too loud for it is made softer as a whole."""
+    """Return a RIFF file of 16-bit PCM at 8 kHz. A signal that exceeds the range is scaled down as a whole."""
     loudest = max(1.0, signal.abs().max().item() * FULL_SCALE / (FULL_SCALE - 1))
     content = io.BytesIO()
     with wave.open(content, "wb") as file:
@@ -109,9 +118,10 @@ def wav_file(signal: Tensor) -> bytes:
 
 
 def decimate(signal: Tensor, factor: int) -> Tensor:
-    """Every factor-th sample, after a low-pass: sinc(n / factor) under a Kaiser window, |n| ≤ 10 factor, β = 5.
+    """Return every factor-th sample of the signal after a low-pass filter.
 
-    This is the filter of Matlab's ``resample``: half of the amplitude is left at the new Nyquist frequency.
+    The filter is sinc(n / factor) times a Kaiser window, |n| ≤ 10 factor, β = 5. Matlab's ``resample`` uses the same
+    filter. It halves the amplitude at the new Nyquist frequency.
     """
     if factor == 1:
         return signal
@@ -128,15 +138,18 @@ def hann(like: Tensor) -> Tensor:
 def stft(signal: Tensor) -> Tensor:
     """X_t(f) = Σ_n w(n) x(128 t + n − 256) e^{−2πi f n / 256},  w(n) = sin²(π n / 256): (frames, 129), complex.
 
-    There is silence before and after the signal: it is all of the first and the last frame, half of those next to them.
+    The signal is padded with zeros, which fill the first and the last frame and half of the frames next to them.
     """
     filled = -len(signal) % HOP
-    padded = F.pad(signal, (HOP, HOP + filled))  # torch adds as much again
+    padded = F.pad(signal, (HOP, HOP + filled))  # torch.stft pads each side by another HOP
     return torch.stft(padded, WINDOW, HOP, window=hann(signal), pad_mode="constant", return_complex=True).mT
 
 
 def istft(spectrum: Tensor, length: int) -> Tensor:
-    """The signal of so many samples whose `stft` is nearest: x = Σ_t w_t x_t / Σ_t w_t²,  x_t of frame t alone."""
+    """Return the signal of ``length`` samples whose `stft` is nearest to the spectrum.
+
+    x = Σ_t w_t x_t / Σ_t w_t²,  x_t the signal of frame t alone.
+    """
     return torch.istft(spectrum.mT, WINDOW, HOP, window=hann(spectrum))[HOP : HOP + length]
 
 
@@ -146,24 +159,25 @@ def log_magnitude(spectrum: Tensor) -> Tensor:
 
 
 def magnitude(decibels: Tensor) -> Tensor:
-    """|X|, the inverse of `log_magnitude`."""
+    """Return |X|, the inverse of `log_magnitude`."""
     return (10 ** (decibels / 10) - FLOOR).clamp(min=0).sqrt()
 
 
 def rebuild(decibels: Tensor, original: Tensor) -> Tensor:
-    """The signal with these magnitudes (frames, 129) and the phases of the original signal, as long as that."""
+    """Return the signal with magnitudes in dB (frames, 129) and the phases and length of the original signal."""
     spectrum = stft(original)
     phases = spectrum.angle()
     return istft(torch.polar(magnitude(decibels.to(phases)), phases), len(original))
 
 
-# how good it sounds
+# quality
 
 
 def segmental_snr(clean: Tensor, estimate: Tensor) -> float:
     """mean_k 10 log₁₀(Σ x² / Σ (x − y)²) over segments k of 10 ms, each within −10 … 35 dB; NaN if all is silent.
 
-    Segments that are 40 dB softer than the loudest are silence and do not count, nor does what is left at the end.
+    Segments that are 40 dB or more below the loudest are silence and are left out. Samples after the last complete
+    segment are ignored.
     """
     if clean.shape != estimate.shape:
         raise ValueError(f"segmental_snr expects signals of one length; got {len(clean)} and {len(estimate)} samples")
@@ -176,19 +190,19 @@ def segmental_snr(clean: Tensor, estimate: Tensor) -> float:
 
 
 def stoi(clean: Tensor, estimate: Tensor) -> float:
-    """Short-time objective intelligibility (Taal et al., 2011), from 0 to 1; NaN for less than 0.4 s of speech."""
-    if len(clean) < 0.4 * RATE or not clean.any():  # for which it has no word, or 0
+    """Return the short-time objective intelligibility (Taal et al., 2011), 0 to 1; NaN below 0.4 s of speech."""
+    if len(clean) < 0.4 * RATE or not clean.any():  # pystoi has no score, or 0, for these
         return math.nan
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         try:
             return float(package("stoi").stoi(clean.numpy(), estimate.numpy(), RATE))
-        except RuntimeWarning:  # it says that there is too little
+        except RuntimeWarning:  # pystoi warns that there is too little speech
             return math.nan
 
 
 def pesq(clean: Tensor, estimate: Tensor) -> float:
-    """Perceptual evaluation of speech quality: MOS-LQO of P.862.1, narrow band, from 1 to 4.5; NaN without speech."""
+    """Return the perceptual speech quality PESQ: MOS-LQO of P.862.1, narrow band, 1 to 4.5; NaN without speech."""
     judge: Any = package("pesq")
     if not estimate.any():
         return math.nan
@@ -199,7 +213,7 @@ def pesq(clean: Tensor, estimate: Tensor) -> float:
 
 
 def package(score: str) -> ModuleType:
-    """Imported when it is used."""
+    """Import the package of a score. Raise ValueError if it is not installed."""
     try:
         return import_module(PACKAGES[score])
     except ImportError as error:

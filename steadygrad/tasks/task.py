@@ -1,4 +1,4 @@
-"""What every task is: a recipe for sequences, a loss, metrics, and the loss of somebody who guesses."""
+"""Base class of all tasks: sequences, a loss, metrics, and the loss of guessing."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,33 +10,35 @@ from torch.nn import functional as F
 
 
 class Batch(NamedTuple):
+    """Inputs and targets of several sequences."""
+
     inputs: Tensor
     targets: Tensor
     goes_on: bool = False
-    """whether the state of the batch before is carried into this one"""
+    """Whether this batch continues the sequences of the previous batch, from their final state."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Base class. Inputs (batch, time, input_size); targets (batch, time, …), or (batch, …) if only the end counts.
+    """Base class. Inputs are (batch, time, input_size); targets are (batch, time, …), or (batch, …) if ``last_only``.
 
-    All randomness comes from the generator, so a batch is a function of its seed.
+    All randomness comes from the generator, so the seed of the generator determines the batch.
     """
 
     last_only: ClassVar[bool] = False
-    """whether the answer is read at the last step alone"""
+    """Whether only the output of the last step is used."""
 
     causal: ClassVar[bool] = False
-    """whether it asks for the next input, which a layer that reads backwards would have seen"""
+    """Whether targets are future inputs, which a bidirectional layer would see."""
 
     score: ClassVar[str] = "loss"
-    """the metric that says at a glance whether the task is solved"""
+    """Name of the metric that shows whether the task is solved."""
 
     higher_is_better: ClassVar[bool] = False
-    """of ``score``"""
+    """Whether a higher ``score`` is better."""
 
     training: ClassVar[Mapping[str, Any]] = {}
-    """how networks are trained on it where no paper says so, in the words of `steadygrad.training.Train`"""
+    """Default settings of `steadygrad.training.Train` for this task, used where no paper gives others."""
 
     @property
     def input_size(self) -> int:
@@ -48,43 +50,43 @@ class Task:
 
     @property
     def steps(self) -> int:
-        """Time steps of one sequence."""
+        """Return the number of time steps of a sequence."""
         raise NotImplementedError
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Fresh inputs and targets, to train on."""
+        """Return new inputs and targets for training."""
         raise NotImplementedError
 
     def sample_unseen(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Fresh inputs and targets, to be tested on: also of kinds that training never shows, if the task has such."""
+        """Return new inputs and targets for tests. Some tasks include kinds of sequences that training never shows."""
         return self.sample(batch, generator)
 
     def shown(self, model: Any, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of sequences to look at a model with."""
+        """Return inputs and targets for diagnostics of a model."""
         return self.sample(batch, generator)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         raise NotImplementedError
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Means over the batch, besides the loss."""
+        """Return metrics besides the loss, as means over the batch."""
         raise NotImplementedError
 
     @property
     def guessing_loss(self) -> float:
-        """The expected loss of the best answer that ignores the input."""
+        """Return the expected loss of the best answer that ignores the input."""
         raise NotImplementedError
 
     def weight(self, targets: Tensor) -> float:
-        """How much of all that is averaged a batch with these targets is."""
+        """Return the weight of a batch with these targets in a mean over batches."""
         return len(targets)
 
     def conclude(self, means: dict[str, float]) -> dict[str, float]:
-        """Loss and metrics of all batches together, with those that are no means."""
+        """Return final loss and metrics from the means over all batches. Subclasses add metrics that are not means."""
         return means
 
     def check(self, **least: int) -> None:
-        """Every field named is a whole number of at least so much."""
+        """Raise ValueError unless every named field is an integer of at least the given value."""
         for name, bound in least.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < bound:
@@ -92,30 +94,33 @@ class Task:
                 raise ValueError(f"{who} expects {name} to be a whole number of at least {bound}; got {value!r}")
 
     def check_seed(self, name: str) -> None:
-        """numpy takes no larger ones."""
+        """Raise ValueError unless the field is an integer from 0 to 2³² − 1, the seeds that NumPy accepts."""
         if not isinstance(value := getattr(self, name), int) or isinstance(value, bool) or not 0 <= value < 2**32:
             who = type(self).__name__
             raise ValueError(f"{who} expects {name} to be a whole number from 0 to {2**32 - 1}; got {value!r}")
 
     def check_flags(self, *names: str) -> None:
+        """Raise ValueError unless every named field is a bool."""
         for name in names:
             if not isinstance(value := getattr(self, name), bool):
                 raise ValueError(f"{type(self).__name__} expects {name} to be true or false; got {value!r}")
 
     def check_choice(self, name: str, known: Iterable[str]) -> None:
+        """Raise ValueError unless the field is one of the known values."""
         if (value := getattr(self, name)) not in (known := tuple(known)):
             raise ValueError(f"{type(self).__name__} expects {name} to be one of {', '.join(known)}; got {value!r}")
 
 
 def one_hot(tokens: Tensor, classes: int) -> Tensor:
-    """As `torch.nn.functional.one_hot`, in floating point at once."""
+    """Return what `torch.nn.functional.one_hot` returns, directly as floating-point numbers."""
     return torch.zeros(*tokens.shape, classes).scatter_(-1, tokens.unsqueeze(-1), 1.0)
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean over batch and time; outputs (batch, time, classes), targets (batch, time)."""
+    """Return the mean cross-entropy over batch and time: outputs (batch, time, classes), targets (batch, time)."""
     return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """Return the share of targets that have the largest output."""
     return (outputs.argmax(-1) == targets).float().mean().item()

@@ -1,4 +1,4 @@
-"""TIMIT: a speaker's spectrogram a moment later (Garofolo et al., 1993; as a task, Wisdom et al., 2016)."""
+"""TIMIT: predict the next frame of a spectrogram of speech (Garofolo et al., 1993; as a task, Wisdom et al., 2016)."""
 
 import hashlib
 import math
@@ -24,34 +24,34 @@ HOW_TO_GET = {
     "sample": "timit_sample is what nltk.download('timit') puts into corpora/timit",
 }
 SENTENCES = {"full": 3696, "sample": 96}
-"""in the training data"""
+"""Number of training sentences in each corpus."""
 MANY = 1000
-"""recordings take more than a few seconds to read"""
+"""More recordings than this take more than a few seconds to read."""
 STEPS = 194
-"""predictions in a sentence, on average: 3.06 s"""
+"""Average number of predictions in a sentence. An average sentence lasts 3.06 s."""
 CORE_TEST = (
     "mdab0 mwbt0 felc0 mtas1 mwew0 fpas0 mjmp0 mlnt0 fpkt0 mlll0 mtls0 fjlm0 "
     "mbpm0 mklt0 fnlp0 mcmj0 mjdh0 fmgd0 mgrt0 mnjm0 fdhc0 mjln0 mpam0 fmld0"
 )
-"""the corpus's own core test set: two men and a woman from each of eight regions"""
+"""Speakers of the corpus's own core test set: two men and one woman from each of eight dialect regions."""
 DEVELOPMENT = (
     "faks0 fdac1 fjem0 mgwt0 mjar0 mmdb1 mmdm2 mpdf0 fcmh0 fkms0 mbdg0 mbwm0 mcsh0 fadg0 fdms0 fedw0 mgjf0 "
     "mglb0 mrtk0 mtaa0 mtdt0 mthc0 mwjg0 fnmr0 frew0 fsem0 mbns0 mmjr0 mdls0 mdlf0 mdvc0 mers0 fmah0 fdrw0 "
     "mrcs0 mrjm4 fcal1 mmwh0 fjsj0 majc0 mjsw0 mreb0 fgjd0 fjmg0 mroa0 mteb0 mjfc0 mrjr0 fmml0 mrws1"
 )
-"""fifty other speakers of its test folder, as in Kaldi's recipe: 400 sentences, which is what the papers validate on"""
+"""Fifty other speakers of the test folder, as in Kaldi's recipe: the 400 sentences on which the papers validate."""
 
 
 @dataclass(frozen=True)
 class TIMIT(ExampleTask):
-    """The next frame of a spoken sentence, 16 ms later, as the loudness in dB of 129 frequencies.
+    """Predict the next frame of a spoken sentence, 16 ms later: the power in dB at 129 frequencies.
 
         input    f₀ f₁ f₂ … f_{T−2}       f = 10 log₁₀(10⁻⁵ + |X|²), X the short-time Fourier transform
         target   f₁ f₂ f₃ … f_{T−1}       at 8 kHz: Hann windows of 256 samples, a new one every 128
 
-    Sentences of a batch are padded, inputs with 0, targets with NaN, which does not count.
-    ``corpus``      "full" is LDC93S1, "sample" what NLTK has of it, "auto" the first of them that is there
-    ``normalised``  networks see and say (f − mean frame) / deviation, both of the training data; ``mse`` stays in dB²
+    Sentences of a batch are padded: inputs with 0, targets with NaN. The loss ignores the padding.
+    ``corpus``      "full" is LDC93S1, "sample" is NLTK's part of it, "auto" is the first of them that is found
+    ``normalised``  inputs and outputs are (f − mean frame) / deviation of the training data; ``mse`` stays in dB²
     """
 
     corpus: str = "auto"
@@ -64,7 +64,7 @@ class TIMIT(ExampleTask):
     def __post_init__(self) -> None:
         self.check_choice("corpus", ("auto", *FOLDERS))
         self.check_flags("normalised")
-        if self.corpus == "auto":  # settled, so that settings say which one a run had
+        if self.corpus == "auto":  # resolved, so that the settings of a run name its corpus
             there = (corpus for corpus, folder in FOLDERS.items() if data_set(folder))
             object.__setattr__(self, "corpus", next(there, "auto"))
 
@@ -78,15 +78,16 @@ class TIMIT(ExampleTask):
 
     @property
     def steps(self) -> int:
-        """On average; sentences differ."""
+        """Return the average number of time steps. Sentences differ in length."""
         return STEPS
 
     @property
     def training_steps(self) -> int:
-        """About."""
+        """Return the approximate number of time steps in one pass through the training data."""
         return SENTENCES.get(self.corpus, SENTENCES["full"]) * STEPS
 
     def folder(self) -> Path:
+        """Return the folder of the corpus. Raise a ValueError that says how to get it if there is none."""
         wanted = FOLDERS if self.corpus == "auto" else {self.corpus: FOLDERS[self.corpus]}
         if (folder := next(filter(None, map(data_set, wanted.values())), None)) is None:
             names, ways = " or ".join(wanted.values()), "; ".join(HOW_TO_GET[corpus] for corpus in wanted)
@@ -94,13 +95,13 @@ class TIMIT(ExampleTask):
         return folder
 
     def part(self, split: str) -> "Part":
-        """Its recordings, and what they look like."""
+        """Return the recordings of a split and their spectrograms."""
         self.check_split(split)
         return read(self.folder()).parts[split]
 
     @property
     def fingerprint(self) -> str | None:
-        """By the names and lengths of the recordings that normalise what networks see, if any do."""
+        """Return a hash of the names and lengths of the training recordings if they normalise the data, else None."""
         if not self.normalised:
             return None
         recordings, frames = self.part("train")
@@ -126,12 +127,12 @@ class TIMIT(ExampleTask):
         return (decibels - mean) / deviation
 
     def decibels(self, outputs: Tensor) -> Tensor:
-        """What a network says, in dB: the inverse of `normalise`."""
+        """Convert the outputs of a network to dB: the inverse of `normalise`."""
         mean, deviation = self.scale
         return outputs * deviation + mean.to(outputs)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean square over all that is no padding."""
+        """Return the mean squared error without the padding."""
         real = ~targets.isnan()
         return torch.where(real, outputs - targets, 0).square().sum() / real.sum()
 
@@ -140,7 +141,7 @@ class TIMIT(ExampleTask):
 
     @property
     def guessing_loss(self) -> float:
-        """Of the mean frame, on the training data."""
+        """Return the MSE of always predicting the mean frame, on the training data."""
         return 1.0 if self.normalised else read(self.folder()).scale.deviation ** 2
 
     def weight(self, targets: Tensor) -> float:
@@ -148,10 +149,15 @@ class TIMIT(ExampleTask):
 
 
 class Scale(NamedTuple):
+    """Mean and standard deviation for normalisation."""
+
     mean: Tensor
-    """frame"""
+    """Mean frame."""
     deviation: float
-    """from it, in dB: one number for all frequencies, so that a mean square is one in dB² but for a factor"""
+    """Standard deviation from the mean frame, in dB: one number for all frequencies.
+
+    So the MSE of normalised frames is the MSE in dB² times a constant.
+    """
 
 
 class Recording(NamedTuple):
@@ -167,18 +173,18 @@ class Recording(NamedTuple):
 class Part(NamedTuple):
     recordings: list[Recording]
     frames: list[Tensor]
-    """the spectrogram (time, 129) of each, in dB"""
+    """Spectrogram (time, 129) of each recording, in dB."""
 
 
 class Corpus(NamedTuple):
     parts: dict[str, Part]
     scale: Scale
-    """of what is to be predicted in training"""
+    """Mean and deviation of the targets of training."""
 
 
 @cache
 def read(folder: Path) -> Corpus:
-    """All of it, once."""
+    """Read the whole corpus, once per process."""
     speakers = of_sample(folder) if folder.name == FOLDERS["sample"] else of_corpus(folder)
     recordings = {split: [one for path in paths for one in spoken(path)] for split, paths in speakers.items()}
     total, console = sum(map(len, recordings.values())), Console(stderr=True)
@@ -196,7 +202,10 @@ def read(folder: Path) -> Corpus:
 
 
 def measure(sentences: list[Tensor]) -> Scale:
-    """One after the other, as all of them at once in double precision would be a gigabyte."""
+    """Return the mean frame and the deviation.
+
+    Sentences are added one by one, because all of them in double precision would take a gigabyte.
+    """
     count = sum(map(len, sentences))
     mean = torch.stack([frames.double().sum(0) for frames in sentences]).sum(0) / count
     square = sum((frames - mean).square().sum().item() for frames in sentences) / (count * len(mean))
@@ -204,7 +213,10 @@ def measure(sentences: list[Tensor]) -> Scale:
 
 
 def of_sample(folder: Path) -> dict[str, list[Path]]:
-    """The last two speakers, a woman and a man of dialect region 8, are for tests, those of region 7 for validation."""
+    """Return the speakers of each split of the sample.
+
+    The last two speakers, a woman and a man of dialect region 8, are for tests, those of region 7 for validation.
+    """
     speakers = [path for path in subfolders(folder) if path.name.lower().startswith("dr")]
     if len(speakers) < 5:
         raise ValueError(f"TIMIT expects speakers in {folder}, such as dr1-fvmh0, five at least; got {len(speakers)}")
@@ -212,7 +224,7 @@ def of_sample(folder: Path) -> dict[str, list[Path]]:
 
 
 def of_corpus(folder: Path) -> dict[str, list[Path]]:
-    """All speakers of TRAIN; of TEST those of the core test set, and others for validation."""
+    """Return the speakers of each split: all of TRAIN; of TEST, the core test set and others for validation."""
     train, test = (by_name(folder, part) for part in ("train", "test"))
     chosen = {"valid": DEVELOPMENT.split(), "test": CORE_TEST.split()}
     if missing := [name for names in chosen.values() for name in names if name not in test]:
@@ -221,7 +233,7 @@ def of_corpus(folder: Path) -> dict[str, list[Path]]:
 
 
 def by_name(folder: Path, part: str) -> dict[str, Path]:
-    """The speakers' folders, each in one of a dialect region."""
+    """Return the folders of the speakers by name. Each is in the folder of a dialect region."""
     regions = [region for top in subfolders(folder) if top.name.lower() == part for region in subfolders(top)]
     if not (speakers := {path.name.lower(): path for region in regions for path in subfolders(region)}):
         raise ValueError(f"TIMIT expects speakers in {folder}/{part.upper()}, such as DR1/FVMH0; got none")
@@ -229,9 +241,12 @@ def by_name(folder: Path, part: str) -> dict[str, Path]:
 
 
 def spoken(speaker: Path) -> list[Recording]:
-    """Without the two sentences that every speaker says (sa1, sa2): training would tell what comes in tests."""
+    """Return the recordings of a speaker without sa1 and sa2.
+
+    Every speaker reads these two sentences, so training would reveal sentences of the tests.
+    """
     files = sorted(path for path in speaker.iterdir() if path.suffix.lower() == ".wav" and path.name[0] != ".")
-    by_sentence = {path.name.partition(".")[0].lower(): path for path in files}  # once, if SX1.WAV.wav is there too
+    by_sentence = {path.name.partition(".")[0].lower(): path for path in files}  # one of SX1.WAV and SX1.WAV.wav
     if not (own := {name: path for name, path in by_sentence.items() if not name.startswith("sa")}):
         raise ValueError(f"TIMIT expects recordings, *.wav, in {speaker}; got none besides sa1 and sa2")
     return [Recording(speaker.name.lower(), name, path) for name, path in own.items()]

@@ -166,7 +166,6 @@ def test_show_prints_a_paper_row_by_row(run, name):
         rows = [line for line in lines if line.startswith("  ")]
         assert [row.split()[0] for row in rows] == [recipe.row for recipe in recipes]
         for row, recipe in zip(rows, recipes, strict=True):
-            assert ("not built yet" in row) == bool(recipe.missing)
             assert all(f"{key} {value:g}" in row for key, value in recipe.published.items())
 
 
@@ -250,7 +249,7 @@ def test_show_draws_problems_of_a_task_of_objects(run, tmp_path, settings):
         ("reproduce demo/a/b/c", "expected PAPER[/TABLE[/ROW]]; got 'demo/a/b/c'"),
         ("reproduce demo --seeds 0", "reproduce expects at least one seed; got 0"),
         ("reproduce demo --train.lr 1", "unknown argument '--train.lr'"),
-        ("report nowhere", "report expects folders with runs; nowhere is none"),
+        ("report nowhere", "report expects folders with runs; nowhere is not a folder"),
         ("report .", "no runs in .: a run has a result.json"),
         ("report . -o page.pdf", "report expects -o FILE.html or FILE.md; got page.pdf"),
     ],

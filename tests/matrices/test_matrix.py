@@ -161,7 +161,7 @@ def test_nearest_orthogonal_is_nearest_in_its_component():
 def test_nearest_orthogonal_refuses_bad_input():
     with pytest.raises(ValueError, match=r"square matrix; got shape \(2, 3\)"):
         nearest_orthogonal(torch.zeros(2, 3))
-    with pytest.raises(ValueError, match="finite entries; got 1 that are not"):
+    with pytest.raises(ValueError, match="finite entries; got 1 NaN or infinite values"):
         nearest_orthogonal(torch.tensor([[1.0, torch.nan], [0.0, 1.0]]))
 
 

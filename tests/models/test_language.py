@@ -221,7 +221,7 @@ def test_a_model_without_numbers_makes_nothing_up(temperature):
     broken = model()
     with torch.no_grad():
         broken.readout.bias[1] = torch.nan
-    with pytest.raises(ValueError, match="generate expects numbers; the model says NaN or infinity"):
+    with pytest.raises(ValueError, match="generate expects finite logits; got NaN or infinity"):
         next(broken.generate(TOKENS[0], temperature))
 
 

@@ -111,5 +111,5 @@ def test_bad_arguments_are_explained():
         model(head_size=0)
     with pytest.raises(ValueError, match="PolicyModel expects a view of at least 7 squares; got 5"):
         PolicyModel(lambda inputs: GRU(inputs, 8), 5, (5, 3), 4, 6)
-    with pytest.raises(ValueError, match="PolicyModel expects a layer that takes time first and one direction"):
+    with pytest.raises(ValueError, match=r"PolicyModel expects a unidirectional layer .* got bidirectional=True and"):
         model(lambda inputs, units: GRU(inputs, units, bidirectional=True))

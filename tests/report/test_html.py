@@ -35,10 +35,6 @@ attained = "max"
 [table.zebra]
 layer = { name = "nnrnn", hidden_size = 4 }
 published = { accuracy = 0.0 }
-[table.rival]
-layer = { name = "unheard-of" }
-published = { accuracy = 0.5 }
-note = "a rival"
 [table.antelope]
 layer = { name = "ncgru", hidden_size = 4 }
 published = { accuracy = 2.0 }
@@ -154,7 +150,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     torch.set_num_threads(1)
     rows = reproduce(read("paper", PAPER).recipes, scale="paper", seeds=2, out=folder, watches=lambda *_: [Observer()])
-    assert [[run["status"] for run in row["runs"]] for row in rows] == [["done"] * 2, [], ["done"] * 2, ["done"] * 2]
+    assert [[run["status"] for run in row["runs"]] for row in rows] == [["done"] * 2, ["done"] * 2, ["done"] * 2]
     (folder / "paper" / "table" / "table.json").write_text(json.dumps(rows), "utf-8")
     return folder
 
@@ -209,7 +205,6 @@ def paper_row(row="gru", values=(0.5,), **rest):
         "table": "t",
         "row": row,
         "caption": "Copy",
-        "missing": None,
         "scale": "desk",
         "reduced": "",
         "metric": "loss",
@@ -434,7 +429,7 @@ def test_rows_stand_as_in_the_paper(page):
     assert first[place + 1 : place + 7] == names
     assert [series["name"] for series in parsed.chart("Validation loss")["series"]] == names
     place = first.index("row")
-    assert first[place + 1 : place + 5] == ["zebra", "rival", "antelope", "lion"]
+    assert first[place + 1 : place + 4] == ["zebra", "antelope", "lion"]
 
 
 def test_tasks_are_kept_apart_and_what_is_in_no_table_comes_last(tmp_path):
@@ -634,7 +629,7 @@ def nasty(tmp_path):
     runs_of_row = [{"seed": 0, "status": ALL, "why": ALL, "value": 1.0, "seconds": 1.0}]
     keys = ("paper", "table", "caption", "metric", "scale", "reduced", "note", "printed_parameters")
     texts = dict.fromkeys(keys, ALL)
-    rows = [paper_row(ALL, **texts, runs=runs_of_row), paper_row("missing", missing=ALL)]
+    rows = [paper_row(ALL, **texts, runs=runs_of_row)]
     write_table(folder, *rows)
     return folder
 
@@ -682,7 +677,6 @@ def test_every_text_is_shown_as_it_is(nasty):
         assert folds[name]["why"] == folds[name]["commit"] == folds[name][f"layer.{ALL}"] == ALL
         assert folds[name][f"version of {ALL}"] == ALL
         assert shlex.split(folds[name]["command"])[2:4] == [ALL, ALL]
-    assert ["missing", "100", "0.5", f"needs {ALL}"] in [row[:4] for row in parsed.rows]
     assert [names[0], ALL, ALL, ALL] in parsed.rows  # a finding
 
 
@@ -755,7 +749,6 @@ def test_what_is_not_json_is_refused(value):
         ({"values": (0.4,), "scale": "paper"}, "pass"),
         ({"values": ()}, "–"),  # not run
         ({"values": (None,)}, "–"),
-        ({"values": (), "missing": "layer x"}, "–"),
         ({"values": (0.4,), "published": None}, "–"),
     ],
 )
@@ -781,10 +774,8 @@ def test_without_printed_numbers_there_is_no_verdict(tmp_path):
 def test_a_real_table_stands_on_the_page(page):
     parsed = whole(page)
     assert "paper/table: Copy, T = 2" in parsed.all("caption")
-    verdicts = {row[0]: row[-1] for row in parsed.rows[1:5]}
-    assert verdicts == {"zebra": "pass", "rival": "–", "antelope": "miss", "lion": "–"}
-    assert "- rival: a rival" in parsed.all("p")
-    assert next(row for row in parsed.rows if row[0] == "rival")[3] == "needs layer unheard-of"
+    verdicts = {row[0]: row[-1] for row in parsed.rows[1:4]}
+    assert verdicts == {"zebra": "pass", "antelope": "miss", "lion": "–"}
 
 
 def test_the_weights_on_other_settings_stand_below(tmp_path):

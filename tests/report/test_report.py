@@ -126,7 +126,6 @@ def paper_row(row="nnrnn", values=(0.5,), scores=None, status="done", **rest):
         "row": row,
         "caption": "Copy, T = 200",
         "layer": row,
-        "missing": None,
         "scale": "desk",
         "reduced": "",
         "metric": "loss",
@@ -175,9 +174,8 @@ def test_a_score_of_zero_is_a_score():
 def test_rows_without_a_number_say_why():
     failed = paper_row("lstm", values=(None,), status="failed", parameters=None)
     failed["runs"][0] |= {"why": "no | disk", "score": None}
-    missing = paper_row("ornn", values=(), missing="layer ornn", parameters=None)
-    rows = [paper_row(ours=0.5), failed, missing]
-    assert cell(rows, "ours: loss") == ["0.5", "–", "needs layer ornn"]
+    rows = [paper_row(ours=0.5), failed, paper_row("ornn", values=(), parameters=None)]
+    assert cell(rows, "ours: loss") == ["0.5", "–", "not run"]
     assert cell(rows, "accuracy") == ["0.9000", "–", "–"]
     assert cell(rows, "seeds") == ["1", "0, 1 failed", "–"]
     text = tables.paper_table(rows)
@@ -371,10 +369,10 @@ def test_runs_are_found_at_any_depth(tmp_path):
 def test_a_folder_without_runs_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"^no runs in .*: a run has a result.json$"):
         runs.find([tmp_path])
-    with pytest.raises(ValueError, match=r"^report expects folders with runs; .*nowhere is none$"):
+    with pytest.raises(ValueError, match=r"^report expects folders with runs; .*nowhere is not a folder$"):
         runs.find([tmp_path / "nowhere"])
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="file is none"):
+    with pytest.raises(ValueError, match="file is not a folder"):
         runs.find([tmp_path / "file"])
 
 

@@ -153,7 +153,7 @@ def test_a_wrong_download_is_refused_and_not_kept(server, cache):
 
 def test_what_cannot_be_downloaded_says_what_to_do(server, cache):
     data = of(server, "missing/")
-    with pytest.raises(ValueError, match=rf"^Task cannot download .*404.*STEADYGRAD_DATA names a folder, some/{FILE}"):
+    with pytest.raises(ValueError, match=rf"^Task cannot download .*404.*save the file as .*_DATA/some/{FILE}"):
         data.read("Task", FILE)
     server.shutdown()
     server.server_close()
@@ -209,7 +209,7 @@ def test_the_archive_may_be_the_users(server, cache, tmp_path, monkeypatch):
     """As the error for a download that fails says; and it stays there, whatever is in it."""
     archive = tmp_path / "mine" / "some" / "all.tgz"
     archive.parent.mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"STEADYGRAD_DATA names a folder, some/all.tgz is taken from there$"):
+    with pytest.raises(ValueError, match=r"instead, save the file as \$STEADYGRAD_DATA/some/all.tgz$"):
         of(server, "all.tgz").read("Task", FILE)
     monkeypatch.setenv("STEADYGRAD_DATA", str(tmp_path / "mine"))
     server.asked.clear()

@@ -1,4 +1,4 @@
-"""Networks that answer from how objects relate: images one by one → an answer. A network is one file and one line."""
+"""Networks that answer from the relations between images. A new network is one file and one line in `MODELS`."""
 
 from steadygrad.models.relational.corelnet import CoRelNet
 from steadygrad.models.relational.corelnet_diff import CoRelNetDiff

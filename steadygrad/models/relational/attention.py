@@ -11,8 +11,8 @@ class AttentionLayer(nn.Module):
 
     Q = W_q x,  K = W_k y,  V = W_v y, each ``inner_size`` wide, d = inner_size / heads. A post-norm layer without
     dropout: the queries x (batch, queries, width) attend to the tokens y (batch, tokens, token_width); the result has
-    the shape of x. A transformer's encoder layer has y = x. ``symmetric`` uses W_q for the keys too. Weights start as
-    torch's `nn.Linear`.
+    the shape of x. A transformer's encoder layer has y = x. ``symmetric`` uses W_q for the keys too. Weights are
+    initialised as in torch's `nn.Linear`.
     """
 
     def __init__(

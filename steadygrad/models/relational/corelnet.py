@@ -1,4 +1,4 @@
-"""CoRelNet: nothing but how alike the objects are (Kerg et al., 2022)."""
+"""CoRelNet: answers only from the similarities of objects (Kerg et al., 2022)."""
 
 import torch
 from torch import Tensor
@@ -12,13 +12,13 @@ from steadygrad.models.relational.similarity import lower_triangle, row_softmax,
 class CoRelNet(RelationalModel):
     """y = MLP(R),  R_i = softmax_j(z_i · z_j) over j ≤ i.
 
-    The network answers from the similarities of the objects and from nothing else. The lower triangle of R, with its
-    diagonal, goes into one hidden layer: this gives the parameter counts that the paper prints. ``full`` takes all j
-    and all of R, as the paper's equation reads. ``asymmetric`` compares z¹_i = norm(W₁ s_i + b₁) with
-    z²_j = norm(W₂ s_j + b₂), s the encoder's output. ``sensory`` shows z (if asymmetric, z¹) to the MLP too.
-    CoRelNet-nhid has a ``hidden_size`` that makes it as large as ESBN.
+    The network answers from the similarities of the objects and from nothing else. The MLP has one hidden layer. Its
+    input is the lower triangle of R with the diagonal, which gives the parameter counts of the paper. ``full`` uses all
+    j and all of R, as in the paper's equation. ``asymmetric`` compares z¹_i = norm(W₁ s_i + b₁) with
+    z²_j = norm(W₂ s_j + b₂), s the encoder's output. ``sensory`` adds z (if asymmetric, z¹) to the input of the MLP.
+    CoRelNet-nhid has a ``hidden_size`` that gives it as many parameters as ESBN.
 
-    Weights start as in the authors' program (giancarlok/relationaltasks, CoRelNet.py), which is torch's default.
+    Initialisation follows the authors' program (giancarlok/relationaltasks, CoRelNet.py): torch's default.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""CoRelNet-diff: how far apart the objects are along one learned direction (Kerg, 2022)."""
+"""CoRelNet-diff: answers from the differences of objects along one learned direction (Kerg, 2022)."""
 
 from torch import Tensor, nn
 
@@ -10,7 +10,7 @@ from steadygrad.models.relational.normalisation import Segments
 class CoRelNetDiff(RelationalModel):
     """y = MLP(D),  D_ij = w · (z_i − z_j).
 
-    D is antisymmetric, so this network can tell the larger from the smaller, which no similarity can.
+    D is antisymmetric, so this network can tell which of two objects is larger. A symmetric similarity cannot.
     """
 
     def __init__(

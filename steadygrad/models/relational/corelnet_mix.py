@@ -1,4 +1,4 @@
-"""CoRelNet-mix: two ways to relate objects compete (Kerg, 2022)."""
+"""CoRelNet-mix: selects between similarities and differences of objects (Kerg, 2022)."""
 
 import math
 
@@ -16,10 +16,11 @@ from steadygrad.models.relational.similarity import row_softmax, similarity, vie
 class CoRelNetMix(RelationalModel):
     """y = MLP(a_R R + a_D D),  (a_R, a_D) = gumbel-softmax(K Q z / √d / τ),  R of CoRelNet, D of CoRelNet-diff.
 
-    The two rows of K are the signatures of the rules, Q z the question that all objects put together. ``hard`` lets one
-    rule win and passes the gradient of the soft choice; else both count by their shares. Evaluation adds no noise.
-    The thesis names no d, τ or ``hard``: 32, 1 and winning are choices made here. ``asymmetric`` is CoRelNet's; D and
-    the question then see z¹. No program was released; weights start as torch's, K as N(0, 1).
+    R and D are two rules. The rows of K are their signatures, Q z is a query computed from all objects. With ``hard``,
+    one rule is selected, and the gradient is that of the soft selection. Otherwise both rules are weighted by their
+    shares. Evaluation adds no noise. The thesis does not give d, τ and ``hard``: 32, 1 and True are choices made here.
+    ``asymmetric`` means the same as in CoRelNet; D and the query then use z¹. No program was released. Initialisation
+    is torch's default, with K ~ N(0, 1).
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class CoRelNetMix(RelationalModel):
         return torch.einsum("br,brij->bij", self.shares(z), rules)
 
     def shares(self, z: Tensor) -> Tensor:
-        """How much each rule counts (batch, rules)."""
+        """Return the weight of each rule (batch, rules)."""
         scores = self.question(views(z)[0].flatten(1)) @ self.signatures.mT / math.sqrt(self.signatures.shape[1])
         if self.training:
             return F.gumbel_softmax(scores, self.temperature, self.hard)

@@ -1,4 +1,4 @@
-"""CoRelNet-T: a learned query attends to how alike the objects are (Kerg et al., 2022)."""
+"""CoRelNet-T: a learned query attends to the similarities of objects (Kerg et al., 2022)."""
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +16,15 @@ class CoRelNetT(RelationalModel):
     CoRelNet with attention in front of its MLP. Each row of R mixes the learned position vectors p_j into one token.
     One learned query q, the same for every problem, attends to the tokens with 8 heads of 64 and passes through a
     feed-forward part of 128 units; the MLP has 256. ``layers`` above 1 repeats attention and feed-forward part with the
-    same weights. ``sensory`` appends z_i (if asymmetric, z¹_i) to token i; ``full`` and ``asymmetric`` are CoRelNet's.
+    same weights. ``sensory`` appends z_i (if asymmetric, z¹_i) to token i. ``full`` and ``asymmetric`` mean the same as
+    in CoRelNet.
 
-    Computes and starts as the authors' program (giancarlok/relationaltasks, CoRelNet_qtsf.py): p and q start as
-    N(0, 1), all else as torch's default. The program also registers parameters that have no influence on the answer
+    Computation and initialisation follow the authors' program (giancarlok/relationaltasks, CoRelNet_qtsf.py): p and q
+    are N(0, 1), all else is torch's default. The program also registers parameters that have no influence on the answer
     (``positional``, ``query_matrix``, ``key_matrix``, ``value_matrix``); they are not registered here.
     """
 
-    revision = 2  # 1 was another network
+    revision = 2  # revision 1 was a different network
 
     def __init__(
         self,

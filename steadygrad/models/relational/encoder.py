@@ -1,4 +1,4 @@
-"""Images to vectors: the convolutions in front of every relational network (Webb et al., 2021)."""
+"""Convolutional encoder of images, part of every relational network (Webb et al., 2021)."""
 
 from collections.abc import Callable
 from functools import cache
@@ -9,14 +9,15 @@ from torch import Tensor, nn
 from steadygrad.models.relational.starts import kaiming
 
 FEATURES = 128
-SMALLEST = 8  # pixels that are still one after three halvings
+SMALLEST = 8  # side of an image of which three halvings leave one pixel
 
 
 class Encoder(nn.Module):
     """z = relu(W₂ relu(W₁ conv³(x))), a conv: 32 channels, 4 × 4, stride 2, padding 1, ReLU.
 
-    images (n, channels, size, size) → z (n, 128). Three halvings leave 4 × 4 places of an image of 32 × 32, and a
-    single place of a cell of 12 × 12, which is still seen whole: the last convolution looks at 22 pixels.
+    images (n, channels, size, size) → z (n, 128). Three convolutions reduce an image of 32 × 32 pixels to 4 × 4
+    positions, and a cell of 12 × 12 to one position. This position depends on the whole cell, because its receptive
+    field is 22 × 22 pixels.
     """
 
     def __init__(self, image_size: int, channels: int) -> None:
@@ -34,12 +35,13 @@ class Encoder(nn.Module):
 
 
 def each_once(encode: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """encode(images), a row of features for each image, with no image encoded twice.
+    """Return encode(images), a row of features for each image, and encode equal images only once.
 
-    Rows of one product are not always rounded alike, and normalisation over objects would blow up the difference
-    between two encodings of the same image. It also saves the work: five glyphs make up a batch of training.
+    Equal rows of a matrix product may be rounded differently, and normalisation over objects would amplify the
+    difference between two encodings of the same image. Encoding once also saves time: a batch of training may consist
+    of five different glyphs.
     """
-    # each copy has a gradient of its own; and of none, or without numbers, nothing is alike
+    # each copy needs its own gradient; an empty batch and the meta device have no data to compare
     if images.requires_grad or not len(images) or images.is_meta:
         return encode(images)
     one_of_each, which = copies(images[:, :1] if images.stride(1) == 0 else images)
@@ -47,10 +49,10 @@ def each_once(encode: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
 
 
 def copies(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers of images that are all different, and for every image the place of its like among them.
+    """Return the indices of the different images, and for every image the position of its equal among them.
 
-    Images are told apart by a sum of their bits, weighted at random and exact as it is of whole numbers, and then
-    compared: `torch.unique` of whole images takes three times as long.
+    Images are grouped by a randomly weighted sum of their bits, which is exact because it uses integers, and then
+    compared. `torch.unique` of whole images takes three times as long.
     """
     bits = images.flatten(1).view({2: torch.int16, 4: torch.int32, 8: torch.int64}[images.dtype.itemsize])
     sums = (bits * weights_of_bits(bits.shape[1], bits.dtype, bits.device)).sum(dim=1)
@@ -58,18 +60,19 @@ def copies(images: Tensor) -> tuple[Tensor, Tensor]:
     one_of_each = one_of_every_kind(which)
     if torch.equal(bits, bits.index_select(0, one_of_each.index_select(0, which))):
         return one_of_each, which
-    _, which = bits.unique(dim=0, return_inverse=True)  # two have the same sum
+    _, which = bits.unique(dim=0, return_inverse=True)  # two different images have the same sum
     return one_of_every_kind(which), which
 
 
 def one_of_every_kind(kinds: Tensor) -> Tensor:
-    """For each kind 0, 1, … the place of one that is of it."""
+    """Return for each kind 0, 1, … the position of one element of this kind."""
     places = torch.arange(len(kinds), device=kinds.device)
     return kinds.new_empty(int(kinds.max()) + 1).scatter_(0, kinds, places)
 
 
 @cache
 def weights_of_bits(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return fixed random odd weights for the sum in `copies`."""
     info = torch.iinfo(dtype)
     drawn = torch.randint(info.min // 2, info.max // 2, (count,), generator=torch.Generator().manual_seed(0))
     return (2 * drawn + 1).to(dtype=dtype, device=device)  # odd, so that no bit is lost

@@ -14,18 +14,19 @@ from steadygrad.models.relational.similarity import similarity, views
 class ESBN(RelationalModel):
     """h_t = LSTM(r_{t−1}, h_{t−1}),  r_t = σ(g · h_t) Σ_{k<t} a_tk [relu(K h_k), σ(α s_tk + β)],  a_t = softmax(s_t).
 
-    s_tk = z_t · z_k. The controller writes a key for each object. It reads the keys of the objects that are like the
-    present one, and how sure that is. It takes one step more than there are objects, and its last state answers.
+    s_tk = z_t · z_k. The controller writes a key for each object. It reads the keys of earlier objects that are similar
+    to the present one, and a confidence. It takes one step more than there are objects and answers from its last state.
     ``asymmetric`` compares z¹_t = norm(W₁ s_t + b₁) with z²_k = norm(W₂ s_k + b₂), s the encoder's output. ``sensory``
-    shows the controller z_{t−1} (if asymmetric, z¹_{t−1}) beside r_{t−1}. ``normalisation`` "segmented" is that of
-    Webb's scripts for RMTS, "context" that of Kerg et al. (2022).
+    adds z_{t−1} (if asymmetric, z¹_{t−1}) to the input r_{t−1} of the controller. ``normalisation`` "segmented" is that
+    of Webb's scripts for RMTS, "context" that of Kerg et al. (2022).
 
-    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, ESBN.py) and its variants in
-    giancarlok/relationaltasks (ESBN_cat.py, ESBN_asym1.py, whose w2 is W₁ here and w1 W₂): the LSTM, g and the answer
-    Xavier normal, K Kaiming normal, α = 1, β = 0, layers behind the encoder torch's default; all biases 0.
+    Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, ESBN.py) and its variants in
+    giancarlok/relationaltasks (ESBN_cat.py, ESBN_asym1.py, whose w2 is W₁ here and w1 W₂). The LSTM, g and the readout
+    are Xavier normal, K is Kaiming normal, α = 1 and β = 0. Layers after the encoder have torch's default. All biases
+    are 0.
     """
 
-    revision = 2  # 1 started as torch does
+    revision = 2  # revision 1 had torch's initialisation
 
     def __init__(
         self,
@@ -76,12 +77,12 @@ class ESBN(RelationalModel):
         return self.readout(h)
 
     def relate(self, z: Tensor) -> Tensor:
-        """Return a_tk: how much of k's key is retrieved at t."""
+        """Return a_tk, the weight of object k's key at step t."""
         attention = attention_to_past(similarity(z))
         return torch.stack([F.pad(row, (0, len(attention) - row.shape[1])) for row in attention], dim=1)
 
     def retrieve(self, attention: Tensor, scores: Tensor, keys: list[Tensor]) -> Tensor:
-        """Return the key of what is like the present object, and how sure that is: (batch, key_size + 1)."""
+        """Return the keys and confidences, averaged with the attention as weights: (batch, key_size + 1)."""
         confidence = (self.confidence_gain * scores + self.confidence_bias).sigmoid()
         bound = torch.cat([torch.stack(keys, dim=1), confidence.unsqueeze(2)], dim=2)
         return (attention.unsqueeze(1) @ bound).squeeze(1)

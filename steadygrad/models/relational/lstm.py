@@ -14,13 +14,13 @@ from steadygrad.models.relational.recurrent import Recurrent
 class RelationalLSTM(Recurrent):
     """y = C h_T + c,  h = LSTM(z) of 512 units.
 
-    A recurrent baseline that sees the objects one by one and answers from its last state.
+    A recurrent baseline. It reads the objects one by one and answers from its last state.
 
-    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, LSTM.py): weights Xavier normal, biases 0. The
-    program has two bias vectors, which are only ever added; here there is one, b = b_ih + b_hh.
+    Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, LSTM.py): weights are Xavier
+    normal, biases are 0. The program has two bias vectors and only uses their sum; here there is one, b = b_ih + b_hh.
     """
 
-    revision = 2  # 1 started as torch does
+    revision = 2  # revision 1 had torch's initialisation
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class RelationalLSTM(Recurrent):
 
 @torch.no_grad()
 def start(layer: RecurrentLayer) -> None:
-    """Initialise the cells of an LSTM as Webb's program."""
+    """Initialise the cells of an LSTM as in Webb's program."""
     for cell in layer.cells:
         assert isinstance(cell, LSTMCell)
         starts.lstm_gates(cell.W)

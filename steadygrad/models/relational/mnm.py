@@ -13,18 +13,18 @@ from steadygrad.models.relational.normalisation import Segments
 class MNM(RelationalModel):
     """y = C (W [h_T, v_T]),  h_t = LSTM([z_t, v_{t−1}], h_{t−1}),  v_t = f_t(k'_t),  f(k) = M_L tanh(… tanh(M_1 k)).
 
-    A recurrent baseline whose memory f is a network. From h_t come a rate b in (0, 1), a key k and a value v to write,
+    A recurrent baseline whose memory f is a network. From h_t come a rate b in (0, 1), a key k and a value u to write,
     and a key k' to read with. One local step, M_l −= 2/d (o_l − e_l) (b o_{l−1})ᵀ for all layers at once, brings f(k)
-    closer to v: o_l is what layer l makes of k (o_0 = k), e_l = E_l v + c_l what it should have made, d the
+    closer to u. Here o_l is the output of layer l for the key k (o_0 = k), e_l = E_l u + c_l is its target, and d is
     ``memory_size``. There is one step more than there are objects, with z_T = 0. `penalty` adds the meta loss
-    1/T Σ_t mean((f_t(k_t) − v_t)²) of the last forward pass: how badly the values were written.
+    1/T Σ_t mean((f_t(k_t) − u_t)²) of the last forward pass: the error of the written values.
 
-    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, MNM.py), which has torch's default throughout.
-    Every problem begins with the same M, which is drawn once and never trained. Webb's program does not save it; here
-    it is a buffer. Webb's ``feat_proj`` and ``layer_norm`` have no influence and are not registered.
+    Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, MNM.py), which uses torch's
+    default throughout. Every problem begins with the same M, which is drawn once and never trained. Webb's program does
+    not save M; here it is a buffer. Webb's ``feat_proj`` and ``layer_norm`` have no influence and are not registered.
     """
 
-    revision = 2  # 1 had other updates and no loss of its own
+    revision = 2  # revision 1 had different updates and no meta loss
 
     memory: Tensor
 
@@ -66,11 +66,11 @@ class MNM(RelationalModel):
             memory = self.write(memory, write_key, target, self.rate(rate).sigmoid())
             errors.append((recall(memory, write_key)[-1] - target).square().mean())
             value = recall(memory, read_key)[-1]
-        self.meta_loss = torch.stack(errors).sum() / z.shape[1]  # one term more than the program divides by
+        self.meta_loss = torch.stack(errors).sum() / z.shape[1]  # T + 1 terms divided by T, as in Webb's program
         return self.readout(self.merge(torch.cat([h, value], dim=1)))
 
     def write(self, memory: list[Tensor], key: Tensor, target: Tensor, rate: Tensor) -> list[Tensor]:
-        """Return the memory after one step towards f(key) = target, every layer by itself."""
+        """Return the memory after one local step of each layer towards f(key) = target."""
         made = [key, *recall(memory, key)]
         expected = self.expected(target).chunk(len(memory), dim=1)
         step = 2 / self.memory.shape[-1] * rate
@@ -84,12 +84,12 @@ class MNM(RelationalModel):
         return super().penalty() + self.meta_loss
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and pickles, which leave out the meta loss and its graph."""
+        """Return the state for copying and pickling, without the meta loss and its graph."""
         return {**self.__dict__, "meta_loss": 0.0}
 
 
 def recall(memory: list[Tensor], key: Tensor) -> list[Tensor]:
-    """Return what each layer makes of the key, the last of them the value: (batch, memory_size) each."""
+    """Return the output of each layer for the key, (batch, memory_size). The last output is the value."""
     made = []
     for layer, M in enumerate(memory, 1):
         key = (M @ key.unsqueeze(2)).squeeze(2)

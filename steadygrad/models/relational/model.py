@@ -1,4 +1,4 @@
-"""What every relational network is: objects encoded one by one, normalised together, then related."""
+"""Base class of relational networks: encode each object, normalise over the objects, answer."""
 
 import math
 from collections.abc import Iterable
@@ -23,13 +23,14 @@ class RelationalModel(nn.Module):
     """Base class: x → z = normalised(encoder(x)) → answer(z).
 
     images (batch, objects, channels, image_size, image_size) → logits (batch, answers). ``segments`` are ranges
-    [begin, end) of objects that belong together. Switches that all networks share:
+    [begin, end) of objects that belong together. Options of all networks:
 
-    ``encoder``        "learned", or "random": it stays as it starts
-    ``normalisation``  "context" over all objects, "segmented" over those that belong together, or "none"
-    ``l1``             weight λ of λ (Σ |W| + Σ |b|) for a linear layer W, b behind the encoder; 0 means no such layer
+    ``encoder``        "learned", or "random": the encoder keeps its initial weights
+    ``normalisation``  "context" over all objects, "segmented" over the objects of each segment, or "none"
+    ``l1``             weight λ of the penalty λ (Σ |W| + Σ |b|) on a linear layer W, b after the encoder; 0 means no
+                       such layer
 
-    An ``asymmetric`` network has two linear layers behind the encoder, whose outputs are normalised with the same gain
+    An ``asymmetric`` network has two linear layers after the encoder, whose outputs are normalised with the same gain
     and shift (`Views`); with ``l1`` the penalty is summed over both.
     """
 
@@ -69,7 +70,7 @@ class RelationalModel(nn.Module):
         return self.answer(self.encode(images))
 
     def encode(self, images: Tensor) -> Tensor:
-        """Return what the rest of the network sees: z (batch, objects, 128), or (batch, objects, 2, 128) of `Views`."""
+        """Return the normalised features z (batch, objects, 128), or (batch, objects, 2, 128) with `Views`."""
         if tuple(images.shape[1:]) != self.shape:
             raise ValueError(f"{self._name} expects images (batch, *{self.shape}); got {tuple(images.shape)}")
         own = self.encoder.out.weight.dtype
@@ -79,15 +80,16 @@ class RelationalModel(nn.Module):
         return z if self.normalisation is None else self.normalisation(z)
 
     def features(self, images: Tensor) -> Tensor:
-        """Encode images (n, channels, image_size, image_size), each by itself: (n, 128), or (n, 2, 128) of `Views`."""
+        """Encode each image of (n, channels, image_size, image_size): (n, 128), or (n, 2, 128) with `Views`."""
         z = self.encoder(images)
         return z if self.selection is None else self.selection(z)
 
     def answer(self, z: Tensor) -> Tensor:
+        """Return the logits (batch, answers)."""
         raise NotImplementedError
 
     def relate(self, z: Tensor) -> Tensor | None:
-        """What `answer` makes of each pair, (batch, objects, objects); None of a network that has no such matrix."""
+        """Return the relations (batch, objects, objects) that `answer` uses, or None if it uses no such matrix."""
         return None
 
     def penalty(self) -> Tensor | float:
@@ -101,6 +103,7 @@ class RelationalModel(nn.Module):
         return type(self).__name__
 
     def check_counts(self, **counts: int) -> None:
+        """Raise ValueError unless every count is an integer of at least 1."""
         for name, value in counts.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{self._name} expects {name} to be a whole number of at least 1; got {value!r}")
@@ -111,13 +114,13 @@ class RelationalModel(nn.Module):
 
 
 def perceptron(*sizes: int) -> nn.Sequential:
-    """Linear layers with a ReLU between any two."""
+    """Return a perceptron: linear layers with a ReLU between successive layers."""
     layers = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)]
     parts = [part for layer in layers for part in (layer, nn.ReLU())]
     return nn.Sequential(*parts[:-1])
 
 
 def with_position(z: Tensor) -> Tensor:
-    """Append to each object its place in the sequence, 0 … objects − 1: (batch, objects, features + 1)."""
+    """Append to each object its position in the sequence, 0 … objects − 1: (batch, objects, features + 1)."""
     position = torch.arange(z.shape[1], dtype=z.dtype, device=z.device)
     return torch.cat([z, position.expand(len(z), -1).unsqueeze(2)], dim=2)

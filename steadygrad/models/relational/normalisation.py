@@ -11,8 +11,9 @@ EPSILON = 1e-8  # added to the variance, as in ESBN's code
 class ContextNormalisation(nn.Module):
     """z_t ← γ (z_t − μ) / √(σ² + ε) + β,  μ and σ² over the objects t of a segment, feature by feature.
 
-    z (batch, objects, features) → the same. σ² divides by one less than there are objects. Two different objects
-    come out as ±γ/√2 + β in every feature, so a segment of two tells which features differ and nothing else.
+    z (batch, objects, features) → the same shape. σ² is the unbiased variance: it divides by the number of objects
+    minus 1. In a segment of two objects, a feature that differs becomes ±γ/√2 + β, however large the difference, and a
+    feature that is equal becomes β.
     """
 
     def __init__(self, segments: Segments, features: int) -> None:
@@ -31,6 +32,7 @@ class ContextNormalisation(nn.Module):
 
 
 def standardised(z: Tensor) -> Tensor:
+    """Return z with mean 0 and variance 1 over the objects."""
     centred = z - z.mean(dim=1, keepdim=True)
     variance = centred.square().sum(dim=1, keepdim=True) / (z.shape[1] - 1)  # torch.var is slow along this dimension
     return centred / (variance + EPSILON).sqrt()

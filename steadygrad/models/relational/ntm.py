@@ -1,4 +1,4 @@
-"""The neural Turing machine: an LSTM with a memory that it addresses by content and by place (Graves et al., 2014)."""
+"""The neural Turing machine: an LSTM with a memory that it addresses by content and position (Graves et al., 2014)."""
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +15,17 @@ SHIFTS = (-1, 0, 1)
 class NTM(RelationalModel):
     """y = C h_T,  h_t = LSTM([z_t, r_{t−1}], h_{t−1}),  r_t = v_t M_{t−1},  M_t = M_{t−1} ∘ (1 − w_t e_t) + w_t a_t.
 
-    A recurrent baseline with a memory M of ``slots`` × ``width``. v and w are where the read head and the write head
-    look, e in (0, 1) is what is erased, a in (−1, 1) what is added. The head reads before it writes, from the second
-    step on (r_0 = 0). There is one step more than there are objects, with z_T = 0, so that the last state depends on
-    r_{T−1}. Sizes are those of Webb et al. (2021).
+    A recurrent baseline with a memory M of ``slots`` × ``width``. v and w are the attention weights of the read head
+    and the write head over the slots. e in (0, 1) erases, a in (−1, 1) is added. Each step reads before it writes; the
+    first step does not read (r_0 = 0). There is one step more than there are objects, with z_T = 0, so that the last
+    state depends on r_{T−1}. Sizes are those of Webb et al. (2021).
 
-    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, NTM.py): M_{−1} is learned and starts Xavier
-    normal, as do all weights (gain 5/3 before a tanh) but the Kaiming normal ones of strength and sharpness; biases 0.
+    Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, NTM.py). M_{−1} is learned. It
+    and all weights are Xavier normal (gain 5/3 before a tanh), except that strength and sharpness are Kaiming normal.
+    Biases are 0.
     """
 
-    revision = 2  # 1 wrote before it read
+    revision = 2  # revision 1 wrote before it read
 
     def __init__(
         self,
@@ -76,11 +77,12 @@ class NTM(RelationalModel):
 
 
 class Head(nn.Module):
-    """w ∝ (s ∗ (g c + (1 − g) w_{t−1}))^γ,  c = softmax(β cos(k, M)); ∗ goes round.
+    """w ∝ (s ∗ (g c + (1 − g) w_{t−1}))^γ,  c = softmax(β cos(k, M)); ∗ is circular.
 
-    Where a head looks in the memory. (h (batch, hidden), M (batch, slots, width), w_{t−1} (batch, slots)) →
-    w (batch, slots). From h come the key k, its strength β > 0, the gate g in (0, 1), how likely each shift is (s),
-    and how sharp the outcome is, γ ≥ 1. Without w_{t−1}, which is None the first time, g = 1.
+    Attention weights of one head over the slots.
+    (h (batch, hidden), M (batch, slots, width), w_{t−1} (batch, slots)) → w (batch, slots). From h come the key k, its
+    strength β > 0, the gate g in (0, 1), the probabilities s of the shifts −1, 0 and 1, and the sharpness γ ≥ 1. In the
+    first call, w_{t−1} is None and g = 1.
     """
 
     def __init__(self, hidden_size: int, width: int) -> None:

@@ -1,4 +1,4 @@
-"""PrediNet: many heads, each comparing two places that it attends to (Shanahan et al., 2020)."""
+"""PrediNet: many heads, each of which compares two attended positions (Shanahan et al., 2020)."""
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +12,15 @@ from steadygrad.models.relational.normalisation import Segments
 class PrediNet(RelationalModel):
     """y = MLP([S (e₁ − e₂), t₁, t₂] of all heads),  e = softmax((Q flat(x)) · K x_j) x,  x_j = [z_j, j].
 
-    Each head attends to two places and compares what it finds there. K and S are shared by all heads; each head has
+    Each head attends to the objects twice and compares the two results. K and S are shared by all heads; each head has
     one Q for e₁ and one for e₂, and t is the position in e. Sizes are the paper's: keys of 16, 32 heads, 16 relations,
-    8 hidden units. A position is one number, 0 … objects − 1, where the paper has two, across the image.
+    8 hidden units. A position is one number, 0 … objects − 1, where the paper has two, the coordinates in the image.
 
-    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, PrediNet.py): Xavier normal, Kaiming normal
-    before the ReLU, biases 0.
+    Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, PrediNet.py): Xavier normal,
+    Kaiming normal before the ReLU, biases 0.
     """
 
-    revision = 2  # 1 had positions from −1 to 1
+    revision = 2  # revision 1 had positions from −1 to 1
 
     def __init__(
         self,
@@ -57,6 +57,6 @@ class PrediNet(RelationalModel):
         return self.decoder(torch.cat([self.relations(first - second), *positions], dim=2).flatten(1))
 
     def attend(self, query: nn.Linear, x: Tensor) -> Tensor:
-        """Return what each head finds with its query: (batch, heads, 129)."""
+        """Return the mean of x under the attention of each head: (batch, heads, 129)."""
         queries = query(x.flatten(1)).unflatten(1, (self.heads, -1))
         return (queries @ self.key(x).mT).softmax(dim=2) @ x

@@ -1,4 +1,4 @@
-"""Any recurrent layer over objects."""
+"""Relational network with any recurrent layer, which reads the objects in order."""
 
 from torch import Tensor
 
@@ -12,7 +12,7 @@ from steadygrad.models.sequence import Inside, SequenceModel
 class Recurrent(RelationalModel):
     """y = C h_T + c,  h = layer(z).
 
-    ``layer`` takes the 128 features of an object a step, time first: `LAYERS["nnrnn"](128, 256)`.
+    The layer reads one object per step. ``layer`` has input size 128 and takes time first: `LAYERS["nnrnn"](128, 256)`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The relation network: a function of all pairs, summed (Santoro et al., 2017)."""
+"""The relation network: the sum of a learned function over all pairs of objects (Santoro et al., 2017)."""
 
 import torch
 from torch import Tensor
@@ -12,14 +12,14 @@ from steadygrad.models.relational.normalisation import Segments
 class RelationNetwork(RelationalModel):
     """y = f(Σ_{i,j} g(x_i, x_j)),  x_i = [z_i, i],  f and g perceptrons.
 
-    The network sums a learned function over all ordered pairs, i = j included. g has layers of 512 and 256 ReLUs, f one
-    of 256 and the answer: the sizes of Webb et al. (2021).
+    The network sums a learned function over all ordered pairs, i = j included. g has layers of 512 and 256 units
+    with ReLUs, f has one hidden layer of 256 units: the sizes of Webb et al. (2021).
 
-    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, RN.py): Kaiming normal, Xavier normal for the
-    answer, biases 0.
+    Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, RN.py): Kaiming normal, Xavier
+    normal for the last layer of f, biases 0.
     """
 
-    revision = 2  # 1 had positions from −1 to 1
+    revision = 2  # revision 1 had positions from −1 to 1
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How alike objects are: dot products, and their softmax row by row."""
+"""Similarity of objects: dot products, and their softmax in each row."""
 
 import torch
 from torch import Tensor, nn
@@ -7,8 +7,8 @@ from torch import Tensor, nn
 class Views(nn.Module):
     """s → (W₁ s + b₁, W₂ s + b₂).
 
-    Two views of each object for an asymmetric similarity: the first asks, the second is compared with it.
-    s (n, features) → (n, 2, features). Weights and biases start as torch's, U(±1/√features).
+    Two views of each object for an asymmetric similarity: the first is a query, the second a key.
+    s (n, features) → (n, 2, features). Weights and biases have torch's initialisation, U(±1/√features).
     """
 
     def __init__(self, features: int) -> None:
@@ -21,9 +21,10 @@ class Views(nn.Module):
 
 
 def views(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the objects that ask and those that are compared, each (batch, objects, features).
+    """Return the queries and the keys of the objects, each (batch, objects, features).
 
-    They differ if z (batch, objects, 2, features) comes from `Views`. For z (batch, objects, features) both are z.
+    For z (batch, objects, 2, features) from `Views`, they are the two views. For z (batch, objects, features), both
+    are z.
     """
     return (z[:, :, 0], z[:, :, 1]) if z.dim() == 4 else (z, z)
 
@@ -35,7 +36,7 @@ def similarity(z: Tensor) -> Tensor:
 
 
 def row_softmax(scores: Tensor, full: bool) -> Tensor:
-    """Return the softmax of each row i over all j, or unless ``full`` over j ≤ i, with zeros above the diagonal."""
+    """Return the softmax of each row i: over all j if ``full``, else over j ≤ i with zeros above the diagonal."""
     if full:
         return scores.softmax(dim=-1)
     later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)

@@ -1,4 +1,4 @@
-"""Initial values of the programs of Webb et al. (2021), https://github.com/taylorwwebb/emergent_symbols."""
+"""Initialisation as in the programs of Webb et al. (2021), https://github.com/taylorwwebb/emergent_symbols."""
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ def xavier(module: nn.Module, gain: float = 1.0) -> None:
 
 
 def decoder(layers: nn.Sequential) -> None:
-    """Initialise a perceptron that answers: `kaiming` before each ReLU, `xavier` for the last layer."""
+    """Initialise an output perceptron: `kaiming` before each ReLU, `xavier` for the last layer."""
     layers.apply(kaiming)
     xavier(layers[-1])
 

@@ -17,15 +17,17 @@ POSITIONS = ("sinusoidal", "learned")
 class Transformer(RelationalModel):
     """y = MLP(mean_t norm(transformer(z + p)_t)),  p sines and cosines, or learned.
 
-    A baseline that sees the objects themselves. The sizes are those of Webb et al. (2021): one layer of 8 heads,
-    ``hidden_size`` 512 of the feed-forward part, ``decoder_size`` 256 of the MLP. ``symmetric`` uses the queries as
-    keys, (Q z_i) · (Q z_j): the counterpart of an asymmetric CoRelNet (giancarlok/relationaltasks, tsf_sym.py).
+    A baseline that uses the features of the objects themselves. The sizes are those of Webb et al. (2021): one layer of
+    8 heads, ``hidden_size`` 512 of the feed-forward part, ``decoder_size`` 256 of the MLP. ``symmetric`` uses the
+    queries as keys, (Q z_i) · (Q z_j): the counterpart of an asymmetric CoRelNet (giancarlok/relationaltasks,
+    tsf_sym.py).
 
-    Computes and starts as Webb's program (taylorwwebb/emergent_symbols, Transformer.py): weights Xavier or Kaiming
-    normal, biases 0. The program also registers a second copy of the layer that it never uses; here there is none.
+    Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, Transformer.py): weights are
+    Xavier or Kaiming normal, biases 0. The program also registers a second copy of the layer that it never uses; here
+    there is none.
     """
 
-    revision = 2  # 1 had no last norm and no 256 units
+    revision = 2  # revision 1 had no last norm and no 256 units in the MLP
 
     def __init__(
         self,
@@ -65,7 +67,10 @@ class Transformer(RelationalModel):
 
 
 def start(layer: nn.Module) -> None:
-    """Initialise a layer as Webb's: queries, keys and values as one Xavier matrix (3 width, width), also if shared."""
+    """Initialise an attention layer as in Webb's program.
+
+    Queries, keys and values are one Xavier matrix (3 width, width), also if queries and keys share their weights.
+    """
     if not isinstance(layer, AttentionLayer):
         return
     for part in (layer.query, layer.key, layer.value):

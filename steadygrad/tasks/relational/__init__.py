@@ -1,4 +1,4 @@
-"""Tasks whose answer depends on how objects relate, not on which objects they are."""
+"""Tasks whose answer depends on the relations between objects, not on the objects themselves."""
 
 from steadygrad.tasks.relational.comparison import Comparison, TransitiveComparison
 from steadygrad.tasks.relational.distribution import DistributionOfN

@@ -1,4 +1,4 @@
-"""Random numbers for whole batches."""
+"""Random draws for whole batches."""
 
 from collections.abc import Callable
 
@@ -7,12 +7,12 @@ from torch import Generator, Tensor
 
 
 def permutations(batch: int, length: int, generator: Generator) -> Tensor:
-    """Of 0 … length − 1, in rows."""
+    """Return random permutations of 0 … length − 1, one per row: (batch, length)."""
     return torch.rand(batch, length, generator=generator).argsort(dim=1)
 
 
 def until(right: Callable[[Tensor], Tensor], draw: Callable[[int], Tensor], batch: int) -> Tensor:
-    """Rows from ``draw``, each drawn again as long as it is not ``right``."""
+    """Return rows from ``draw``. Each row is drawn again until it is ``right``."""
     found = draw(batch)
     while (wrong := ~right(found)).any():
         found[wrong] = draw(int(wrong.sum()))
@@ -20,4 +20,5 @@ def until(right: Callable[[Tensor], Tensor], draw: Callable[[int], Tensor], batc
 
 
 def all_differ(rows: Tensor) -> Tensor:
+    """Return for each row whether all its entries are different."""
     return (rows.sort(dim=1).values.diff(dim=1) != 0).all(1)

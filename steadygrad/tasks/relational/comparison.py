@@ -1,4 +1,4 @@
-"""Comparison: which one is larger (Kerg, 2022, chapter 7)? A relation with a direction."""
+"""Comparison: which of two shapes is larger, an asymmetric relation (Kerg, 2022, chapter 7)."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -11,13 +11,13 @@ from steadygrad.tasks.relational.glyphs import SIZE
 from steadygrad.tasks.relational.shapes import ShapeTask
 
 SIZES = (16, 24, SIZE)
-"""pixels of a small, a medium and a large shape; the thesis gives no numbers"""
+"""Pixels of a small, a medium and a large shape. The thesis gives no numbers."""
 SMALL, MEDIUM, LARGE = range(len(SIZES))
 
 
 @dataclass(frozen=True)
 class Comparison(ShapeTask):
-    """One shape twice, small and large: where is the larger one?
+    """Choose the larger of two copies of one shape, a small and a large copy.
 
     input    A a    a A
     target   0      1
@@ -35,7 +35,7 @@ class Comparison(ShapeTask):
         return 1
 
     def pairs(self, unseen: bool) -> tuple[tuple[int, int], ...]:
-        """Sizes, each also the other way round."""
+        """Return pairs of sizes. Each pair also occurs in reverse order."""
         return ((SMALL, LARGE),)
 
     def problems(self, batch: int, generator: Generator, unseen: bool) -> tuple[Tensor, Tensor]:
@@ -48,7 +48,7 @@ class Comparison(ShapeTask):
 
 @dataclass(frozen=True)
 class TransitiveComparison(Comparison):
-    """One shape in two sizes: where is the larger one? Tests have two sizes that never met in training.
+    """Choose the larger of two copies of one shape. Tests combine two sizes that training never combines.
 
     input    A a    a A        training: small and medium, medium and large; tests: small and large
     target   0      1
@@ -58,8 +58,8 @@ class TransitiveComparison(Comparison):
         return super().pairs(unseen) if unseen else ((SMALL, MEDIUM), (MEDIUM, LARGE))
 
 
-@cache  # by identity: there is one tensor of glyphs
+@cache  # a tensor is hashed by identity; the tensor of glyphs is always the same
 def in_all_sizes(images: Tensor) -> Tensor:
-    """(shapes, 32, 32) → (sizes, shapes, 32, 32), in the middle of white paper."""
+    """Scale images (shapes, 32, 32) to all sizes, centred on white: (sizes, shapes, 32, 32)."""
     scaled = [F.interpolate(images[None], size=(size, size), mode="bilinear", antialias=True)[0] for size in SIZES]
     return torch.stack([F.pad(image, [(SIZE - image.shape[-1]) // 2] * 4, value=1.0) for image in scaled])

@@ -9,19 +9,19 @@ from steadygrad.tasks.relational.chance import permutations, until
 from steadygrad.tasks.relational.shapes import ChoiceTask
 
 LAST = 3
-"""a restricted permutation keeps these to themselves"""
+"""A restricted permutation permutes this many last shapes among themselves."""
 
 
 @dataclass(frozen=True)
 class DistributionOfN(ChoiceTask):
-    """The second row has the ``n`` shapes of the first in another order; which candidate does it lack?
+    """Choose the last shape of the second row, which has the ``n`` shapes of the first row in some order.
 
         input    A B C   C A _   B D A C       n = 3: row, row without its end, candidates
         target   0                             the place of B among the candidates
 
-    ``restricted``: in training the second row permutes the first n − 3 shapes among themselves and the last three
-    among themselves; tests have all other permutations. (So the thesis says. The authors' program has it the other
-    way round: dist10_hard7 tests with those that training has here.)
+    ``restricted``: in training, the second row permutes the first n − 3 shapes among themselves and the last three
+    among themselves. Tests use all other permutations. This follows the thesis. The authors' program does the
+    opposite: dist10_hard7 tests on the permutations that are used for training here.
     """
 
     n: int = 3
@@ -48,7 +48,7 @@ class DistributionOfN(ChoiceTask):
             second = permutations(batch, self.n, generator)
         elif unseen:
             second = until(
-                lambda rows: (rows[:, :first] >= first).any(1),  # some of the last are among the first
+                lambda rows: (rows[:, :first] >= first).any(1),  # one of the last three is among the first n − 3
                 lambda count: permutations(count, self.n, generator),
                 batch,
             )

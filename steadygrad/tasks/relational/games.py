@@ -29,20 +29,20 @@ from steadygrad.tasks.relational.pieces import (
 CELLS = 9
 TEST_SHAPES: dict[str, Callable[[], Pieces]] = {"hexominoes": partial(polyominoes, HEXOMINOES), "stripes": stripes}
 ONLY_HEXOMINOES = ("colour-shape", "left-of")
-"""a striped square has neither a form of its own nor one luminance"""
+"""Games without stripes: a striped square has neither a form of its own nor one luminance."""
 REAL = {
     ("between", "hexominoes"): "mini_between_hexos.npz",
     ("between", "stripes"): "mini_between_stripes.npz",
 }
-"""files of the authors, by game and shapes"""
+"""Files with images of the authors, by game and shapes."""
 
 Boards = list[tuple[str, int, float]]
-"""nine cells, row by row, a letter for an object and . for none; the answer; how likely"""
+"""Board (nine cells, row by row, a letter for an object and . for none), answer, and probability."""
 
 
 @dataclass(frozen=True)
 class RelationalGame(ObjectTask):
-    """Does the relation of the ``game`` hold (1) among the objects on a grid of nine cells, or not (0)?
+    """Decide whether the relation of the ``game`` holds (1) or not (0) among the objects on a grid of nine cells.
 
         input    A . .   . B .   . . A       between: three in a line, the outer two the same
         target   1
@@ -50,13 +50,13 @@ class RelationalGame(ObjectTask):
     same           the only two objects are the same in form, orientation and colour
     between        as drawn
     occurs         the object of the upper row is one of the three of the lower row
-    xoccurs        the same, and the other two of the lower row are different
-    row-matching   upper and lower row have one pattern, out of AAA, AAB, ABA, ABB and ABC
+    xoccurs        as occurs, and the other two of the lower row are different
+    row-matching   upper and lower row have the same pattern, out of AAA, AAB, ABA, ABB and ABC
     colour-shape   four answers: the two objects have colour and form in common (0), colour (1), form (2), nothing (3)
-    left-of        the darker of two objects is to the left, or in one column below
+    left-of        the darker of two objects is further left or, in the same column, further down
 
-    Training has pentominoes, tests have ``test_shapes``, "hexominoes" or "stripes". With ``real`` tests have the
-    authors' own images from $STEADYGRAD_DATA, which are there for between.
+    Training uses pentominoes. Tests use ``test_shapes``, "hexominoes" or "stripes". With ``real``, tests use the
+    authors' images from $STEADYGRAD_DATA, which exist for between only.
     """
 
     game: str = "same"
@@ -104,7 +104,7 @@ class RelationalGame(ObjectTask):
         return pieces.images[objects], targets
 
 
-# games whose answer follows from which objects are the same: a list of boards
+# games whose answer depends on which objects are the same: each is a list of boards
 
 
 def same() -> Boards:
@@ -112,7 +112,11 @@ def same() -> Boards:
 
 
 def between() -> Boards:
-    """Half of those that fail stand anywhere: so on the authors' stripes; of their hexominoes it is a quarter."""
+    """Return the boards of between. The relation holds with probability 1/2.
+
+    In half of the other boards, the three objects may be anywhere, as in the authors' images of stripes. In their
+    images of hexominoes, this share is a quarter.
+    """
     in_line = [*evenly(lines("ABA"), 1, 1 / 2), *evenly(lines("ABC"), 0, 1 / 4)]
     return [*in_line, *evenly(anywhere("ABC"), 0, 1 / 4)]
 
@@ -125,7 +129,10 @@ def occurs() -> Boards:
 
 
 def xoccurs() -> Boards:
-    """Half of those that fail lack the upper object, half have it beside two that are the same."""
+    """Return the boards of xoccurs. The relation holds with probability 1/2.
+
+    Half of the other boards lack the upper object in the lower row; half have it beside two objects that are the same.
+    """
     return [
         *evenly(under_one("A", "ABC", "BAC", "BCA"), 1, 1 / 2),
         *evenly(under_one("A", "ABB", "BAB", "BBA"), 0, 1 / 4),
@@ -143,12 +150,13 @@ def row_matching() -> Boards:
 
 
 def evenly(cells: Iterator[str], answer: int, share: float) -> Boards:
-    """Boards that share a probability."""
+    """Return boards with this answer, which share the probability ``share`` equally."""
     found = list(cells)
     return [(board, answer, share / len(found)) for board in found]
 
 
 def put(objects: str, places: tuple[int, ...]) -> str:
+    """Return the board with each object at its place."""
     board = ["."] * CELLS
     for letter, place in zip(objects, places, strict=True):
         board[place] = letter
@@ -156,23 +164,27 @@ def put(objects: str, places: tuple[int, ...]) -> str:
 
 
 def anywhere(objects: str) -> Iterator[str]:
+    """Return one board for each choice of places, with the objects in order."""
     return (put(objects, places) for places in combinations(range(CELLS), len(objects)))
 
 
 def lines(objects: str) -> Iterator[str]:
-    """Rows, columns, diagonals; the middle row is twice as likely in the authors' images."""
+    """Return boards with three objects in a row, column or diagonal.
+
+    The middle row occurs twice, because it is twice as likely in the authors' images.
+    """
     places = [(0, 1, 2), (3, 4, 5), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
     return (put(objects, line) for line in places)
 
 
 def under_one(above: str, *rows: str) -> Iterator[str]:
-    """One object somewhere in the upper row, three in the lower."""
+    """Return boards with one object at each place of the upper row and three objects in the lower row."""
     return (put(above + row, (place, 6, 7, 8)) for place, row in product(range(3), rows))
 
 
 @cache
 def tables(boards: Callable[[], Boards]) -> tuple[Tensor, Tensor, Tensor]:
-    """Letters as numbers from 0, −1 for none; answers; probabilities."""
+    """Return the boards as tensors: letters as indices from 0 with −1 for none, answers, probabilities."""
     cells, answers, shares = zip(*boards(), strict=True)
     numbers = [[-1 if mark == "." else ord(mark) - ord("A") for mark in board] for board in cells]
     return torch.tensor(numbers), torch.tensor(answers), torch.tensor(shares)
@@ -181,7 +193,7 @@ def tables(boards: Callable[[], Boards]) -> tuple[Tensor, Tensor, Tensor]:
 def from_boards(
     boards: Callable[[], Boards], pieces: Pieces, batch: int, generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """Numbers of the objects in the cells (batch, 9) and answers (batch,)."""
+    """Draw problems from a list of boards: indices of the objects in the cells (batch, 9) and answers (batch,)."""
     cells, answers, shares = tables(boards)
     which = torch.multinomial(shares, batch, replacement=True, generator=generator)
     letters = int(cells.max()) + 1
@@ -190,11 +202,14 @@ def from_boards(
     return torch.cat([objects, blank], dim=1).gather(1, cells[which] % (letters + 1)), answers[which]
 
 
-# games whose answer follows from the colours
+# games whose answer depends on the colours
 
 
 def colour_shape(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Forms that differ are of different pieces: one piece in two orientations does not occur."""
+    """Draw problems of colour-shape: objects in the cells (batch, 9) and answers (batch,).
+
+    Different forms always belong to different pieces, never to one piece in two orientations.
+    """
     targets = torch.randint(4, (batch,), generator=generator)
     kinds, orientations = permutations(batch, len(pieces.forms), generator), pieces.forms.shape[1]
     forms = pieces.forms[kinds[:, :2], torch.randint(orientations, (batch, 2), generator=generator)]
@@ -206,9 +221,10 @@ def colour_shape(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tens
 
 
 def left_of(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Which of two is left of the other is settled by the column, and if they share it by the row, from below.
+    """Draw problems of left-of: objects in the cells (batch, 9) and answers (batch,).
 
-    So in the program of Kerg et al. (2022), which makes this game out of the images of ``same``.
+    In the same column, the lower object counts as left. This follows the program of Kerg et al. (2022), which makes
+    this game from the images of ``same``.
     """
     objects = until(
         lambda pairs: all_differ(pairs % len(COLOURS)), lambda count: pieces.draw(count, 2, generator), batch
@@ -221,7 +237,7 @@ def left_of(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, T
 
 
 def two_somewhere(objects: Tensor, pieces: Pieces, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Cells (batch, 9) and the places of the two (batch, 2)."""
+    """Put two objects at random places. Return the cells (batch, 9) and the places (batch, 2)."""
     places = permutations(len(objects), CELLS, generator)[:, :2]
     return torch.full((len(objects), CELLS), pieces.blank).scatter_(1, places, objects), places
 
@@ -239,7 +255,7 @@ GAMES: dict[str, Callable[[Pieces, int, Generator], tuple[Tensor, Tensor]]] = {
 
 @cache
 def read(path: Path) -> tuple[Tensor, Tensor]:
-    """Images (count, 9, 3, 12, 12) in 0 … 255 and labels, from a file of the authors."""
+    """Read images (count, 9, 3, 12, 12) in 0 … 255 and labels (count,) from a file of the authors."""
     with np.load(path) as file:
         images, labels = file["images"].astype(np.uint8), file["labels"][:, 0]
     cells = images.reshape(-1, 3, CELL, 3, CELL, 3).transpose(0, 1, 3, 5, 2, 4)

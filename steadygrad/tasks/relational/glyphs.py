@@ -1,4 +1,4 @@
-"""The hundred shapes: drawn here, or those of Webb et al. (2021) if they are there."""
+"""The hundred shapes: drawn by this package, or those of Webb et al. (2021) if the files are available."""
 
 from functools import cache
 from pathlib import Path
@@ -13,42 +13,42 @@ COUNT, SIZE = 100, 32
 SOURCES = ("auto", "own", "data")
 FOLDER = "glyphs"
 APART = 0.1
-"""least distance of two glyphs of our own, mean over pixels; of theirs two have 0.03"""
+"""Smallest distance between two of our glyphs, mean over pixels. Two of Webb et al. are only 0.03 apart."""
 
 
 def resolved(source: str) -> str:
-    """``source`` without "auto", so that settings say which glyphs a run had."""
+    """Return ``source`` with "auto" resolved, so that the settings of a run name its glyphs."""
     if source == "auto":
         return "data" if data_set(FOLDER) else "own"
     return source
 
 
 def glyphs(who: str, source: str) -> Tensor:
-    """(100, 32, 32), ink 0 on paper 1."""
+    """Return the glyphs (100, 32, 32). Ink is 0, paper is 1."""
     return draw() if source == "own" else read(needed_data_set(who, FOLDER))
 
 
 @cache
 def colours() -> Tensor:
-    """(100, 3), those that the program of Kerg et al. (2022) draws."""
+    """Return the colours (100, 3) that the program of Kerg et al. (2022) draws."""
     return torch.from_numpy(np.random.RandomState(0).uniform(size=(COUNT, 3))).float()
 
 
 @cache
 def read(folder: Path) -> Tensor:
-    """0.png to 99.png."""
+    """Read the glyphs from the files 0.png to 99.png."""
     from matplotlib.image import imread  # slow to import
 
     images = [imread(folder / f"{number}.png") for number in range(COUNT)]
     for number, image in enumerate(images):
         if image.shape != (SIZE, SIZE):
-            raise ValueError(f"{folder / f'{number}.png'} expects to be grey, {SIZE} by {SIZE}; got {image.shape}")
+            raise ValueError(f"glyphs expects {folder}/{number}.png to be grey, {SIZE} × {SIZE}; got {image.shape}")
     return torch.from_numpy(np.stack(images)).float()
 
 
 @cache
 def draw(seed: int = 0) -> Tensor:
-    """Each is a few strokes, rings and discs, far enough from all before it."""
+    """Draw the glyphs, each a few strokes, rings and discs. Any two are more than `APART` apart."""
     generator = Generator().manual_seed(seed)
     drawn: list[Tensor] = []
     while len(drawn) < COUNT:
@@ -59,6 +59,7 @@ def draw(seed: int = 0) -> Tensor:
 
 
 def draw_one(generator: Generator) -> Tensor:
+    """Draw a random glyph (32, 32)."""
     strokes, rings, discs = (torch.rand(3, generator=generator) * torch.tensor([3, 2, 2])).int() + torch.tensor(
         [1, 0, 0]
     )
@@ -66,10 +67,11 @@ def draw_one(generator: Generator) -> Tensor:
     ink = [pen - to_stroke(*point(4, generator), *point(4, generator)) for _ in range(strokes)]
     ink += [pen - (to_point(*point(9, generator)) - radius(generator)).abs() for _ in range(rings)]
     ink += [radius(generator) - to_point(*point(9, generator)) for _ in range(discs)]
-    return 1 - (torch.stack(ink).amax(0) + 0.5).clamp(0, 1)  # an edge is a pixel wide
+    return 1 - (torch.stack(ink).amax(0) + 0.5).clamp(0, 1)  # smooth edges, one pixel wide
 
 
 def point(margin: int, generator: Generator) -> Tensor:
+    """Draw a point at least ``margin`` pixels from the border."""
     return margin + (SIZE - 2 * margin) * torch.rand(2, generator=generator)
 
 
@@ -78,12 +80,13 @@ def radius(generator: Generator) -> Tensor:
 
 
 def to_point(x: Tensor, y: Tensor) -> Tensor:
-    """Distance of every pixel."""
+    """Return the distance of every pixel to a point."""
     pixels = torch.arange(SIZE) + 0.5
     return torch.hypot(pixels - x, pixels[:, None] - y)
 
 
 def to_stroke(x: Tensor, y: Tensor, x_end: Tensor, y_end: Tensor) -> Tensor:
+    """Return the distance of every pixel to a line segment."""
     pixels = torch.arange(SIZE) + 0.5
     dx, dy = x_end - x, y_end - y
     along = (((pixels - x) * dx + (pixels[:, None] - y) * dy) / (dx**2 + dy**2)).clamp(0, 1)

@@ -9,12 +9,12 @@ from steadygrad.tasks.relational.shapes import ChoiceTask, apart, as_numbers
 
 OF_TWO = ("AAAA", "ABAA", "AABA", "ABBB", "ABBA", "ABAB", "AABB")
 OF_THREE = ("ABCA", "ABCB", "ABCC")
-"""with those of two: every pattern of four whose end is known from what stands before it"""
+"""`OF_TWO` and `OF_THREE` are all patterns of four whose last letter occurs before."""
 
 
 @dataclass(frozen=True)
 class IdentityRules(ChoiceTask):
-    """Both rows have one pattern, of other shapes; which candidate ends the second?
+    """Choose the last shape of the second row. Both rows have the same pattern with different shapes.
 
     input    A B A   C D _   B D A C       the patterns are AAA, ABA and ABB
     target   3                             the place of C among the candidates
@@ -38,13 +38,13 @@ class IdentityRules(ChoiceTask):
 
 @dataclass(frozen=True)
 class IdentityRules4(IdentityRules):
-    """The same with rows of four and six candidates; tests have patterns that training lacks.
+    """Like identity-rules, with rows of four and six candidates. Tests use patterns that training never shows.
 
         input    A B A B   C D C _   E D F C A B
         target   1                               the place of D among the candidates
 
-    Training has patterns of one or two shapes, tests those of three, ABCA, ABCB and ABCC; if ``flipped`` the other way
-    round. If ``missing``, training lacks ABAA and ABAB too, or if flipped ABCA.
+    Training uses patterns of one or two shapes. Tests use those of three: ABCA, ABCB and ABCC. ``flipped`` swaps
+    training and tests. ``missing`` removes ABAA and ABAB from training or, if flipped, ABCA.
     """
 
     held_out: int = 94

@@ -1,4 +1,4 @@
-"""Relational match-to-sample: which group is made like the first one (Webb et al., 2021; Kerg et al., 2022)?"""
+"""Relational match-to-sample: which group has the relation of the first (Webb et al., 2021; Kerg et al., 2022)?"""
 
 from dataclasses import dataclass
 from itertools import permutations as ordered
@@ -9,7 +9,7 @@ from steadygrad.tasks.relational.shapes import PatternTask, apart
 
 @dataclass(frozen=True)
 class RMTS(PatternTask):
-    """Which of two pairs has the relation of the first pair? All pairs differ in their shapes.
+    """Choose which of two pairs has the relation of the first pair. No two pairs share a shape.
 
     input    A A   B B   C D    A B   C C   D E
     target   0                  1
@@ -23,11 +23,11 @@ class RMTS(PatternTask):
 
     @property
     def segments(self) -> tuple[tuple[int, int], ...]:
-        """Each group; Webb et al. normalise them alone, Kerg et al. do not."""
+        """Return the range of each group. Webb et al. normalise each group by itself, Kerg et al. do not."""
         return tuple((begin, begin + self.group) for begin in range(0, self.objects, self.group))
 
     def relations(self, unseen: bool) -> tuple[str, ...]:
-        """The patterns of a group."""
+        """Return the patterns that a group can have."""
         return "AA", "AB"
 
     def puzzles(self, unseen: bool) -> tuple[tuple[str, int], ...]:
@@ -38,12 +38,12 @@ class RMTS(PatternTask):
 
 @dataclass(frozen=True)
 class RMTS3(RMTS):
-    """Which of two triples has the pattern of the first triple? All triples differ in their shapes.
+    """Choose which of two triples has the pattern of the first triple. No two triples share a shape.
 
         input    A B A   C D C   E E E    A A A   B C C   D D D
         target   0                        1
 
-    Training has the patterns AAA, ABA and BAA, tests have ABC and AAB.
+    Training uses the patterns AAA, ABA and ABB (the same as BAA). Tests use ABC and AAB.
     """
 
     held_out: int = 94

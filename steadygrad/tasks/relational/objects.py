@@ -1,4 +1,4 @@
-"""What every relational task is: a few images, a question about how they relate, and unseen images to be tested on."""
+"""Base class of relational tasks: images, a question about their relations, and held-out images for tests."""
 
 import math
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from steadygrad.tasks.task import Task, accuracy, cross_entropy
 
 @dataclass(frozen=True)
 class ObjectTask(Task):
-    """Base class. Inputs (batch, objects, channels, image_size, image_size) in [0, 1]; targets (batch,), the answer.
+    """Base class. Inputs (batch, objects, channels, image_size, image_size) in [0, 1]; targets (batch,) are answers.
 
-    `sample` has the shapes and relations that training shows, `sample_unseen` those that are kept for tests.
+    `sample` uses the shapes and relations of training, `sample_unseen` those held out for tests.
     """
 
     channels: ClassVar[int] = 3
@@ -27,7 +27,7 @@ class ObjectTask(Task):
     training: ClassVar[Mapping[str, Any]] = {
         "steps": 5000,  # this and lr: Kerg et al. (2022), table 1 of the appendix
         "lr": 5e-4,
-        "optimizer": "adam",  # as in Webb et al. (2021); "gradient descent", as the table has it, would hardly move
+        "optimizer": "adam",  # Webb et al. (2021); with the table's "gradient descent", the loss would hardly fall
         "batch": 32,
         "evaluate_every": 250,
         "evaluate_examples": 1000,
@@ -35,17 +35,17 @@ class ObjectTask(Task):
 
     @property
     def objects(self) -> int:
-        """How many images a problem has."""
+        """Return the number of images of a problem."""
         return sum(self.rows)
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The same row by row, as papers draw a problem."""
+        """Return the number of images in each row, as papers draw a problem."""
         raise NotImplementedError
 
     @property
     def segments(self) -> tuple[tuple[int, int], ...]:
-        """Ranges [begin, end) of objects that belong together: all, where Webb et al. have no others."""
+        """Return ranges [begin, end) of objects that belong together: all objects, unless Webb et al. divide them."""
         return ((0, self.objects),)
 
     @property
@@ -67,11 +67,11 @@ class ObjectTask(Task):
 
     @property
     def guessing_loss(self) -> float:
-        """All answers are equally likely."""
+        """Return the loss of giving all answers the same probability."""
         return math.log(self.output_size)
 
     def example(self, generator: Generator, gap: int = 2) -> tuple[Tensor, int]:
-        """A problem as one picture (channels, height, width), grey between the objects, and its answer."""
+        """Return a problem as one picture (channels, height, width), grey between the objects, and its answer."""
         images, targets = self.sample(1, generator)
         rows = [torch.cat(list(F.pad(row, [gap] * 4, value=0.5)), dim=-1) for row in images[0].split(self.rows)]
         width = max(row.shape[-1] for row in rows)

@@ -1,7 +1,8 @@
 """The objects of the relational games: coloured pentominoes, hexominoes and striped squares (Shanahan et al., 2020).
 
-Measured on the images that the authors published: a cell of 12 by 12 pixels holds 3 by 3 squares of 3 by 3 pixels, one
-pixel from its upper left corner; there are 25 colours; a piece is drawn first, then one of its 8 orientations.
+The sizes are measured on the images that the authors published. A cell of 12 × 12 pixels holds 3 × 3 squares of 3 × 3
+pixels, one pixel from its upper left corner. There are 25 colours. A piece is drawn first, then one of its 8
+orientations.
 """
 
 from dataclasses import dataclass
@@ -16,9 +17,9 @@ CELL, SQUARE, MARGIN = 12, 3, 1
 LEVELS = (64, 144, 192)
 COLOURS = tuple(colour for colour in product(LEVELS, repeat=3) if colour not in ((64, 64, 64), (192, 192, 192)))
 LUMINANCE = (0.2126, 0.7152, 0.0722)
-"""of red, green and blue, as in the program of Kerg et al. (2022)"""
+"""Weights of red, green and blue, as in the program of Kerg et al. (2022)."""
 
-PENTOMINOES = (  # those that fit; they have 37 orientations, as many as the authors count
+PENTOMINOES = (  # those that fit into 3 × 3 squares; they have 37 orientations, as the authors say
     ".##/##./.#.",
     "##./##./#..",
     "###/.#./.#.",
@@ -42,19 +43,20 @@ HEXOMINOES = (  # those in the published images
 
 @dataclass(frozen=True)
 class Pieces:
-    """A set of objects. An object is a form in one of 25 colours; its number is form · 25 + colour."""
+    """A set of objects. An object is a form in one of 25 colours; its index is form · 25 + colour."""
 
     images: Tensor
-    """(objects + 1, 3, 12, 12), the last one blank"""
+    """Images (objects + 1, 3, 12, 12). The last one is blank."""
     forms: Tensor
-    """of each piece in each of its orientations (pieces, orientations); those that look the same are one form"""
+    """Form of each piece in each orientation (pieces, orientations). Orientations that look the same are one form."""
 
     @property
     def blank(self) -> int:
+        """Return the index of the blank image."""
         return len(self.images) - 1
 
     def draw(self, batch: int, count: int, generator: Generator) -> Tensor:
-        """Numbers of objects (batch, count), of which two may be the same."""
+        """Draw indices of objects (batch, count), with replacement."""
         orientations = self.forms.flatten()
         forms = orientations[torch.randint(len(orientations), (batch, count), generator=generator)]
         return forms * len(COLOURS) + torch.randint(len(COLOURS), (batch, count), generator=generator)
@@ -62,6 +64,7 @@ class Pieces:
 
 @cache
 def polyominoes(drawings: tuple[str, ...]) -> Pieces:
+    """Return the drawn pieces in all orientations and colours."""
     drawn = [np.array([[mark == "#" for mark in line] for line in text.split("/")]) for text in drawings]
     turned = [[np.rot90(side, turns) for side in (piece, piece.T) for turns in range(4)] for piece in drawn]
     masks, forms = np.unique(np.array(turned).reshape(-1, 3, 3), axis=0, return_inverse=True)
@@ -71,7 +74,7 @@ def polyominoes(drawings: tuple[str, ...]) -> Pieces:
 
 @cache
 def stripes() -> Pieces:
-    """Squares of three upright stripes: outer colour (the form), inner colour, outer colour."""
+    """Return squares of three vertical stripes: outer colour (the form), inner colour, outer colour."""
     colours = np.array(COLOURS)
     stripes = np.array([[outer, inner, outer] for outer in colours for inner in colours])  # (objects, stripes, 3)
     squares = stripes.swapaxes(1, 2)[:, :, None].repeat(3, axis=2)
@@ -79,7 +82,7 @@ def stripes() -> Pieces:
 
 
 def images_of(squares: np.ndarray) -> Tensor:
-    """(objects, 3, 3, 3) in 0 … 255 → (objects + 1, 3, 12, 12) in [0, 1]."""
+    """Return images (objects + 1, 3, 12, 12) in [0, 1] of squares (objects, 3, 3, 3) in 0 … 255."""
     images = np.zeros((len(squares) + 1, 3, CELL, CELL), np.float32)
     inside = slice(MARGIN, MARGIN + 3 * SQUARE)
     images[:-1, :, inside, inside] = squares.repeat(SQUARE, axis=2).repeat(SQUARE, axis=3) / 255
@@ -88,5 +91,5 @@ def images_of(squares: np.ndarray) -> Tensor:
 
 @cache
 def luminance() -> Tensor:
-    """Of each colour."""
+    """Return the luminance of each colour."""
     return torch.tensor(COLOURS).float() @ torch.tensor(LUMINANCE)

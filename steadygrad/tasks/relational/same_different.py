@@ -1,4 +1,4 @@
-"""Are they the same? Two shapes, or two triples of shapes (Webb et al., 2021; Kerg et al., 2022)."""
+"""Same or different: two shapes, or two triples of shapes (Webb et al., 2021; Kerg et al., 2022)."""
 
 from dataclasses import dataclass
 from itertools import permutations as ordered
@@ -13,12 +13,12 @@ SAME, DIFFERENT = 0, 1
 
 @dataclass(frozen=True)
 class SameDifferent(PatternTask):
-    """Two shapes: are they the same (0) or different (1)?
+    """Decide whether two shapes are the same (0) or different (1).
 
         input    A A    A B
         target   0      1
 
-    ``separated`` shows a colour after each shape as an image of its own, which says nothing: A red A blue.
+    ``separated`` shows a random colour, which is irrelevant, after each shape as an image of its own: A red A blue.
     """
 
     held_out: int = 98
@@ -47,12 +47,12 @@ class SameDifferent(PatternTask):
 
 @dataclass(frozen=True)
 class SameDifferent6(PatternTask):
-    """Two triples of at most two shapes: are they the same (0) or different (1)?
+    """Decide whether two triples of at most two shapes are the same (0) or different (1).
 
         input    A B A  A B A    A A A  B A A
         target   0               1
 
-    Training has the triples AAA, ABA and BAA; in tests one or both are AAB.
+    Training uses the triples AAA, ABA and BAA. In tests, one or both triples are AAB.
     """
 
     held_out: int = 98
@@ -62,7 +62,10 @@ class SameDifferent6(PatternTask):
         return 3, 3
 
     def puzzles(self, unseen: bool) -> tuple[tuple[str, int], ...]:
-        """Half of them the same, as in the authors' program, where different triples have the same two shapes."""
+        """Return patterns and answers, half of them `SAME`.
+
+        As in the authors' program, triples that are different still use the same two shapes.
+        """
         triples, new = ("AAA", "ABA", "BAA"), ("AAB",)
         pairs = ordered(triples + new if unseen else triples, 2)
         different = [(one + other, DIFFERENT) for one, other in pairs if not unseen or {one, other} & set(new)]

@@ -1,4 +1,4 @@
-"""Tasks of a hundred shapes, of which many are held out: training has the others, tests have these alone."""
+"""Base classes of tasks with a hundred shapes. Tests use only held-out shapes, which training never shows."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -13,11 +13,12 @@ from steadygrad.tasks.relational.objects import ObjectTask
 
 @dataclass(frozen=True)
 class ShapeTask(ObjectTask):
-    """Base class. A problem is a pattern of letters, and each letter becomes a shape that no other letter has.
+    """Base class. A problem is a pattern of letters. Each letter is replaced by a different shape.
 
-    ``held_out`` of the shapes (which ones: ``shapes_seed``) are kept for tests; with 0 all are in both. ``colour``
-    gives every object a background colour at random, which says nothing about the answer. ``glyphs`` "data" are the
-    shapes of Webb et al. in $STEADYGRAD_DATA, "own" those drawn by this package, "auto" takes the first if there.
+    ``held_out`` is the number of shapes that only tests use; ``shapes_seed`` selects them. With 0, training and tests
+    use all shapes. ``colour`` gives every object a random background colour, which does not depend on the answer.
+    ``glyphs`` is "data" for the shapes of Webb et al. in $STEADYGRAD_DATA, "own" for those drawn by this package, or
+    "auto" for "data" if available, else "own".
     """
 
     held_out: int = 95
@@ -39,11 +40,11 @@ class ShapeTask(ObjectTask):
         object.__setattr__(self, "glyphs", glyphs.resolved(self.glyphs))
 
     def letters(self, unseen: bool) -> int:
-        """How many different shapes a problem may need."""
+        """Return the largest number of different shapes in a problem."""
         raise NotImplementedError
 
     def arrange(self, batch: int, generator: Generator, unseen: bool) -> tuple[Tensor, Tensor]:
-        """Letters (batch, objects), as numbers from 0, and answers (batch,)."""
+        """Return letters (batch, objects), as indices from 0, and answers (batch,)."""
         raise NotImplementedError
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -58,40 +59,40 @@ class ShapeTask(ObjectTask):
         return self.dressed(images, generator), targets
 
     def cast(self, letters: Tensor, generator: Generator, unseen: bool) -> Tensor:
-        """The shape of each letter, drawn anew for each problem."""
+        """Return the shape of each letter. Shapes are drawn anew for each problem."""
         shapes = self.shapes(unseen)
         return shapes[permutations(len(letters), len(shapes), generator).gather(1, letters)]
 
     def shapes(self, unseen: bool) -> Tensor:
-        """Numbers of the shapes that problems are made of."""
+        """Return the indices of the shapes of training, or of tests if ``unseen``."""
         order = torch.randperm(glyphs.COUNT, generator=Generator().manual_seed(self.shapes_seed))
         return order[: self.held_out] if unseen and self.held_out else order[self.held_out :]
 
     @property
     def images(self) -> Tensor:
-        """Of all shapes (100, 32, 32)."""
+        """Return the images of all shapes (100, 32, 32)."""
         return glyphs.glyphs(type(self).__name__, self.glyphs)
 
     def dressed(self, images: Tensor, generator: Generator) -> Tensor:
-        """Images (batch, objects, 32, 32) with channels, black on white or on a colour of their own."""
+        """Add channels to images (batch, objects, 32, 32): black on white, or on a random colour if ``colour``."""
         images = images.unsqueeze(2)
         if not self.colour:
-            return images.expand(-1, -1, self.channels, -1, -1)  # one memory: they are the same
+            return images.expand(-1, -1, self.channels, -1, -1)  # all channels share memory
         return images * background(images.shape[:2], generator)[..., None, None]
 
 
 def background(shape: torch.Size, generator: Generator) -> Tensor:
-    """Colours (*shape, 3)."""
+    """Draw background colours (*shape, 3)."""
     table = glyphs.colours()
     return table[torch.randint(len(table), shape, generator=generator)]
 
 
 @dataclass(frozen=True)
 class PatternTask(ShapeTask):
-    """Base class: the patterns of all problems and their answers can be listed."""
+    """Base class of tasks whose patterns and answers can be listed."""
 
     def puzzles(self, unseen: bool) -> tuple[tuple[str, int], ...]:
-        """Pattern and answer, all lines equally likely."""
+        """Return all pairs of pattern and answer, which are equally likely."""
         raise NotImplementedError
 
     @property
@@ -109,20 +110,20 @@ class PatternTask(ShapeTask):
 
 @dataclass(frozen=True)
 class ChoiceTask(ShapeTask):
-    """Base class: a row, a second row without its last shape, and the candidates for that."""
+    """Base class: a row, a second row without its last shape, and the candidates for the last shape."""
 
     @property
     def row(self) -> int:
-        """How many shapes a whole row has."""
+        """Return the number of shapes in a complete row."""
         raise NotImplementedError
 
     @property
     def output_size(self) -> int:
-        """How many candidates there are: every shape of the problem, and some that are in neither row."""
+        """Return the number of candidates: all shapes of both rows, and possibly some that are in neither row."""
         raise NotImplementedError
 
     def two_rows(self, batch: int, generator: Generator, unseen: bool) -> Tensor:
-        """Both rows whole, as letters (batch, 2 · row)."""
+        """Return both complete rows as letters (batch, 2 · row)."""
         raise NotImplementedError
 
     @property
@@ -140,11 +141,12 @@ class ChoiceTask(ShapeTask):
 
 @cache
 def as_numbers(patterns: tuple[str, ...]) -> Tensor:
+    """Return the letters of patterns as indices from 0: (patterns, letters)."""
     return torch.tensor([[ord(letter) - ord("A") for letter in pattern] for pattern in patterns])
 
 
 def apart(*patterns: str) -> str:
-    """Patterns in a row that share no letter: apart("ABA", "AA") is "ABACC"."""
+    """Join patterns so that no two share a letter: apart("ABA", "AA") is "ABACC"."""
     together = ""
     for pattern in patterns:
         used = len(set(together))
