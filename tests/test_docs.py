@@ -146,7 +146,7 @@ def test_figures_that_recipes_ask_for_are_known():
     assert asked <= KINDS | set(compare.OF_TABLES)
 
 
-@pytest.mark.parametrize("page", ["acting.md", "relations.md", "seeing.md"])
+@pytest.mark.parametrize("page", ["acting.md", "relations.md", "layers.md", "speed.md", "seeing.md"])
 def test_pages_run_and_lead_somewhere(page):
     text = (ROOT / "docs" / page).read_text("utf-8")
     namespace = {"__name__": page}
