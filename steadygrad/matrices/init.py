@@ -34,7 +34,7 @@ def haar(size: int, generator: Generator | None = None, *, determinant: int | No
     check_size("haar", size)
     Q, R = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator))
     Q = Q * R.diagonal().sign()  # QR alone favours some matrices (Mezzadri, 2007)
-    if determinant is not None and torch.linalg.det(Q) * determinant < 0:
+    if determinant is not None and not Q.is_meta and torch.linalg.det(Q) * determinant < 0:
         Q[:, 0] *= -1
     return Q.to(torch.get_default_dtype())
 
@@ -48,7 +48,7 @@ def random_orthogonal(size: int, generator: Generator | None = None) -> Tensor:
     while True:
         Q = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator)).Q
         Q = Q * torch.where(Q.diagonal() < 0, -1.0, 1.0)
-        if torch.linalg.det(Q) > 0:  # true for every other sample
+        if Q.is_meta or torch.linalg.det(Q) > 0:  # true for every other sample
             return Q.to(torch.get_default_dtype())
 
 

@@ -149,3 +149,11 @@ def test_identity_out_of_reach():
 def test_unknown_name():
     with pytest.raises(ValueError, match="no initialiser 'hennaf'; choose from henaff, cayley, haar, random-"):
         init.free_tensor("hennaf", Free(3))
+
+
+@pytest.mark.parametrize("name", init.FULL)
+def test_full_matrices_can_be_drawn_without_data(name):
+    """As a model that is built on the meta device and loaded later."""
+    with torch.device("meta"):
+        W = init.FULL[name](6)
+    assert (W.is_meta, W.shape) == (True, (6, 6))
