@@ -1,4 +1,4 @@
-"""Fast whole-sequence loops, each beside its reference."""
+"""Fast loops over whole sequences. Each loop has a reference implementation, against which it is tested."""
 
 from steadygrad.kernels.activations import (
     ACTIVATIONS,

@@ -1,34 +1,35 @@
-"""The activations that kernels know: values, and gradients from the value alone, so that only states are kept."""
+"""Activations of the kernels. Gradients are computed from the outputs, so only the states need to be stored."""
 
 import torch
 from torch import Tensor
 
 ACTIVATIONS = ("modrelu", "tanh", "relu", "identity")
 COMPLEX_MODRELU = "complex-modrelu"
-"""of rows whose first half are real and whose second half imaginary parts"""
+"""modReLU of complex units: the first half of a row holds the real parts, the second half the imaginary parts"""
 SMOOTHED_COMPLEX_MODRELU = "smoothed-complex-modrelu"
-"""the same with two small constants, as the uRNN programs compute it; its gradient is left to autograd"""
+"""complex modReLU with two small constants, as the uRNN programs compute it; autograd computes its gradient"""
 COMPLEX = (COMPLEX_MODRELU, SMOOTHED_COMPLEX_MODRELU)
 SMOOTHING = 1e-5
 C_ENUM = (*ACTIVATIONS, COMPLEX_MODRELU)
+"""activations in the order of ``enum activation`` in c/steadygrad.c"""
 
 
 def modrelu(z: Tensor, b: Tensor) -> Tensor:
-    """sign(z) · max(|z| + b, 0): a ReLU of the modulus (Arjovsky, Shah & Bengio, 2016)."""
+    """Return sign(z) · max(|z| + b, 0): a ReLU of the modulus (Arjovsky, Shah & Bengio, 2016)."""
     return z.sign() * (z.abs() + b).relu()
 
 
 def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
-    """z/|z| · max(|z| + b, 0) of complex z, held as (Re z, Im z); b has half as many entries."""
+    """Return z/|z| · max(|z| + b, 0) of complex z, stored as (Re z, Im z); b has half as many entries."""
     re, im = z.chunk(2, dim=-1)
     squares = re * re + im * im
-    size = squares.where(squares != 0, 1).sqrt()  # where z is 0 a gradient would be NaN
+    size = squares.where(squares != 0, 1).sqrt()  # at z = 0 the gradient of √ would be NaN
     scale = ((size + b).relu() / size).where(squares != 0, 0)
     return z * twice(scale)
 
 
 def smoothed_complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
-    """z/(m + ε) · max(m + b, 0),  m = √(|z|² + ε),  ε = 1e-5, of complex z, held as (Re z, Im z)."""
+    """Return z/(m + ε) · max(m + b, 0),  m = √(|z|² + ε),  ε = 1e-5, of complex z, stored as (Re z, Im z)."""
     re, im = z.chunk(2, dim=-1)
     size = (re * re + im * im + SMOOTHING).sqrt()
     return z * twice((size + b).relu() / (size + SMOOTHING))
@@ -42,7 +43,7 @@ OF_MODULUS = {
 
 
 def activate(name: str, z: Tensor, bias: Tensor | None) -> Tensor:
-    """φ(z + bias); modReLU takes the bias inside."""
+    """Return φ(z + bias), or modReLU(z; bias), in which the bias is added to the modulus."""
     if name in OF_MODULUS:
         return OF_MODULUS[name](z, z.new_zeros(()) if bias is None else bias)
     z = z if bias is None else z + bias
@@ -50,15 +51,15 @@ def activate(name: str, z: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def deactivate(name: str, y: Tensor, gradient: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The gradient at z from that at y = φ(z); complex modReLU alone needs its bias for that."""
+    """Return the gradient of z from the gradient of y = φ(z). Only complex modReLU uses the bias."""
     if name == COMPLEX_MODRELU:
         u = direction(y)
         along = inner(u, gradient)
         size = inner(u, y)
-        before = size - (0 if bias is None else bias)  # |z|, which may be lost to rounding but is not 0
+        before = size - (0 if bias is None else bias)  # |z| > 0; rounding errors may give 0 or less
         before = torch.maximum(before, torch.finfo(y.dtype).eps * size)
         scale = (size / before).where(size != 0, 0)
-        return twice(scale) * (gradient - twice(along) * u) + twice(along) * u  # across u it is scaled by |y|/|z|
+        return twice(scale) * (gradient - twice(along) * u) + twice(along) * u  # orthogonal to u: times |y|/|z|
     if name == "modrelu":
         return gradient.masked_fill(y == 0, 0)
     if name == "tanh":
@@ -67,24 +68,27 @@ def deactivate(name: str, y: Tensor, gradient: Tensor, bias: Tensor | None = Non
 
 
 def bias_gradient(name: str, y: Tensor, deltas: Tensor) -> Tensor:
-    """Sum over rows of what the bias gets from the gradients at z: modReLU's acts on the modulus."""
+    """Return the gradient of the bias, summed over rows, from the gradients ``deltas`` of z.
+
+    The bias of modReLU is added to the modulus, so its gradient has the sign or direction of y as a factor.
+    """
     if name == COMPLEX_MODRELU:
         return inner(direction(y), deltas).sum(0)
     return (deltas * y.sign() if name == "modrelu" else deltas).sum(0)
 
 
 def twice(values: Tensor) -> Tensor:
-    """For the real and for the imaginary parts."""
+    """Return the values twice in a row, for the real and for the imaginary parts."""
     return torch.cat([values, values], dim=-1)
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
-    """Re a Re b + Im a Im b, unit by unit."""
+    """Return Re a Re b + Im a Im b of each unit."""
     re, im = (a * b).chunk(2, dim=-1)
     return re + im
 
 
 def direction(y: Tensor) -> Tensor:
-    """y/|y|, 0 where y is."""
+    """Return y/|y|, or 0 where y = 0."""
     size = inner(y, y).sqrt()
     return y / twice(size.where(size != 0, 1))

@@ -1,7 +1,7 @@
 """h_t = cell(x_t, s_t),  s_t = f · (h_{t−1} + Σ α_m m),  α = softmax over past states m of a(s_{t−1}, m), in C.
 
-A step costs as much as there are states to attend to, however many there were. The definition, which this is tested
-against, is `steadygrad.layers.attentive.AttentiveCell.step_by_step`.
+The cost of a step depends on the number of states in the memory, not on the length of the past. The kernel is tested
+against the definition, `steadygrad.layers.attentive.AttentiveCell.step_by_step`.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from steadygrad.kernels.unroll import unroll
 
 
 class Recurrence(NamedTuple):
-    """A cell for kernels that say themselves what W is multiplied with: h = φ(U x + W s + b), an LSTM if φ is None."""
+    """The weights of a cell h = φ(U x + W s + b), or of an LSTM if ``activation`` is None. The kernel provides s."""
 
     U: Tensor
     W: Tensor
@@ -29,7 +29,10 @@ class Recurrence(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """a(s, m) = v · tanh(A s + B m), or (A s) · (B m)/√N if v is None; f; the sizes of S, None for no limit, and R."""
+    """a(s, m) = v · tanh(A s + B m), or (A s) · (B m)/√N if v is None.
+
+    ``factor`` is f. ``short`` is the size of S, None for no limit, and ``relevant`` the size of R.
+    """
 
     A: Tensor
     B: Tensor
@@ -40,11 +43,11 @@ class Attention(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """The memory between two walks, a row a sequence.
+    """The memory between two calls, with one row per sequence.
 
-    ``states`` (batch, places, hidden) are S, the latest last and empty places first, then the places of R; ``received``
-    is the attention that each place of S has got, ``scores`` and ``times`` belong to R. ``ages`` counts the states so
-    far, or without a limit those in S.
+    ``states`` (batch, places, hidden) are first the places of S, empty ones in front and the latest state last, then
+    the places of R. ``received`` is the attention that each state in S has received. ``scores`` and ``times`` belong to
+    the states in R. ``ages`` is the number of states so far; if S has no limit, the number of states in S.
     """
 
     states: Tensor
@@ -57,7 +60,7 @@ class Carried(NamedTuple):
 def attentive_unroll(
     x: Tensor, cell: Recurrence, attention: Attention, state: tuple[Tensor, ...], memory: Carried, steps: Steps
 ) -> tuple[Tensor, tuple[Tensor, ...], Carried]:
-    """All states (rows, hidden), the final state and memory, from x (rows, inputs) and the initial ones.
+    """Return all states (rows, hidden), the final state and the final memory, from x (rows, inputs).
 
     A state is (h, s), or (h, c, s) for an LSTM, each (batch, hidden).
     """
@@ -92,7 +95,7 @@ def attentive_unroll(
 
 
 def recent_rows(steps: Steps, short: int, carried: int, relevant: int) -> tuple[Tensor, Tensor]:
-    """Where the last ``short`` states of each sequence lie, the latest last, and which of these places there are."""
+    """Return the rows of the last ``short`` states of each sequence, the latest last, and which of them exist."""
     lengths = torch.tensor(steps.lengths, dtype=torch.int64, device="cpu")[:, None]
     back = torch.arange(short, 0, -1, device="cpu")
     when = back.expand(len(lengths), -1) - 1 if steps.reverse else lengths - back
@@ -105,7 +108,7 @@ def recent_rows(steps: Steps, short: int, carried: int, relevant: int) -> tuple[
 
 
 class Attentive(torch.autograd.Function):
-    """States, with what was carried behind them, cells and s, all steps of all sequences."""
+    """Computes the states, followed by the carried states, the cells and s, for all steps of all sequences."""
 
     @staticmethod
     def forward(
@@ -142,7 +145,7 @@ class Attentive(torch.autograd.Function):
         kept = torch.empty(rows, relevant, dtype=torch.int64, device="cpu")
         names = ("received", "scores", "members", "times", "ages")
         begin = [now[name].clone() for name in names]
-        # exponentials of queries and keys are much faster, where there is room for them among the numbers
+        # exponentials of queries and keys are much faster; the kernel returns 2 if one of them could overflow
         for exponentials in [1, 0] if v is not None else [0]:
             if tail:
                 matmul(states[rows:], B.mT, out=keys[rows:])
@@ -240,7 +243,10 @@ def replayed(
     ages: Tensor,
     kept: Tensor,
 ) -> tuple[Tensor, ...]:
-    """What `Attentive` makes of the same, by plain operations: ``kept`` says which of R each row attended to."""
+    """Return the outputs of `Attentive`, computed by plain operations.
+
+    ``kept`` holds the states in R that each row attended to, so the selection is not repeated.
+    """
     (short, relevant, carried), inputs = sizes, x.split(steps.sizes)
     known = dict(enumerate(carried_states.flatten(0, 1).unbind(), steps.rows))  # states by row
     ends = [steps.rows + b * (carried + relevant) + carried for b in range(steps.batch)]
@@ -270,7 +276,7 @@ def replayed(
 def attended(
     query: Tensor, h: Tensor, memories: list[list[Tensor]], A: Tensor, B: Tensor, v: Tensor | None, factor: float
 ) -> Tensor:
-    """f · (h + Σ α_m m), a row a sequence, each with states m of its own; h where there are none."""
+    """Return f · (h + Σ α_m m), one row per sequence, over the states m of its memory; h if the memory is empty."""
     rows = []
     for b, memory in enumerate(memories):
         if not memory:
@@ -284,5 +290,5 @@ def attended(
 
 
 def parts(steps: Steps, W: Tensor, sizes: tuple[int, int, int]) -> int:
-    """Into how many the batch is cut, which must be the same on the way back: d_v has a row for each."""
+    """Return the number of slices of the batch. The backward pass computes one row of d_v for each."""
     return native.slices(steps, W.numel() + (2 * W.shape[1] + sum(sizes)) * W.shape[1])

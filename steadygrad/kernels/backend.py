@@ -1,4 +1,4 @@
-"""Which of three implementations runs: compiled C, Python with hand-written gradients, or the plain definition."""
+"""Choice of the implementation: compiled C, Python with hand-written gradients, or the reference definition."""
 
 import os
 import warnings
@@ -11,13 +11,13 @@ from steadygrad.kernels.plain import needs_plain
 
 VARIABLE = "STEADYGRAD_KERNELS"
 CHOICES = ("auto", "c", "python", "reference")
-FEW_ROWS, LARGE = 4, 60_000  # up to so many rows and from so many entries on torch's products are faster
+FEW_ROWS, LARGE = 4, 60_000  # with at most 4 rows and a matrix of at least 60,000 entries torch's products are faster
 
 
 def choose(x: Tensor) -> str:
-    """``c``, ``python`` or ``reference`` for a sequence like ``x``, as STEADYGRAD_KERNELS says (default auto).
+    """Return ``c``, ``python`` or ``reference`` for a sequence like ``x``, following STEADYGRAD_KERNELS (default auto).
 
-    Where only plain operations will do (torch.func, export) it is ``reference``, whatever the variable says.
+    Where only plain operations work (torch.func, export) the result is ``reference`` for any value of the variable.
     """
     wanted = os.environ.get(VARIABLE, "auto")
     if wanted not in CHOICES:
@@ -37,19 +37,22 @@ def choose(x: Tensor) -> str:
 
 
 def choose_for(x: Tensor, matrix: Tensor) -> str:
-    """The same for a walk of the rows x: for a few of them C would lay a large ``matrix`` out anew in every call."""
+    """Return `choose` for a loop over the rows of x, but ``python`` for few rows and a large matrix if set to auto.
+
+    The C kernel packs the matrix anew in every call, which is too slow for a few rows.
+    """
     backend = choose(x)
     few = len(x) <= FEW_ROWS and matrix.numel() >= LARGE
     return "python" if backend == "c" and few and os.environ.get(VARIABLE, "auto") == "auto" else backend
 
 
 def runs_in_c(x: Tensor) -> bool:
-    """For loops that are written in C or else step by step with autograd."""
+    """Return whether the C kernel runs, for loops whose only alternative is step by step with autograd."""
     return choose(x) == "c"
 
 
 def obstacle_to_c(x: Tensor) -> str | None:
-    """What keeps the C kernel from running on ``x``, if anything."""
+    """Return the reason why the C kernel cannot run on ``x``, or None if it can."""
     if x.device.type != "cpu":
         return f"the tensors are on {x.device}"
     if x.dtype not in native.TAGS:
@@ -60,11 +63,12 @@ def obstacle_to_c(x: Tensor) -> str | None:
 
 @cache
 def say_once(reason: str) -> None:
+    """Warn that the C kernel is missing, once for each reason."""
     warnings.warn(f"steadygrad runs without its C kernel, several times slower: {reason}", RuntimeWarning, stacklevel=2)
 
 
 def describe() -> str:
-    """One line on what runs on a CPU here, and why."""
+    """Return one line that says which kernels run on the CPU, and why."""
     wanted = os.environ.get(VARIABLE, "auto")
     loaded = native.library()
     if wanted not in CHOICES:

@@ -1,4 +1,4 @@
-"""h_t = φ(U x_t + W h_{t−1} + b) for a whole sequence: the loop inside RNN, scoRNN, expRNN, nnRNN and ENRNN."""
+"""h_t = φ(U x_t + W h_{t−1} + b) for a whole sequence: the loop of RNN, scoRNN, expRNN, nnRNN, ENRNN and others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,17 +15,17 @@ from steadygrad.kernels.steps import Steps
 from steadygrad.kernels.unroll import unroll
 
 Operator = Callable[[Tensor], Tensor]
-"""rows h → rows h Wᵀ"""
+"""function that maps rows h to rows h Wᵀ"""
 
 
 def elman_unroll(
     x: Tensor, U: Tensor, W: Tensor, bias: Tensor | None, initial: Tensor, activation: str, steps: Steps
 ) -> Tensor:
-    """All states (rows, hidden) from x (rows, inputs) and the initial states (batch, hidden).
+    """Return all states (rows, hidden) from x (rows, inputs) and the initial states (batch, hidden).
 
-    ``bias`` is added before the activation; modReLU takes it as its own, inside the modulus. For complex modReLU a row
-    is (Re h, Im h) and the bias half as long. An activation that is not in `C_ENUM` has no backward pass by hand, so
-    every backend computes it by the definition.
+    ``bias`` is added before the activation; for modReLU it is added to the modulus. For complex modReLU a row is
+    (Re h, Im h), and the bias has half as many entries. An activation that is not in `C_ENUM` has no hand-written
+    backward pass, so every backend uses the reference definition.
     """
     backend = choose_for(x, W)
     if backend == "reference" or activation not in C_ENUM:
@@ -39,7 +39,7 @@ def elman_unroll(
 def elman_unroll_reference(
     x: Tensor, U: Tensor, W: Tensor, bias: Tensor | None, initial: Tensor, activation: str, steps: Steps
 ) -> Tensor:
-    """The definition. Every backend is tested against it, values and gradients."""
+    """Compute `elman_unroll` by the definition. Values and gradients of every backend are tested against it."""
 
     def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor]:
         return (activate(activation, z + state[0] @ W.mT, bias),)
@@ -56,9 +56,10 @@ def operator_unroll(
     activation: str,
     steps: Steps,
 ) -> Tensor:
-    """The same for a W that is only known by what it does to rows h: h Wᵀ = operator(h).
+    """Compute `elman_unroll` with an operator in the place of W: operator(h) = h Wᵀ for rows h.
 
-    For matrices whose product costs less than n². With complex modReLU the operator takes complex rows.
+    It is used for matrices whose product costs less than n² operations. With complex modReLU the operator takes complex
+    rows.
     """
     multiply = complex_rows(operator) if activation in COMPLEX else operator
 
@@ -70,7 +71,7 @@ def operator_unroll(
 
 
 def complex_rows(operator: Operator) -> Operator:
-    """For rows (Re h, Im h)."""
+    """Return the operator on rows (Re h, Im h) from an operator on complex rows h."""
 
     def multiply(h: Tensor) -> Tensor:
         z = operator(torch.complex(*h.chunk(2, dim=1)))
@@ -80,7 +81,7 @@ def complex_rows(operator: Operator) -> Operator:
 
 
 class Elman(torch.autograd.Function):
-    """The same with a backward pass written by hand."""
+    """`elman_unroll` with a hand-written backward pass."""
 
     @staticmethod
     def forward(
@@ -115,7 +116,8 @@ class Elman(torch.autograd.Function):
         return d_x, d_U, d_W, d_bias, d_initial, None, None, None
 
 
-Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor]  # of x, U, W, the bias, the initial states
+Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor]
+"""gradients of x, U, W, the bias and the initial states"""
 
 
 def forward_c(
@@ -147,7 +149,10 @@ def backward_c(
     need_x: bool,
     need_bias: bool,
 ) -> Gradients:
-    """One walk for everything but x, while the deltas are in cache; they are kept only where x asks for them."""
+    """Return the gradients. One loop computes all but that of x, while the deltas, the gradients of z, are in cache.
+
+    The deltas are stored only if x needs a gradient.
+    """
     N, I = U.shape
     parts = native.slices(steps, 2 * N * (N + I))
     deltas = native.empty(states, *states.shape) if need_x else None

@@ -1,7 +1,7 @@
-"""The products inside exp(A) of a skew-symmetric A, forward and backward, as one call each.
+"""The matrix products in exp(A) of a skew-symmetric A: one call for the forward and one for the backward pass.
 
 A scheme is a 4 × 4 table: exp(A) ≈ B₁ + (B₂ + E) E,  E = B₃ + B₄²,  Bⱼ = Σₖ table[j, k] Aᵏ, k ≤ 3.
-`steadygrad.matrices.exponential` tells where it comes from.
+`steadygrad.matrices.exponential` explains the scheme.
 """
 
 import torch
@@ -13,7 +13,7 @@ from steadygrad.kernels.products import SINGLE, matmul
 
 
 def exponential_forward(A: Tensor, A2: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """X = exp(A) and, for the backward pass, S = B₂ + E, E and B₄."""
+    """Return X = exp(A) and, for the backward pass, S = B₂ + E, E and B₄."""
     if in_c(A):
         n = len(A)
         X, S, E, B4 = (native.empty(A, n, n) for _ in range(4))
@@ -30,7 +30,7 @@ def exponential_forward(A: Tensor, A2: Tensor, table: Tensor) -> tuple[Tensor, T
 
 
 def exponential_backward(G: Tensor, A: Tensor, S: Tensor, E: Tensor, B4: Tensor, table: Tensor) -> Tensor:
-    """From the gradient of X that of A, of which the skew part counts."""
+    """Return the gradient of A from the gradient G of X. Only its skew-symmetric part is meaningful."""
     if in_c(A):
         n = len(A)
         G, dA = G.contiguous(), native.empty(A, n, n)
@@ -41,16 +41,18 @@ def exponential_backward(G: Tensor, A: Tensor, S: Tensor, E: Tensor, B4: Tensor,
     dE = matmul(S.mT, G, add=dS.clone())
     dB4 = matmul(B4.mT, dE, add=matmul(dE, B4.mT))
     dA, dA2, dA3 = (sum(c * d for c, d in zip(column, (G, dS, dE, dB4), strict=True)) for column in table.mT[1:])
-    # A is skew, A² symmetric and A³ skew, so only those parts of their gradients count: with K the skew part of dA³
-    # and Y = A K, the paths through A³ = A² A and A² = A A meet in one product, dA = A (Y − 2M), M = sym(dA² − Yᵀ).
+    # A is skew, A² symmetric and A³ skew, so only these parts of their gradients are needed. With K the skew part of
+    # dA³ and Y = A K, one product covers the paths through A³ = A² A and A² = A A: dA = A (Y − 2M), M = sym(dA² − Yᵀ).
     Y = matmul(A, (dA3 - dA3.mT).mul_(0.5))
     dA2 = dA2 - Y.mT
     return matmul(A, Y.sub_(dA2).sub_(dA2.mT), add=dA)
 
 
 def in_c(A: Tensor) -> bool:
+    """Return whether the C kernel runs."""
     return not torch.compiler.is_compiling() and choose(A) == "c"
 
 
 def threads(n: int) -> int:
+    """Return the number of threads for n × n matrices."""
     return torch.get_num_threads() if n**3 > SINGLE else 1

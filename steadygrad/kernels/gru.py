@@ -1,4 +1,4 @@
-"""A gated unit with its reset before the product (Cho et al., 2014; NC-GRU Eq. 19) or after, for a whole sequence.
+"""A gated recurrent unit for a whole sequence, with the reset before (Cho et al., 2014; NC-GRU Eq. 19) or after U_c.
 
 r = σ(W_r x + U_r h + b_r),  u = σ(W_u x + U_u h + b_u),  c = φ(W_c x + U_c (r∘h) + b_c),  h ← (1 − u)∘h + u∘c
 or, with the reset after the product (torch.nn.GRU; GORU),  c = φ(W_c x + r∘(U_c h) + b_c)
@@ -29,10 +29,11 @@ def gru_unroll(
     steps: Steps,
     reset: str = "before",
 ) -> Tensor:
-    """All states (rows, hidden) from x (rows, inputs) and the initial states (batch, hidden).
+    """Return all states (rows, hidden) from x (rows, inputs) and the initial states (batch, hidden).
 
-    W (3·hidden, inputs), U (3·hidden, hidden) and bias (3·hidden) stand in the order reset, update, candidate;
-    ``modulus`` is the bias inside a modReLU candidate. ``reset`` acts "before" the product with U_c or "after" it.
+    The rows of W (3·hidden, inputs), U (3·hidden, hidden) and bias (3·hidden) are in the order reset, update,
+    candidate. ``modulus`` is the bias that a modReLU candidate adds to the modulus. ``reset`` is "before" or "after":
+    the reset gate acts before or after the product with U_c.
     """
     backend = choose_for(x, U)
     if backend == "reference":
@@ -53,7 +54,7 @@ def gru_unroll_reference(
     steps: Steps,
     reset: str = "before",
 ) -> Tensor:
-    """The definition. Every backend is tested against it, values and gradients."""
+    """Compute `gru_unroll` by the definition. Values and gradients of every backend are tested against it."""
     U_r, U_u, U_c = U.chunk(3)
 
     def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor]:
@@ -68,7 +69,7 @@ def gru_unroll_reference(
 
 
 class GRU(torch.autograd.Function):
-    """The same with a backward pass written by hand."""
+    """`gru_unroll` with a hand-written backward pass."""
 
     @staticmethod
     def forward(
@@ -107,10 +108,10 @@ class GRU(torch.autograd.Function):
 
 
 Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor | None, Tensor]
-"""of x, W, U, the bias, modReLU's bias, the initial states"""
+"""gradients of x, W, U, the bias, the bias of modReLU and the initial states"""
 
 Walked = tuple[Tensor, Tensor, Tensor | None]
-"""states, gates, and U_c h where the reset acts after it"""
+"""states, gates, and U_c h if the reset acts after the product"""
 
 
 def forward_c(
@@ -151,7 +152,10 @@ def backward_c(
     steps: Steps,
     need_x: bool,
 ) -> Gradients:
-    """One walk for everything but x, while the deltas are in cache; they are kept only where x asks for them."""
+    """Return the gradients. One loop computes all but that of x, while the gradients of the gates are in cache.
+
+    The gradients of the gates, ``deltas``, are stored only if x needs a gradient.
+    """
     N, I = U.shape[1], W.shape[1]
     parts = native.slices(steps, 6 * N * (N + I))
     deltas = native.empty(gates, *gates.shape) if need_x else None
@@ -181,7 +185,7 @@ def forward_python(
     U_ru, U_c = U[: 2 * N].mT, U[2 * N :].mT
 
     def step(rows: slice, state: tuple[Tensor, ...]) -> tuple[Tensor]:
-        """Overwrite what x gives to the gates by the gates."""
+        """Return the next state, and overwrite W x + b of this step with the values of the gates."""
         (h,), r_u, c = state, gates[rows, : 2 * N], gates[rows, 2 * N :]
         r_u.copy_(torch.addmm(r_u, h, U_ru).sigmoid_())
         r, u = r_u.chunk(2, dim=1)
@@ -211,7 +215,7 @@ def backward_python(
 ) -> Gradients:
     N = U.shape[1]
     deltas = torch.empty_like(gates)
-    resets = None if products is None else torch.empty_like(products)  # of U_c h
+    resets = None if products is None else torch.empty_like(products)  # gradients of U_c h
     d_initial = torch.zeros_like(initial)  # carries the gradient of the state from step to step
     previous = steps.previous(states, initial)
     for t in reversed(steps.order()):
@@ -223,7 +227,7 @@ def backward_python(
         delta[:, 2 * N :] = deactivate(activation, c, d * u)
         delta[:, N : 2 * N] = d * (c - h) * u * (1 - u)
         if products is None or resets is None:
-            d_reset = delta[:, 2 * N :] @ U[2 * N :]  # of r∘h
+            d_reset = delta[:, 2 * N :] @ U[2 * N :]  # gradient of r∘h
             delta[:, :N] = d_reset * h * r * (1 - r)
             kept = d * (1 - u) + d_reset * r
         else:

@@ -26,10 +26,10 @@ def lstm_unroll(
     steps: Steps,
     detached: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """All states and all cells, (rows, hidden) each, from x (rows, inputs) and the initial ones (batch, hidden).
+    """Return all states and all cells, each (rows, hidden), from x (rows, inputs) and the initial ones (batch, hidden).
 
-    W (4·hidden, inputs), U (4·hidden, hidden) and bias (4·hidden) stand in torch's order i, f, g, o.
-    ``detached`` (time) is 1 at steps whose gates hand no gradient to the state before, as if they saw ``h.detach()``.
+    The rows of W (4·hidden, inputs), U (4·hidden, hidden) and bias (4·hidden) are in torch's order i, f, g, o.
+    ``detached`` (time) is True at steps whose gates use ``h.detach()`` of the previous state h.
     """
     if detached is not None:
         if detached.shape != (time := len(steps.sizes),):
@@ -54,7 +54,7 @@ def lstm_unroll_reference(
     steps: Steps,
     detached: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The definition. Every backend is tested against it, values and gradients."""
+    """Compute `lstm_unroll` by the definition. Values and gradients of every backend are tested against it."""
     projected = torch.nn.functional.linear(x, W, bias).split(steps.sizes)
 
     def step(t: int, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -70,7 +70,7 @@ def lstm_unroll_reference(
 
 
 class LSTM(torch.autograd.Function):
-    """The same with a backward pass written by hand."""
+    """`lstm_unroll` with a hand-written backward pass."""
 
     @staticmethod
     def forward(
@@ -122,7 +122,7 @@ class LSTM(torch.autograd.Function):
 
 
 Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor]
-"""of x, W, U, the bias, the initial states, the initial cells"""
+"""gradients of x, W, U, the bias, the initial states and the initial cells"""
 
 
 def forward_c(
@@ -156,7 +156,10 @@ def backward_c(
     detached: Tensor | None,
     need_x: bool,
 ) -> Gradients:
-    """One walk for everything but x, while the deltas are in cache; they are kept only where x asks for them."""
+    """Return the gradients. One loop computes all but that of x, while the gradients of the gates are in cache.
+
+    The gradients of the gates, ``deltas``, are stored only if x needs a gradient.
+    """
     N, I = U.shape[1], W.shape[1]
     parts = native.slices(steps, 8 * N * (N + I))
     deltas = native.empty(gates, *gates.shape) if need_x else None
@@ -176,7 +179,7 @@ def forward_python(
     gates = torch.nn.functional.linear(x, W, bias)
 
     def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Overwrite what x gives to the gates by the gates."""
+        """Return the next state and cell, and overwrite W x + b of this step with the values of the gates."""
         h, cell = state
         z.copy_(torch.addmm(z, h, U.mT))
         i, f, g, o = z.chunk(4, dim=1)

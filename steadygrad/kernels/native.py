@@ -1,4 +1,4 @@
-"""The compiled kernels (c/steadygrad.c), loaded as a plain shared library."""
+"""Calls of the compiled kernels (c/steadygrad.c), which are loaded as a shared library with ctypes."""
 
 import ctypes
 import os
@@ -12,18 +12,18 @@ from torch import Tensor
 
 from steadygrad.kernels.steps import Steps
 
-ABI = 7
+ABI = 7  # STEADYGRAD_ABI in c/steadygrad.c
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
 LIMIT_VARIABLE = "STEADYGRAD_CPU_CAPABILITY"
 LIMITS = ("baseline", "avx2", "avx512")  # values of the variable, in the order of INSTRUCTION_SETS
 LARGE = 1 << 21  # bytes of a large page
-SMALL = 100_000  # multiplications of a walk below which a second thread costs more than it brings
+SMALL = 100_000  # with fewer multiplications a second thread makes a loop slower
 
 
 @cache
 def library() -> ctypes.CDLL | str:
-    """The library, or the reason why there is none."""
+    """Return the loaded library, or the reason why it cannot be used."""
     limit = os.environ.get(LIMIT_VARIABLE, LIMITS[-1])
     if limit not in LIMITS:
         raise ValueError(f"{LIMIT_VARIABLE} expects one of {', '.join(LIMITS)}; got {limit!r}")
@@ -43,12 +43,14 @@ def library() -> ctypes.CDLL | str:
 
 
 def instruction_set() -> str:
+    """Return the name of the instruction set in use, or the reason why there is no library."""
     loaded = library()
     return loaded if isinstance(loaded, str) else INSTRUCTION_SETS[loaded.steadygrad_isa()]
 
 
 @cache
 def function(name: str, dtype: torch.dtype) -> Any:
+    """Return the compiled function ``steadygrad_<name>`` for the dtype."""
     loaded = library()
     if isinstance(loaded, str):
         raise RuntimeError(f"steadygrad has no C kernel: {loaded}")
@@ -56,14 +58,17 @@ def function(name: str, dtype: torch.dtype) -> Any:
 
 
 def slices(steps: Steps, width: int) -> int:
-    """Into how many parts the batch is cut: one a thread, but one only for little work."""
+    """Return the number of slices of the batch: one per thread, at most one per sequence, or 1 for little work.
+
+    ``width`` is the number of multiplications per row.
+    """
     if steps.rows * width < SMALL:
         return 1
     return max(1, min(torch.get_num_threads(), steps.batch))
 
 
 def empty(like: Tensor, *shape: int) -> Tensor:
-    """An uninitialised tensor for a kernel to fill, on large pages if it is large."""
+    """Return an uninitialised tensor for a kernel to fill. Large pages are requested if the tensor is large."""
     tensor = like.new_empty(shape)
     bytes = tensor.numel() * tensor.element_size()
     loaded = library()
@@ -73,7 +78,7 @@ def empty(like: Tensor, *shape: int) -> Tensor:
 
 
 def call(name: str, steps: Steps, *arguments: int | float | Tensor | None) -> int:
-    """Run the walk ``steadygrad_<name>`` on contiguous tensors; None is a null pointer. Returns what it returns."""
+    """Run the loop ``steadygrad_<name>`` on contiguous tensors and return its code. None becomes a null pointer."""
     dtype = next(a.dtype for a in arguments if isinstance(a, Tensor))
     for a in arguments:
         if isinstance(a, Tensor) and (a.device.type != "cpu" or (a.is_floating_point() and a.dtype != dtype)):
@@ -83,15 +88,16 @@ def call(name: str, steps: Steps, *arguments: int | float | Tensor | None) -> in
 
 
 def check_shapes(who: str, *expected: tuple[str, Tensor | None, tuple[int, ...]]) -> None:
-    """C goes by the sizes that it is told: what has another would be read beyond its end."""
+    """Raise ValueError if a tensor has another shape than expected: C would read beyond its end."""
     for name, tensor, shape in expected:
         if tensor is not None and tensor.shape != shape:
             raise ValueError(f"{who} expects {name} of shape {shape}; got {tuple(tensor.shape)}")
 
 
 def run(name: str, dtype: torch.dtype, *arguments: int | float) -> int:
+    """Call the compiled function and return its code, or raise MemoryError for code 1."""
     compiled = function(name, dtype)
-    if compiled.argtypes is None:  # or ctypes would cut whole numbers, and with them pointers, to 32 bits
+    if compiled.argtypes is None:  # without argtypes ctypes would truncate integers, also pointers, to 32 bits
         compiled.argtypes = [ctypes.c_double if isinstance(a, float) else ctypes.c_int64 for a in arguments]
     if (code := compiled(*arguments)) == 1:
         raise MemoryError(f"steadygrad's {name} kernel ran out of memory")

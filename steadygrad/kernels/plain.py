@@ -1,4 +1,4 @@
-"""Plain operations in the place of code of our own, for torch.func, export and second derivatives; and precision."""
+"""Support for torch.func, export and second derivatives, which need plain torch operations, and for autocast."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +11,10 @@ from torch.autograd import forward_ad
 
 
 def needs_plain(x: Tensor) -> bool:
-    """Whether ``x`` is not mere numbers in memory: a stand-in that notes what is done to it, or one with a tangent."""
+    """Return whether only plain torch operations can be applied to ``x``.
+
+    This is so under torch.func, torch.export, tracing and forward-mode AD, and on the meta device.
+    """
     if torch._C._are_functorch_transforms_active() or torch.compiler.is_exporting():
         return True
     if torch.compiler.is_compiling():
@@ -20,32 +23,35 @@ def needs_plain(x: Tensor) -> bool:
 
 
 def autocasts(kind: str) -> bool:
-    """Whether operations on this kind of device choose their precision themselves."""
+    """Return whether autocast is enabled for this type of device."""
     return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
 def own_precision(kind: str) -> AbstractContextManager[Any]:
-    """Where autocast on this kind of device does not reach."""
+    """Return a context without autocast for this type of device."""
     return torch.autocast(kind, enabled=False) if autocasts(kind) else nullcontext()
 
 
 def at_least_single(values: Tensor) -> Tensor:
-    """In single precision if they have less: half has neither the digits for a matrix nor the decompositions."""
+    """Return the values, converted to single precision if their dtype has 16 bits or fewer.
+
+    Half precision has too few digits for a matrix, and torch has no decompositions for it.
+    """
     return values if values.dtype.itemsize > 2 else values.float()
 
 
 def wants_graph() -> bool:
-    """Inside a backward pass: whether the gradients must have gradients (``create_graph=True``)."""
+    """Return, inside a backward pass, whether the gradients must be differentiable (``create_graph=True``)."""
     return torch.is_grad_enabled()
 
 
 def with_graph(
     definition: Callable[..., Tensor | tuple[Tensor, ...]], inputs: Sequence[Any], gradients: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of ``inputs`` by plain operations, from those of what ``definition`` makes of them."""
+    """Return differentiable gradients of ``inputs``, from the ``gradients`` of the outputs ``definition(*inputs)``."""
     with torch.enable_grad():
         asked = [isinstance(part, Tensor) and part.requires_grad for part in inputs]
-        # a tensor may stand in two places; each has a gradient of its own
+        # the same tensor may be passed twice; each position has its own gradient
         aliases = [part.view_as(part) if ask else part for part, ask in zip(inputs, asked, strict=True)]
         outputs = definition(*aliases)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -59,7 +65,7 @@ def with_graph(
 
 
 def in_own_precision(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """For a backward pass written by hand: autocast where it is called does not reach into it."""
+    """Decorate a hand-written backward pass so that autocast has no effect inside it."""
 
     @wraps(backward)
     def undisturbed(ctx: Any, *gradients: Tensor | None) -> Any:

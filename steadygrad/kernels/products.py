@@ -1,4 +1,4 @@
-"""Matrix products on the CPU that keep their pace when another program has taken a core."""
+"""Matrix products on the CPU that remain fast while another program occupies a core."""
 
 import torch
 from torch import Tensor
@@ -10,9 +10,9 @@ SINGLE = 800_000  # multiplications up to which one thread is faster than two
 
 
 def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, out: Tensor | None = None, alpha: float = 1.0) -> Tensor:
-    """α A B, into ``out`` if given; or α A B + ``add``, which is overwritten.
+    """Return α A B, written to ``out`` if given, or α A B + ``add``, written to ``add``.
 
-    For gradients written by hand: autograd does not see it.
+    It is used in hand-written backward passes: autograd does not track it.
     """
     target = add if out is None else out
     if (
@@ -36,5 +36,5 @@ def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, out: Tensor | Non
 
 
 def plain(A: Tensor) -> bool:
-    """A matrix that lies in memory by rows or by columns, gaps allowed."""
+    """Return whether A is a matrix stored by rows or by columns. Gaps between the rows or columns are allowed."""
     return A.dim() == 2 and 1 in A.stride() and min(A.stride()) > 0

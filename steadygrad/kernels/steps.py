@@ -1,4 +1,4 @@
-"""The time axis of a batch of sequences, equal in length or not, walked in either direction."""
+"""The time axis of a batch of sequences, of equal or unequal length, processed in either direction."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -12,9 +12,9 @@ from torch import Tensor
 class Steps:
     """Which rows of a (rows, features) tensor belong to which time step.
 
-    Rows stand step after step and, within a step, in the order of the batch, longest sequence first: the layout of
-    `torch.nn.utils.rnn.PackedSequence`. ``sizes[t]`` rows are there at step t. ``reverse`` walks from the end of each
-    sequence to its beginning; the rows stay where they are.
+    Rows are ordered by time step and, within a step, by sequence, longest sequence first: the layout of
+    `torch.nn.utils.rnn.PackedSequence`. Step t has ``sizes[t]`` rows. With ``reverse`` each sequence is processed from
+    its end to its beginning; the order of the rows does not change.
     """
 
     sizes: tuple[int, ...]
@@ -23,6 +23,7 @@ class Steps:
     @staticmethod
     @lru_cache(maxsize=64)
     def padded(time: int, batch: int) -> "Steps":
+        """Return the steps of a batch of sequences of equal length."""
         return Steps((batch,) * time)
 
     @cached_property
@@ -39,7 +40,7 @@ class Steps:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Row at which each step begins, and the number of rows at the end."""
+        """The first row of each step, followed by the number of rows."""
         total, offsets = 0, [0]
         for size in self.sizes:
             total += size
@@ -48,7 +49,7 @@ class Steps:
 
     @cached_property
     def slices(self) -> list[slice]:
-        """Rows of each step."""
+        """The rows of each step."""
         return [slice(begin, end) for begin, end in pairwise(self.offsets)]
 
     @cached_property
@@ -61,19 +62,19 @@ class Steps:
 
     @cached_property
     def lengths(self) -> list[int]:
-        """Of the sequences, in the order of the batch."""
+        """The lengths of the sequences, in the order of the batch."""
         lengths = [0] * self.batch
         for time, size in enumerate(self.sizes, 1):
             lengths[:size] = [time] * size
         return lengths
 
     def order(self) -> range:
-        """The steps in the order in which they are walked."""
+        """Return the time steps in the order of processing."""
         return range(len(self.sizes) - 1, -1, -1) if self.reverse else range(len(self.sizes))
 
     @cached_property
     def _previous_rows(self) -> Tensor:
-        """For each row the row of its previous state, counted on into the initial states that follow the rows."""
+        """The row of the previous state of each row. The initial states are counted as rows after all others."""
         starts = torch.arange(self.rows, self.rows + self.batch, device="cpu")
         index = torch.empty(self.rows, dtype=torch.int64, device="cpu")
         before = None
@@ -88,14 +89,14 @@ class Steps:
         return index
 
     def previous(self, states: Tensor, initial: Tensor) -> Tensor:
-        """The state that each row's step started from: (rows, hidden)."""
+        """Return the previous state of each row: (rows, hidden)."""
         if not self.uniform:
             return torch.cat([states, initial]).index_select(0, self._previous_rows.to(states.device))
         parts = [states[self.batch :], initial] if self.reverse else [initial, states[: -self.batch]]
         return torch.cat(parts)
 
     def last(self, states: Tensor) -> Tensor:
-        """Each sequence's final state, in the order of the batch: (batch, hidden)."""
+        """Return the final state of each sequence, in the order of the batch: (batch, hidden)."""
         if self.reverse:
             return states[: self.batch]
         if self.uniform:

@@ -1,4 +1,4 @@
-"""The loop over time steps that every recurrence in Python shares."""
+"""The loop over time steps that all recurrences in Python use."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -19,9 +19,9 @@ def unroll(
 ) -> tuple[Tensor, ...]:
     """Apply ``step`` at every time step and return all states, each (rows, size).
 
-    ``step(inputs[t], state)`` returns the next state. It may append outputs, which come back behind the states. State
-    and outputs have one row for each sequence that is present at t, so sequences may differ in length: they leave the
-    batch where they end and, in reverse, join it with their row of ``initial``.
+    ``step(inputs[t], state)`` returns the next state. It may append outputs, which are returned after the states. State
+    and outputs have one row for each sequence that is present at step t, so sequences may differ in length. A sequence
+    leaves the batch at its end or, in reverse, enters the batch there with its row of ``initial``.
     """
     state = tuple(start[:0] for start in initial)
     found: dict[int, tuple[Tensor, ...]] = {}

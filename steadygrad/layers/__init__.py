@@ -1,4 +1,4 @@
-"""Recurrent layers with the call of torch.nn.GRU. A layer is one file and one line here."""
+"""Recurrent layers with the interface of torch.nn.GRU. A new layer is one file and one line in `LAYERS`."""
 
 from steadygrad.layers.antisymmetric import AntisymmetricRNN
 from steadygrad.layers.cell import Cell, StepCell

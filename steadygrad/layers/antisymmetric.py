@@ -12,7 +12,7 @@ from steadygrad.layers.start import uniform
 
 
 class AntisymmetricCell(StepCell):
-    """See `AntisymmetricRNN`."""
+    """See `AntisymmetricRNN`. With ``gated`` V and b hold the rows of the candidate, then those of the gate g."""
 
     def __init__(self, input_size: int, hidden_size: int, epsilon: float, gamma: float, gated: bool) -> None:
         super().__init__()
@@ -40,8 +40,9 @@ class AntisymmetricCell(StepCell):
 class AntisymmetricRNN(RecurrentLayer):
     """h_t = h_{t−1} + ε g_t∘tanh(A h_{t−1} + V x_t + b),  A = M − Mᵀ − γI,  g_t = σ(A h_{t−1} + V_g x_t + b_g).
 
-    One Euler step of size ε of a differential equation with nearly imaginary eigenvalues, so gradients neither grow nor
-    shrink fast. ``gamma`` is the diffusion that keeps the step stable. Without ``gated`` g is 1.
+    Each time step is an Euler step of size ε of a differential equation whose Jacobian has nearly imaginary
+    eigenvalues, so gradients neither grow nor shrink fast. ``gamma`` is the diffusion that keeps the Euler step stable.
+    Without ``gated`` g is 1.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Recurrence with attention over past states, around any recurrent layer (Bahdanau et al., 2015; Kerg et al., 2020)."""
+"""Attention over past states, for any recurrent layer (Bahdanau et al., 2015; Kerg et al., 2020)."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,13 +13,14 @@ from steadygrad.layers.cell import Cell
 from steadygrad.layers.memory import Contents, Everything, Memory, Screening
 
 COMBINATIONS = {"average": 0.5, "add": 1.0, "concatenate": None}
+"""factor f of s_t = f · (h_{t−1} + Σ α_m m); None for a learned matrix C in its place"""
 
 
 class Alignment(nn.Module):
     """Scores states against a query: logits (batch, places) from queries (batch, units) and keys (batch, places, ·)."""
 
     in_kernel = False
-    """whether the fused kernel knows it, which takes A, B and v: additive if there is a v, a scaled product if not"""
+    """whether the fused kernel supports this alignment; it takes A, B and v: additive with v, scaled product without"""
     A: Tensor
     B: Tensor
     v: Tensor | None
@@ -29,18 +30,19 @@ class Alignment(nn.Module):
         raise NotImplementedError
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Return the logits (batch, places)."""
         raise NotImplementedError
 
 
 class Projected(Alignment):
-    """Compares A s with B m."""
+    """Base class of alignments that compare A s with B m."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
         self.register_parameter("v", None)
         bound = 1 / math.sqrt(units)
-        self.A = nn.Parameter(torch.empty(units, units).uniform_(-bound, bound))  # of queries, W_a in the thesis
-        self.B = nn.Parameter(torch.empty(units, units).uniform_(-bound, bound))  # of keys, U_a
+        self.A = nn.Parameter(torch.empty(units, units).uniform_(-bound, bound))  # projects queries, W_a in the thesis
+        self.B = nn.Parameter(torch.empty(units, units).uniform_(-bound, bound))  # projects keys, U_a
 
     def keys(self, states: Tensor) -> Tensor:
         return states @ self.B.mT
@@ -73,13 +75,13 @@ ALIGNMENTS: dict[str, type[Alignment]] = {"additive": Additive, "dot": ScaledDot
 
 
 def softmax(logits: Tensor, taken: Tensor) -> Tensor:
-    """Over the places that are taken; all 0 where none is."""
+    """Return the softmax over the taken places. Other places have weight 0, also if no place is taken."""
     return logits.masked_fill(~taken, torch.finfo(logits.dtype).min).softmax(dim=1) * taken
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What each step (row) attended to: weights (rows, places) and the time steps they belong to, −1 where empty."""
+    """Attention of one time step: weights (batch, places) and the time step of each place, −1 where it is empty."""
 
     weights: Tensor
     times: Tensor
@@ -88,7 +90,7 @@ class Trace:
 class AttentiveCell(Cell):
     """h_t = cell(x_t, s_t),  s_t = ½ (h_{t−1} + Σ α_m m),  α = softmax over the memory's states m of a(s_{t−1}, m).
 
-    s_t stands where the cell has h_{t−1}. The state is that of the cell, then s_t, then the memory.
+    The cell receives s_t in the place of h_{t−1}. The state consists of the cell's state, then s_t, then the memory.
     """
 
     remembers = True
@@ -113,7 +115,7 @@ class AttentiveCell(Cell):
         self.combine, self.normalise = combine, normalise
         self.C = (
             nn.Parameter(torch.eye(units).repeat(1, 2) / 2) if combine == "concatenate" else None
-        )  # the mean at first
+        )  # starts as the mean of h and the attended state
         self.output_size = units
         self.state_sizes = (*cell.state_sizes, units, self.memory.size)
         self.growth = self.memory.growth
@@ -147,7 +149,10 @@ class AttentiveCell(Cell):
     def step_by_step(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...], trace: list[Trace] | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The definition, with any cell and any memory, on any device."""
+        """Compute `walk` by the definition, with any cell and any memory, on any device.
+
+        The attention of each step is appended to ``trace``, if one is given.
+        """
         *own, packed = state
         start = {str(i): part for i, part in enumerate(own)} | self.memory.unpack(packed, self.alignment.keys)
         inputs, outputs = x.split(steps.sizes), {}
@@ -169,7 +174,7 @@ class AttentiveCell(Cell):
     def step(
         self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None
     ) -> tuple[Tensor, tuple[Tensor, ...], Contents]:
-        """Return the output, the next state, whose first tensor is the one that the memory gets, and the memory."""
+        """Return the output, the next state and the memory. The first tensor of the state is added to the memory."""
         h, *rest, s = state
         attended, alpha, taken = self.attend(s, contents, trace)
         s = torch.where(taken.any(dim=1, keepdim=True), self.combined(h, attended), h)
@@ -179,7 +184,7 @@ class AttentiveCell(Cell):
     def attend(
         self, query: Tensor, contents: Contents, trace: list[Trace] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Σ α_m m, α, and which places are taken."""
+        """Return Σ α_m m, the weights α, and which places are taken."""
         states, keys, taken, gate = self.memory.items(contents)
         logits = self.alignment(query, keys)
         alpha = self.normalise(logits if gate is None else logits + gate, taken)
@@ -192,6 +197,7 @@ class AttentiveCell(Cell):
             trace.append(Trace(alpha.detach(), self.memory.times(contents).masked_fill(~taken, -1)))
 
     def combined(self, h: Tensor, attended: Tensor) -> Tensor:
+        """Return s_t from h_{t−1} and the attended Σ α_m m."""
         if self.C is not None:
             return torch.cat([h, attended], dim=1) @ self.C.mT
         return (h + attended) * cast(float, COMBINATIONS[self.combine])
@@ -208,7 +214,7 @@ def rows_of(contents: Contents, begin: int, end: int) -> Contents:
 
 
 def joined(first: Contents, second: Contents) -> Contents:
-    """The rows of both; where one has fewer places, empty ones come first."""
+    """Concatenate two contents along the batch. The one with fewer places is padded with empty places in front."""
 
     def widened(values: Tensor, places: int) -> Tensor:
         return nn.functional.pad(values, (0, 0) * (values.dim() - 2) + (places - values.shape[1], 0))
@@ -227,14 +233,19 @@ AttentionSpec = Mapping[str, Any] | Callable[[Cell], Cell]
 
 
 def attentive(cell: Cell, attention: AttentionSpec) -> Cell:
-    """The cell with attention, by a table of options or a function cell → cell.
+    """Return the cell with attention, specified by a dict of options or a function cell → cell.
 
-    S are the last ``short`` states (10; None for all there are) and R the ``relevant`` (10) states with the highest
-    ``score`` of those that left S, so that attention costs the same at every step. ``score`` is ``"received"``, the
-    attention that a state got while in S, ``"learned"``, or a function units → `Score`. ``alignment`` a is
-    ``"additive"``, v · tanh(A s + B m), or ``"dot"``, (A s) · (B m)/√N. ``combine`` is how s_t is made of h_{t−1} and
-    the attended: ``"average"``; ``"add"``, with which states can grow and what was learned may not hold for longer
-    sequences; or ``"concatenate"``, a learned C [h, attended].
+    The options are:
+
+    - ``short``: size of S, the last states; 10 by default, None for all past states;
+    - ``relevant``: size of R, the states with the highest score among those that left S; 10 by default. With limited S
+      and R every step costs the same;
+    - ``score``: ``"received"`` (default), the attention that a state received while in S, ``"learned"``, or a function
+      units → `Score`;
+    - ``alignment``: ``"additive"`` (default), a = v · tanh(A s + B m), or ``"dot"``, a = (A s) · (B m)/√N;
+    - ``combine``: how s_t is computed from h_{t−1} and the attended Σ α_m m. ``"average"`` is the default. With
+      ``"add"`` states can grow, and what was learned may not hold for longer sequences. ``"concatenate"`` is a learned
+      C [h, attended].
     """
     if callable(attention):
         return attention(cell)

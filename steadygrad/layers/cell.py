@@ -1,4 +1,4 @@
-"""What every recurrent layer is made of."""
+"""Base classes of cells. A recurrent layer has one cell for each level and direction."""
 
 from typing import Any
 
@@ -8,13 +8,15 @@ from steadygrad.kernels import Recurrence, Steps, unroll
 
 
 class Cell(nn.Module):
-    """One direction of one level: evaluates its matrices once, then walks a whole batch of sequences.
+    """One direction of one level: evaluates its matrices once, then runs over all time steps of a batch.
 
-    ``forward(x, steps, state)`` takes x (rows, input_size) laid out as `Steps` says and a tuple of initial states, one
-    for each of ``state_sizes`` and each (batch, size); it returns outputs (rows, output_size) and final states.
-    ``remembers``: the last of the states is a memory of earlier ones, none of them if it is zero. ``growth`` is for a
-    memory without limit: it may be longer by any multiple of that. With a ``table`` (symbols, input_size) the rows of x
-    are one-hot, symbols wide, and stand for rows of it.
+    ``forward(x, steps, state)`` takes x (rows, input_size), laid out as in `Steps`, and a tuple of initial states
+    (batch, size), one for each of ``state_sizes``. It returns the outputs (rows, output_size) and the final states.
+    With a ``table`` (symbols, input_size) the rows of x are one-hot, symbols wide, and each selects a row of the table.
+
+    ``remembers`` is True if the last tensor of the state is a memory of earlier states; zeros are an empty memory.
+    ``growth`` is not 0 if the memory has no limit: a row of it may be longer than in ``state_sizes`` by any multiple of
+    ``growth``.
     """
 
     state_sizes: tuple[int, ...]
@@ -28,20 +30,21 @@ class Cell(nn.Module):
         return self.walk(self.weights(table), self.inputs(x, table), steps, state)
 
     def inputs(self, x: Tensor, table: Tensor | None) -> Tensor:
-        """The rows of x as `walk` takes them."""
+        """Return the rows of x in the form that `walk` takes."""
         return x
 
     def weights(self, table: Tensor | None = None) -> Any:
-        """What `walk` needs and no step changes: matrices are evaluated here, that of the inputs with the table."""
+        """Return the evaluated matrices, which `walk` uses at all steps. The input matrix includes the table."""
         raise NotImplementedError
 
     def walk(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run over all time steps and return the outputs (rows, output_size) and the final states."""
         raise NotImplementedError
 
     def recurrence(self, weights: Any) -> Recurrence | None:
-        """The same for a kernel that takes the states to be multiplied from elsewhere; None if there is none."""
+        """Return the cell for the attention kernel, which passes s_t for h_{t−1}; None if it does not support it."""
         return None
 
     def matrices(self) -> dict[str, Tensor]:
@@ -53,11 +56,12 @@ class Cell(nn.Module):
         return tuple(like.new_zeros(batch, size) for size in self.state_sizes)
 
     def penalty(self) -> Tensor | float:
+        """Return the cell's regularisation term, which training adds to the loss."""
         return 0.0
 
 
 class StepCell(Cell):
-    """A cell that is given by `step` and `initial_state` alone.
+    """A cell that is defined by `step` and `initial_state` alone.
 
     Packed and reversed sequences, attention, streaming and diagnostics follow from these two methods. The output is the
     first part of the state.
@@ -96,5 +100,5 @@ class StepCell(Cell):
 
 
 def through(table: Tensor | None, U: Tensor) -> Tensor:
-    """U, or U Eᵀ, which takes a one-hot e to U x where x = Eᵀ e is a row of the table E."""
+    """Return U, or U Eᵀ with a table E: for a one-hot e, U Eᵀ e = U x, and x = Eᵀ e is a row of the table."""
     return U if table is None else U @ table.mT

@@ -1,4 +1,4 @@
-"""Complex units behind a real interface: inside h is complex, outside it is (Re h, Im h)."""
+"""Recurrent cell with complex units. Its inputs and outputs are real: a state h is passed as (Re h, Im h)."""
 
 import math
 from typing import Any
@@ -25,7 +25,7 @@ ElmanWeights = tuple[Tensor, Tensor | Operator]
 def elman_walk(
     weights: ElmanWeights, bias: Tensor | None, activation: str, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """h_t = φ(U x_t + W h_{t−1} + b) with W itself or with what it does to rows."""
+    """Return all states and the final state of h_t = φ(U x_t + W h_{t−1} + b); W is a matrix or an operator on rows."""
     U, W = weights
     if isinstance(W, Tensor):
         states = elman_unroll(x, U, W, bias, state[0], activation, steps)
@@ -38,7 +38,7 @@ class ComplexElmanCell(Cell):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  modReLU(z) = z/|z| · max(|z| + b, 0),  h, U, W complex.
 
     ``activation="smoothed-modrelu"`` computes z/(m + ε) · max(m + b, 0) with m = √(|z|² + ε) and ε = 1e-5, as the uRNN
-    programs do. A matrix with an `operator` of its own steps without W where that is faster.
+    programs do. If `Matrix.operator` returns a function, the steps use it, and W is not formed.
     """
 
     def __init__(

@@ -38,8 +38,9 @@ class CoRNNCell(StepCell):
 class CoRNN(RecurrentLayer):
     """z_t = z_{t−1} + Δt (tanh(W y_{t−1} + W_z z_{t−1} + V x_t + b) − γ y_{t−1} − ε z_{t−1}),  y_t = y_{t−1} + Δt z_t.
 
-    Coupled, damped oscillators: y is the output, z its velocity. Gradients stay bounded for small Δt. ``dt``, ``gamma``
-    (frequency) and ``epsilon`` (damping) are the authors' for sequential MNIST by default. They depend on the task.
+    The units are coupled, damped oscillators: y is the output, z its velocity. Gradients stay bounded for small Δt.
+    ``dt``, ``gamma`` (frequency) and ``epsilon`` (damping) depend on the task. The defaults are the authors' values for
+    sequential MNIST.
     """
 
     def __init__(

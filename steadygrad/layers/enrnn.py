@@ -1,4 +1,4 @@
-"""ENRNN: a long-term orthogonal state coupled to a short-term state that fades (Helfrich & Ye, 2020)."""
+"""ENRNN: a long-term state with an orthogonal matrix and a short-term state that decays (Helfrich & Ye, 2020)."""
 
 from typing import Unpack
 
@@ -13,13 +13,14 @@ from steadygrad.layers.start import uniform
 class ENRNN(RNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = [[W_L, W_C], [0, W_S]],  W_L orthogonal, W_S = T / ρ(T).
 
-    The first hidden_size − short_size units are the long-term state, the last ``short_size`` the short-term one; the
-    latter feeds the former through W_C unless ``coupling`` is off. ``reflections`` counts the −1s of W_L's D.
-    ``coupling_init`` is how W_C starts, ``"xavier"`` or ``"orthogonal"``, and ``radius`` how ρ(T) is found, ``"exact"``
-    or ``"power"`` (`steadygrad.matrices.EigenvalueNormalized`). With ``identity_input`` U is the identity and is not
-    trained, so input_size must be hidden_size.
+    The first hidden_size − short_size units are the long-term state, the last ``short_size`` units the short-term
+    state. The short-term state feeds the long-term state through W_C unless ``coupling`` is False. ``reflections`` is
+    the number of −1s in D of W_L. ``coupling_init`` is the initialisation of W_C: ``"xavier"`` or ``"orthogonal"``.
+    ``radius`` selects how ρ(T) is computed: ``"exact"`` or ``"power"``
+    (`steadygrad.matrices.EigenvalueNormalized`). With ``identity_input`` U is the identity and is not trained, so
+    input_size must equal hidden_size.
 
-    The paper's network for character PTB is a linear embedding to hidden_size features before an ENRNN with
+    The paper's network for character PTB is a linear embedding to hidden_size features, followed by an ENRNN with
     ``coupling_init="orthogonal"``, ``identity_input=True`` and ``activation="relu"`` (section 5.4).
     """
 
@@ -38,7 +39,8 @@ class ENRNN(RNN):
         activation: str = "modrelu",
         **common: Unpack[Common],
     ) -> None:
-        # 40 % short-term units is the size of the adding problem, 30 % of −1s that of both of the authors' programs
+        # None leaves the default of the matrix: 40 % short-term units, as in the authors' adding problem, and 30 % of
+        # −1s, as in both of their programs
         options = {"short_size": short_size, "reflections": reflections}
         super().__init__(
             input_size,

@@ -1,4 +1,4 @@
-"""expRNN: a rotation by the matrix exponential (Lezcano-Casado & Martínez-Rubio, 2019)."""
+"""expRNN: a rotation matrix, parametrised by the matrix exponential (Lezcano-Casado & Martínez-Rubio, 2019)."""
 
 from typing import Unpack
 
@@ -10,8 +10,9 @@ from steadygrad.layers.start import Initialiser, uniform
 class ExpRNN(RNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = exp(A) a rotation.
 
-    ``rebase_every=100`` gives dtriv (Lezcano-Casado, 2019): every 100 updates A is folded into a base and starts
-    from 0 again. ``input_init`` is where U starts: kaiming in the authors' program, xavier in nnRNN's on copy.
+    ``rebase_every=100`` gives dtriv (Lezcano-Casado, 2019): every 100 updates exp(A) is merged into a base matrix, and
+    A is reset to 0. ``input_init`` is the initialisation of U: kaiming in the authors' program, xavier in nnRNN's
+    program for copy.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""GORU: a gated unit whose candidate turns the old state by an orthogonal matrix (Jing et al., 2017)."""
+"""GORU: a gated unit whose candidate multiplies the old state by an orthogonal matrix (Jing et al., 2017)."""
 
 import math
 from typing import Unpack
@@ -13,7 +13,10 @@ from steadygrad.matrices import Free, Matrix, Spec
 
 
 class GORUCell(GRUCell):
-    """See `GORU`. W, U and b stand in the order r, g, c; the kernel has u = 1 − g = σ(−z_g), so g's turn their sign."""
+    """See `GORU`. The rows of W, U and b are in the order r, g, c.
+
+    The kernel computes the update gate u = 1 − g = σ(−z_g), so `weights` negates the rows of g.
+    """
 
     def __init__(
         self, input_size: int, hidden_size: int, *, recurrent: Spec, activation: str, reset_bias: float
@@ -25,7 +28,7 @@ class GORUCell(GRUCell):
             recurrent={"reset": small, "update": small, "candidate": recurrent},
             bias=True,
             reset="after",
-            modulus_init=lambda modulus: nn.init.constant_(modulus, 0.01 + 0.001),  # they add 0.001 to b wherever it is
+            modulus_init=lambda modulus: nn.init.constant_(modulus, 0.01 + 0.001),  # the authors add 0.001 at every use
         )
         uniform(0.01)(self.W)
         assert self.b is not None
@@ -38,12 +41,13 @@ class GORUCell(GRUCell):
 
 
 def turned(rows: Tensor) -> Tensor:
+    """Negate the rows of g."""
     r, g, c = rows.chunk(3)
     return torch.cat([r, -g, c])
 
 
 def small(size: int) -> Matrix:
-    """A free matrix ~ U(±0.01), as in the authors' code."""
+    """Return a free matrix that starts from U(±0.01), as in the authors' code."""
     return Matrix(Free(size), torch.empty(size, size).uniform_(-0.01, 0.01))
 
 
@@ -53,13 +57,13 @@ AUTHORS_ROTATIONS: Spec = {"name": "rotations", "capacity": 4}
 class GORU(RecurrentLayer):
     """h_t = g∘h_{t−1} + (1 − g)∘c,  c = modReLU(W_c x_t + r∘(Q h_{t−1}); b),  r, g = σ(W x_t + U h_{t−1} + b).
 
-    Q is orthogonal. g keeps the old state, so u = 1 − g is what `GRU` calls update; U_g goes by that name too.
-    ``recurrent`` is what Q is: four layers of plane rotations, as in the authors' code, unless said otherwise;
-    "exponential" reaches every rotation. ``reset_bias`` is where b_r starts. W, U_r and U_g start small, b_g at
-    U(±√(3/N)), as in the authors' code.
+    Q is orthogonal. g = 1 keeps the old state, so 1 − g is the update gate u of `GRU`, and ``matrices()`` calls U_g
+    "update". ``recurrent`` is the kind of Q. The default is four layers of plane rotations, as in the authors' code;
+    "exponential" can represent every rotation. ``reset_bias`` is the initial value of b_r. W, U_r and U_g start from
+    U(±0.01) and b_g from U(±√(3/N)), as in the authors' code.
     """
 
-    revision = 2  # 1 had exp(A) for Q
+    revision = 2  # in revision 1 Q was exp(A)
 
     def __init__(
         self,

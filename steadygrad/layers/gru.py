@@ -1,4 +1,4 @@
-"""The gated recurrent unit (Cho et al., 2014), each gate with any matrix."""
+"""The gated recurrent unit (Cho et al., 2014). The recurrent matrix of each gate can be of any kind."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +18,10 @@ GateSpecs = Spec | Mapping[str, Spec]
 
 
 def build_gates(who: str, recurrent: GateSpecs, gates: tuple[str, ...], hidden_size: int) -> nn.ModuleList:
-    """One `Matrix` a gate, in order: the same kind for all, or by gate name, where gates not named are free."""
+    """Return one `Matrix` per gate, in order. ``recurrent`` is one kind for all gates or a dict by gate name.
+
+    A gate that is not in the dict has a free matrix.
+    """
     if isinstance(recurrent, Mapping) and "name" not in recurrent:
         if unknown := recurrent.keys() - set(gates):
             raise ValueError(f"{who} has the gates {', '.join(gates)}; got a matrix for {', '.join(sorted(unknown))}")
@@ -29,7 +32,7 @@ def build_gates(who: str, recurrent: GateSpecs, gates: tuple[str, ...], hidden_s
 
 
 class Gated(Protocol):
-    """What `fill` needs of a cell with gates."""
+    """The attributes of a gated cell that `fill` uses."""
 
     W: nn.Parameter
     U: nn.ModuleList
@@ -37,7 +40,7 @@ class Gated(Protocol):
 
 
 def fill(cell: Gated, weights: Initialiser, bias: Initialiser) -> None:
-    """Start W and every U that is free by one law, b by another."""
+    """Initialise W and every free U with ``weights``, and b with ``bias``."""
     for parameter in (cell.W, *(matrix.free[0] for matrix in free_matrices(cell.U))):
         weights(parameter)
     if cell.b is not None:
@@ -45,21 +48,22 @@ def fill(cell: Gated, weights: Initialiser, bias: Initialiser) -> None:
 
 
 def free_matrices(U: Iterable[nn.Module]) -> list[Matrix]:
-    """Return those that are under no constraint: the others start as their map does."""
+    """Return the matrices without a constraint. The others are initialised by their map."""
     return [matrix for matrix in U if isinstance(matrix, Matrix) and isinstance(matrix.map, Free)]
 
 
 def start_as_torch(cell: "GRUCell") -> None:
-    """W, b ~ U(±1/√N), as torch.nn.GRU; U as `recurrent` says, U(±1/√N) if that says nothing."""
+    """Initialise W and b from U(±1/√N), as in torch.nn.GRU. U keeps its own initialisation, U(±1/√N) by default."""
     for parameter in (cell.W, cell.b):
         if parameter is not None:
             uniform(1 / math.sqrt(cell.output_size))(parameter)
 
 
 def start_as_tensorflow(cell: "GRUCell") -> None:
-    """Glorot's law of the kernels (I + N, 2N) of both gates and (I + N, N) of the candidate; gates remember at first.
+    """Initialise as TensorFlow's GRUCell: Glorot's law, and gates that keep the state at the start.
 
-    TensorFlow's gate biases are 1, where its u keeps the state: b_r = 1 and, as our u lets the candidate in, b_u = −1.
+    The kernels have the shapes (I + N, 2N) for both gates and (I + N, N) for the candidate. TensorFlow's gate biases
+    are 1, and its u = 1 keeps the state. Here u = 1 takes the candidate, so b_r = 1 and b_u = −1.
     """
     features, units = cell.W.shape[1], cell.output_size
     laws = [glorot_uniform(features + units, outputs * units) for outputs in (2, 2, 1)]
@@ -76,7 +80,10 @@ STARTS: dict[str, Callable[["GRUCell"], None]] = {"torch": start_as_torch, "tens
 
 
 class GRUCell(Cell):
-    """See `GRU`. W and b stand in the order reset, update, candidate; a modReLU candidate has its b in ``modulus``."""
+    """See `GRU`. The rows of W and b are in the order reset, update, candidate.
+
+    With modReLU the bias of the candidate is ``modulus`` instead of the last third of b.
+    """
 
     GATES = ("reset", "update", "candidate")
 
@@ -115,7 +122,7 @@ class GRUCell(Cell):
         return states, (steps.last(states),)
 
     def weights(self, table: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """W, U and b as the kernel takes them."""
+        """Return W, U and b in the form that the kernel takes."""
         U = torch.cat(self.evaluate_gates())
         bias: Tensor | None = self.b
         if bias is not None and self.modulus is not None:
@@ -133,11 +140,13 @@ class GRUCell(Cell):
 class GRU(RecurrentLayer):
     """h_t = (1 − u)∘h_{t−1} + u∘c,  c = φ(W_c x_t + U_c (r∘h_{t−1}) + b_c),  r, u = σ(W x_t + U h_{t−1} + b).
 
-    As in the papers u lets the candidate in, where torch.nn.GRU's z = 1 − u keeps the old state, and the reset acts
-    before the product with U_c; ``reset="after"`` gives torch.nn.GRU's c = φ(W_c x_t + r∘(U_c h_{t−1}) + b_c).
-    ``recurrent`` is one kind of matrix for all gates or {"reset": …, "update": …, "candidate": …}. ``start`` is the
-    program as which W, U and b start: torch (U(±1/√N)) or tensorflow (GRUCell: Glorot, gates that remember at first).
-    Matrices under a constraint keep their own start.
+    Two conventions follow the papers and differ from torch.nn.GRU. u = 1 takes the candidate, whereas z = 1 − u of
+    torch.nn.GRU keeps the old state. The reset acts before the product with U_c; ``reset="after"`` gives
+    c = φ(W_c x_t + r∘(U_c h_{t−1}) + b_c) of torch.nn.GRU.
+
+    ``recurrent`` is one kind of matrix for all gates or {"reset": …, "update": …, "candidate": …}. ``start`` names the
+    program whose initialisation of W, U and b is used: torch (U(±1/√N)) or tensorflow (GRUCell: Glorot, gates that keep
+    the state at the start). Matrices under a constraint keep their own initialisation.
     """
 
     starts = STARTS

@@ -1,4 +1,4 @@
-"""h-detach: an LSTM that learns by less of the gradient through h, all of that through c (Kanuparthi et al., 2019)."""
+"""h-detach: an LSTM that drops part of the gradient through h, none of that through c (Kanuparthi et al., 2019)."""
 
 from typing import Unpack
 
@@ -16,20 +16,22 @@ class HDetachCell(LSTMCell):
     detach_probability = 0.0
 
     def detached(self, time: int) -> Tensor | None:
+        """Return a random mask (time), True with probability `detach_probability`; None if nothing is to be trained."""
         if not self.training or not torch.is_grad_enabled():
             return None
         return torch.rand(time, device="cpu") < self.detach_probability
 
     def recurrence(self, weights: tuple[Tensor, Tensor]) -> None:
-        return None  # a kernel that takes h from elsewhere hands it every gradient
+        return None  # the attention kernel cannot detach h: it always passes the gradient on
 
 
 class HDetachLSTM(LSTM):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  the gates from x_t and h_{t−1} or, with probability p, stop(h_{t−1}).
 
-    While training, each step of each level and direction draws for the whole batch whether its gates hand a gradient to
-    h_{t−1}. What c carries and what h_{t−1} gets as an output always passes, and values are those of `LSTM`; so is all
-    of it in evaluation. ``detach_probability`` is p.
+    In training, the gates of each time step use h_{t−1}.detach() with probability p = ``detach_probability``. One draw
+    holds for the whole batch; levels and directions draw separately. The gradient through c and the gradient that
+    h_{t−1} receives as an output are never dropped. The forward pass equals that of `LSTM`. In evaluation nothing is
+    detached.
     """
 
     cell = HDetachCell

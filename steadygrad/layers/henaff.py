@@ -15,7 +15,7 @@ from steadygrad.matrices import Spec
 
 
 class Product(torch.autograd.Function):
-    """x Uᵀ, with a gradient in its own precision under autocast."""
+    """x Uᵀ, whose backward pass ignores autocast and uses the dtype of x and U."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, U: Tensor) -> Tensor:
@@ -48,16 +48,16 @@ class HenaffCell(ElmanCell):
         return elman_walk((identity, V), None, "identity", inputs, steps, state)
 
     def recurrence(self, weights: ElmanWeights) -> Recurrence | None:
-        return None  # the kernel for attention has the activation outside
+        return None  # the attention kernel applies the activation to the whole sum, not to U x_t + b alone
 
 
 class HenaffRNN(RecurrentLayer):
-    """h_t = φ(U x_t + b) + V h_{t−1},  φ = ReLU unless said otherwise.
+    """h_t = φ(U x_t + b) + V h_{t−1},  φ = ReLU by default.
 
-    A recurrence that is linear from state to state: what an input has left turns with V for ever, and no activation
-    damps it. ``recurrent`` is what V is. By default V is free and starts as plane rotations by random angles, as in the
-    authors' solution of the copying problem; {"name": "free", "init": "identity"} is that of the adding problem. V is
-    free to grow or shrink states in training; an orthogonal matrix such as "exponential" is not.
+    The recurrence is linear in the state: only V acts on the contribution of an input at later steps, and no activation
+    damps it. ``recurrent`` is the kind of V. By default V is free and starts as plane rotations by random angles, as in
+    the authors' solution of the copying problem. {"name": "free", "init": "identity"} is their solution of the adding
+    problem. In training a free V may learn to amplify or damp states; an orthogonal V such as "exponential" cannot.
     """
 
     def __init__(

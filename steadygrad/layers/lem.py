@@ -12,7 +12,7 @@ from steadygrad.layers.start import uniform
 
 
 class LEMCell(StepCell):
-    """See `LEM`. ``W``, ``V`` and ``b`` hold the rows of the two time scales, of z and of y."""
+    """See `LEM`. The rows of W, V and b are in the order: time scale of z, time scale of y, z, y."""
 
     def __init__(self, input_size: int, hidden_size: int, dt: float) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ class LEMCell(StepCell):
 class LEM(RecurrentLayer):
     """z_t = z_{t−1} + s∘(tanh(W_z y_{t−1} + V_z x_t + b_z) − z_{t−1}),  y_t = y_{t−1} + r∘(tanh(W_y z_t + …) − y_{t−1})
 
-    s = Δt σ(W_s y_{t−1} + V_s x_t + b_s) and r, alike with weights of its own, are time scales: each unit is slow or
-    fast, depending on state and input. y is the output. ``dt`` is Δt, the largest time scale.
+    s = Δt σ(W_s y_{t−1} + V_s x_t + b_s) is the time scale of z. The time scale r of y has the same form with its own
+    weights. A unit is slow or fast depending on state and input. y is the output. ``dt`` is Δt, the largest time scale.
     """
 
     def __init__(

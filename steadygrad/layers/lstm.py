@@ -1,4 +1,4 @@
-"""Long short-term memory (Hochreiter & Schmidhuber, 1997), each gate with any matrix."""
+"""Long short-term memory (Hochreiter & Schmidhuber, 1997). The recurrent matrix of each gate can be of any kind."""
 
 import math
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from steadygrad.matrices import Matrix
 
 
 def start_as_torch(cell: "LSTMCell") -> None:
-    """W, b ~ U(±1/√N), as torch.nn.LSTM; U as `recurrent` says, U(±1/√N) if that says nothing."""
+    """Initialise W and b from U(±1/√N), as in torch.nn.LSTM. U keeps its own initialisation, U(±1/√N) by default."""
     for parameter in (cell.W, cell.b):
         if parameter is not None:
             uniform(1 / math.sqrt(cell.output_size))(parameter)
 
 
 def start_as_tensorflow(cell: "LSTMCell") -> None:
-    """W, U ~ U(±√(6/(I + 5N))), Glorot's law of the one kernel (I + N, 4N); b = 0, but 1 for the forget gate."""
+    """Initialise W and U from U(±√(6/(I + 5N))), Glorot's law of one kernel (I + N, 4N); b = 0, forget gate 1."""
     (rows, features), units = cell.W.shape, cell.output_size
     fill(cell, glorot_uniform(features + units, rows), nn.init.zeros_)
     if cell.b is not None:
@@ -31,7 +31,7 @@ def start_as_tensorflow(cell: "LSTMCell") -> None:
 
 
 def start_as_memorynets(cell: "LSTMCell") -> None:
-    """W, U ~ N(0, 2/(2N + I)), Xavier's law of each gate on [h; x];  b ~ U(±1/√(N + I))."""
+    """Initialise W and U from N(0, 2/(2N + I)), Xavier's law of each gate on [h; x], and b from U(±1/√(N + I))."""
     features, units = cell.W.shape[1], cell.output_size
     fill(cell, normal(math.sqrt(2 / (2 * units + features))), uniform(1 / math.sqrt(units + features)))
 
@@ -44,7 +44,7 @@ STARTS: dict[str, Callable[["LSTMCell"], None]] = {
 
 
 class LSTMCell(Cell):
-    """See `LSTM`. W and b stand in torch's order: input, forget, cell, output."""
+    """See `LSTM`. The rows of W and b are in torch's order: input, forget, cell, output."""
 
     GATES = ("input", "forget", "cell", "output")
 
@@ -70,7 +70,7 @@ class LSTMCell(Cell):
             nn.init.constant_(self.b[hidden_size : 2 * hidden_size], forget_bias)
 
     def weights(self, table: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """W and U as the kernel takes them."""
+        """Return W and U in the form that the kernel takes."""
         return through(table, self.W), torch.cat([matrix() for matrix in self.U])
 
     def walk(
@@ -84,7 +84,10 @@ class LSTMCell(Cell):
         return Recurrence(*weights, self.b)
 
     def detached(self, time: int) -> Tensor | None:
-        """True at steps (time) whose gates hand no gradient to the state before; None, because there are none."""
+        """Return a mask (time), True at steps whose gates pass no gradient to h_{t−1}, or None if there are none.
+
+        `LSTM` detaches no step; `HDetachLSTM` overrides this method.
+        """
         return None
 
     def matrices(self) -> dict[str, Tensor]:
@@ -95,9 +98,9 @@ class LSTM(RecurrentLayer):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  i, f, o = σ(W x_t + U h_{t−1} + b),  g = tanh(W x_t + U h_{t−1} + b).
 
     ``recurrent`` is one kind of matrix for all gates or {"input": …, "forget": …, "cell": …, "output": …}.
-    ``start`` is the program as which W, U and b start: torch (U(±1/√N)), tensorflow (BasicLSTMCell: Glorot, b = 0,
-    forget gate 1) or memorynets (the code of RelRNN's paper: Xavier). Matrices under a constraint keep their own start.
-    ``forget_bias`` is where the forget gate's bias starts, if not as ``start`` says.
+    ``start`` names the program whose initialisation of W, U and b is used: torch (U(±1/√N)), tensorflow (BasicLSTMCell:
+    Glorot, b = 0, forget gate 1) or memorynets (the code of RelRNN's paper: Xavier). Matrices under a constraint keep
+    their own initialisation. ``forget_bias`` is the initial bias of the forget gate; None leaves it to ``start``.
     """
 
     cell = LSTMCell

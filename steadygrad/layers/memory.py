@@ -1,4 +1,4 @@
-"""Memories of past states that a network attends to: all of them, every few, or those that proved relevant."""
+"""Memories of the past states that a layer attends to: all states, every k-th, or the last and most relevant ones."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,14 +9,15 @@ from torch import Tensor, nn
 from steadygrad.kernels import Carried
 
 Contents = dict[str, Tensor]
-"""by name, a row for each sequence; names that end in ``states`` hold (batch, places, units), ``keys`` alike"""
+"""tensors by name, with one row per sequence; those whose name ends in ``states`` or ``keys`` are (batch, places, ·)"""
 Keys = Callable[[Tensor], Tensor]
+"""states (…, units) → keys (…, ·), as `Alignment.keys`"""
 
 
 class Items(NamedTuple):
-    """What can be attended to: states and keys (batch, places, ·), which places are taken (batch, places).
+    """The states and keys (batch, places, ·) that can be attended to, and which places are taken (batch, places).
 
-    ``gate`` is added to the logits, or None.
+    ``gate`` (batch, places) is added to the logits, unless it is None.
     """
 
     states: Tensor
@@ -26,70 +27,76 @@ class Items(NamedTuple):
 
 
 DIGIT = 256
-"""whole numbers up to this one are exact in every type of floating point"""
+"""integers up to this one are exact in every floating-point dtype"""
 
 
 def written(counts: Tensor, kind: torch.dtype) -> Tensor:
-    """Whole numbers (batch, n) as (batch, 2 n) digits, so that 16 bits a number are enough for 65,000 steps."""
+    """Return integers (batch, n) as base-256 digits (batch, 2n), so that a 16-bit dtype can count 65,000 steps."""
     return torch.cat([counts // DIGIT, counts % DIGIT], dim=1).to(kind)
 
 
 def read(digits: Tensor) -> Tensor:
+    """Return the integers (batch, n) from the digits that `written` returned."""
     high, low = digits.detach().long().chunk(2, dim=1)
     return high * DIGIT + low
 
 
 class Memory(nn.Module):
-    """What is kept of the past of each sequence.
+    """Base class of memories: stores past states of each sequence.
 
-    Between two walks it is one row of numbers: first the states, then what is noted about them, which has no gradient.
+    Between two forward passes a memory is packed into one row of numbers per sequence. The states come first, then
+    counters and scores, which have no gradient.
     """
 
     growth = 0
-    """by how many numbers a row grows with each state that is kept; 0 if it has one size"""
+    """amount by which the length of a row increases with each stored state; 0 if the length is constant"""
     size: int
-    """of a row, or of an empty one"""
+    """length of a row, or of an empty row if rows grow"""
 
     def places(self, row: int) -> int:
-        """How many states a row of so many numbers holds, empty places counted."""
+        """Return the number of places for states, including empty ones, in a row of length ``row``."""
         raise NotImplementedError
 
     @property
     def limits(self) -> tuple[int | None, int] | None:
-        """The sizes of S, None for all states, and R, if that and the attention received is all there is to know."""
+        """The sizes of S (None for all states) and R, if the fused kernel supports the memory; otherwise None."""
         return None
 
     def carried(self, contents: Contents) -> Carried:
-        """For the kernel, where there are `limits`."""
+        """Return the contents in the form that the fused kernel takes. Needed only if `limits` is not None."""
         raise NotImplementedError
 
     def from_carried(self, carried: Carried) -> Contents:
+        """Return the contents, without keys, from what the fused kernel returned."""
         raise NotImplementedError
 
     def unpack(self, rows: Tensor, keys: Keys) -> Contents:
+        """Return the contents of packed rows; ``keys`` computes the keys from the states."""
         raise NotImplementedError
 
     def pack(self, contents: Contents) -> Tensor:
+        """Return the contents as one row of numbers per sequence."""
         raise NotImplementedError
 
     def items(self, contents: Contents) -> Items:
+        """Return the states and keys that can be attended to."""
         raise NotImplementedError
 
     def ends_with_latest(self, contents: Contents) -> Tensor:
-        """Whether the last place of "states" has the latest state, (batch)."""
+        """Return whether the last place of "states" holds the latest state, (batch)."""
         raise NotImplementedError
 
     def times(self, contents: Contents) -> Tensor:
-        """At which step each of the items was a state, (batch, places); anything where a place is empty."""
+        """Return the time step of each item, (batch, places). The value at an empty place has no meaning."""
         raise NotImplementedError
 
     def add(self, contents: Contents, weights: Tensor, state: Tensor, key: Tensor) -> Contents:
-        """After a step that attended with ``weights`` (batch, places) and ended in ``state`` (batch, units)."""
+        """Return the contents after a time step with attention ``weights`` (batch, places) and new ``state``."""
         raise NotImplementedError
 
 
 class Everything(Memory):
-    """Every state, or each ``every``-th: attention costs more with every step."""
+    """Stores every state, or every ``every``-th one. The cost of attention grows with the number of steps."""
 
     def __init__(self, units: int, every: int = 1) -> None:
         super().__init__()
@@ -113,7 +120,7 @@ class Everything(Memory):
 
     def pack(self, contents: Contents) -> Tensor:
         taken = contents["taken"]
-        empty = taken.shape[1] - int(taken.sum(dim=1).max()) if len(taken) else 0  # in front, of all sequences
+        empty = taken.shape[1] - int(taken.sum(dim=1).max()) if len(taken) else 0  # leading places empty in all rows
         states, taken, times = (contents[name][:, empty:] for name in ("states", "taken", "times"))
         counts = (times, contents["age"][:, None], contents["since"][:, None])
         digits = (written(count, states.dtype) for count in counts)
@@ -147,7 +154,7 @@ class Everything(Memory):
         return contents["times"]
 
     def add(self, contents: Contents, weights: Tensor, state: Tensor, key: Tensor) -> Contents:
-        age, since = contents["age"], contents["since"] + 1  # since the last that was kept
+        age, since = contents["age"], contents["since"] + 1  # steps since a state was kept
         kept = since == self.every
         older = {name: contents[name] for name in ("states", "keys", "taken", "times")}
         clocks = {"age": age + 1, "since": since.masked_fill(kept, 0)}
@@ -155,7 +162,7 @@ class Everything(Memory):
             return older | clocks
         new = {"states": state[:, None], "keys": key[:, None], "taken": kept[:, None], "times": age[:, None]}
         joined = {name: torch.cat([older[name], new[name]], dim=1) for name in older}
-        if not kept.all():  # sequences that are not at the same step: the others get an empty place in front
+        if not kept.all():  # sequences at different steps: those that keep no state now get an empty place in front
             for name, values in joined.items():
                 stay = torch.cat([torch.zeros_like(new[name]), older[name]], dim=1)
                 joined[name] = values.where(kept.view(-1, *[1] * (values.dim() - 1)), stay)
@@ -163,18 +170,22 @@ class Everything(Memory):
 
 
 class Score(nn.Module):
-    """How relevant a state will be: (batch) numbers from the states (batch, units) and the attention each received."""
+    """Base class of scores, which predict how relevant a state will be."""
 
     def forward(self, states: Tensor, received: Tensor) -> Tensor:
+        """Return scores (batch) from the states (batch, units) and the attention that each received (batch)."""
         raise NotImplementedError
 
     def gate(self, states: Tensor) -> Tensor | None:
-        """Added to the logits of the states kept (batch, places, units): a choice has no gradient, this has one."""
+        """Return what to add to the logits of the states in R (batch, places, units), or None.
+
+        The selection of states has no gradient, so a learned score is trained through this term.
+        """
         return None
 
 
 class ReceivedAttention(Score):
-    """β(i) = Σ α_{i,t} over the ν steps for which h_i stood in the short-term buffer."""
+    """β(i) = Σ α_{i,t} over the ν steps for which h_i was in the short-term buffer S."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -184,10 +195,10 @@ class ReceivedAttention(Score):
 
 
 class LearnedScore(Score):
-    """β(i) = w · h_i + b + Σ α_{i,t},  and a state that is kept gets σ(w · h_i + b) times the weight it would.
+    """β(i) = w · h_i + b + Σ α_{i,t},  and σ(w · h_i + b) multiplies the e^{logit} of a state h_i in R.
 
-    So w and b learn by what attending to it is worth (thesis, section 7.5). At the start w = b = 0, which ranks states
-    as `ReceivedAttention` does.
+    The factor gives w and b a gradient from the value of attending to h_i (thesis, section 7.5). At the start
+    w = b = 0, which ranks states as `ReceivedAttention` does.
     """
 
     def __init__(self, units: int) -> None:
@@ -206,10 +217,10 @@ SCORES: dict[str, Callable[[int], Score]] = {"received": ReceivedAttention, "lea
 
 
 class Screening(Memory):
-    """S, the last ``short`` states, and R, the ``relevant`` states with the highest scores of those that left S.
+    """Stores S, the last ``short`` states, and R, the ``relevant`` states with the highest scores of those that left S.
 
-    A state that leaves S enters R while there is room; then it takes the place of the lowest score if its own is
-    higher. Scores are those of that moment (Kerg et al., 2020, algorithm 1).
+    The score of a state is computed once, when the state leaves S. If R has room, the state enters R. Otherwise it
+    replaces the state with the lowest score in R if its own score is higher (Kerg et al., 2020, algorithm 1).
     """
 
     def __init__(self, units: int, short: int, relevant: int, score: str | Callable[[int], Score] = "received") -> None:
@@ -269,7 +280,7 @@ class Screening(Memory):
     def items(self, contents: Contents) -> Items:
         age = contents["age"][:, None]
         places = torch.arange(self.short + self.relevant, device=age.device)
-        # S fills from its end, which is the present; R from its beginning
+        # S is filled from its end, where the latest state is, and R from its beginning
         taken = torch.where(places < self.short, places + age >= self.short, places < age)
         gate = self.score.gate(contents["kept states"])
         gate = None if gate is None else nn.functional.pad(gate, (self.short, 0))
@@ -286,7 +297,7 @@ class Screening(Memory):
 
     def add(self, contents: Contents, weights: Tensor, state: Tensor, key: Tensor) -> Contents:
         received = contents["received"]
-        if self.relevant:  # nothing else asks for it
+        if self.relevant:  # only R depends on the received attention
             received = received + weights[:, : self.short].detach()
         after = {
             "states": torch.cat([contents["states"][:, 1:], state[:, None]], dim=1),
@@ -297,12 +308,12 @@ class Screening(Memory):
         return contents | after | (self._screened(contents, received[:, 0]) if self.relevant else {})
 
     def _screened(self, contents: Contents, received: Tensor) -> Contents:
-        """R after the oldest state of S has left it, having received so much attention."""
+        """Return R after the oldest state of S, which ``received`` so much attention, has left S."""
         scores, age = contents["scores"], contents["age"]
         leaving, key = contents["states"][:, 0], contents["keys"][:, 0]
         score = self.score(leaving, received).detach()
         lowest, place = scores.min(dim=1)
-        left = age - self.short  # how many have left S before
+        left = age - self.short  # number of states that have left S before
         has_room = left < self.relevant
         place = place.where(~has_room, left)
         enters = (left >= 0) & (has_room | (score > lowest))

@@ -14,11 +14,11 @@ from steadygrad.matrices import Spec
 class MemRNN(RNN):
     """h_t = φ(U x_t + W s_t + b),  s_t = ½(h_{t−1} + Σ α_i h_i),  α = softmax of v · tanh(A s_{t−1} + B h_i),  i < t.
 
-    Work and memory grow with the square of the length, and the state, (h, s, all that was), with the length. U, W, A,
-    B, v and b start as in `RelRNN`.
+    The layer attends to all past states. Time and memory grow with the square of the sequence length. The state, which
+    is h, s and all past states, grows with the sequence length. U, W, A, B, v and b start as in `RelRNN`.
     """
 
-    revision = 2  # 1 had b ~ U(±1/√N) and another start of v
+    revision = 2  # revision 1 started b from U(±1/√N), and v from another law
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class MemRNN(RNN):
 class MemLSTM(LSTM):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = ½(h_{t−1} + Σ α_i h_i) over all i < t.
 
-    It starts as `RelLSTM`.
+    All parameters start as in `RelLSTM`.
     """
 
-    revision = 2  # 1 started as torch.nn.LSTM, and v elsewhere
+    revision = 2  # revision 1 started as torch.nn.LSTM does, and v from another law
 
     def __init__(
         self,

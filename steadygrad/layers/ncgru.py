@@ -1,4 +1,4 @@
-"""NC-GRU: a GRU whose matrices stay orthogonal by Neumann-Cayley steps (Mucllari, Zadorozhnyy et al., 2022)."""
+"""NC-GRU: a GRU whose matrices stay orthogonal by Neumann-Cayley updates (Mucllari, Zadorozhnyy et al., 2022)."""
 
 from typing import Any, Unpack, cast
 
@@ -14,9 +14,10 @@ ORTHOGONAL = {"c": ("candidate",), "rc": ("reset", "candidate"), "ruc": ("reset"
 
 
 def start_as(cell: GRUCell, joint: bool, gates: Initialiser, update: Initialiser, biases: Initialiser) -> None:
-    """Start the gates as the released programs do.
+    """Initialise the gates as the released programs do, and modReLU's bias from U(±0.1).
 
-    One kernel for x and h (``joint``) starts by one law; otherwise W_r, W_u by ``gates`` and U_u by ``update``.
+    ``gates`` initialises W_r and W_u. With ``joint`` the program has one kernel for x and h, so ``gates`` initialises
+    the free U as well. Otherwise ``update`` initialises the free U. ``biases`` initialises b.
     """
     units = cell.output_size
     rows, free = cell.W[: 2 * units], [matrix.free[0] for matrix in free_matrices(cell.U)]
@@ -30,7 +31,11 @@ def start_as(cell: GRUCell, joint: bool, gates: Initialiser, update: Initialiser
 
 
 def start_as_denoise(cell: GRUCell) -> None:
-    """W_c He normal. U_r free: the gates' one kernel He uniform, b = 0. U_r orthogonal: He uniform each, b ~ N(0,1)."""
+    """Initialise as the released program for denoise: W_c He normal, the gates He uniform.
+
+    If U_r is free, the gates have one kernel for x and h, and b = 0. If U_r is orthogonal, W and U have one kernel
+    each, and b ~ N(0, 1).
+    """
     features, units = cell.W.shape[1], cell.output_size
     joint = bool(free_matrices([cell.U[0]]))
     gates = he_uniform(features + units if joint else features)
@@ -39,7 +44,11 @@ def start_as_denoise(cell: GRUCell) -> None:
 
 
 def start_as_parenthesis(cell: GRUCell) -> None:
-    """W_c He uniform, b = 0. U_r free: the gates' one kernel He uniform; U_r orthogonal: each He normal."""
+    """Initialise as the released program for parenthesis: W_c He uniform, b = 0.
+
+    If U_r is free, the gates have one kernel for x and h, He uniform. If U_r is orthogonal, W and U have one kernel
+    each, He normal.
+    """
     features, units = cell.W.shape[1], cell.output_size
     joint = bool(free_matrices([cell.U[0]]))
     gates = he_uniform(features + units) if joint else he_normal(features)
@@ -48,20 +57,20 @@ def start_as_parenthesis(cell: GRUCell) -> None:
 
 
 class ReleasedPairCell(GRUCell):
-    """See `NCGRU`, ``released_lr`` with ``orthogonal="rc"``: U_r and U_c with the defect of the released program."""
+    """The cell of `NCGRU` with ``released_lr`` and ``orthogonal="rc"``. It has the defect of the released program."""
 
     def evaluate_gates(self) -> list[Tensor]:
         self._share_inverse()
         U_r, U_u, U_c = super().evaluate_gates()
         constant = U_c.detach()
-        return [U_r + (U_c - constant), U_u, constant]  # the values of all three; what U_r gets, U_c gets too
+        return [U_r + (U_c - constant), U_u, constant]  # values unchanged; U_c gets the gradient of U_r
 
     def matrices(self) -> dict[str, Tensor]:
         self._share_inverse()
         return super().matrices()
 
     def _share_inverse(self) -> None:
-        """Bring U_c's inverse up to date, from which the next update of U_r's inverse starts."""
+        """Update the inverse of U_c, and make the next update of the inverse of U_r start from it."""
         U_r, _, U_c = (cast(Matrix, matrix) for matrix in self.U)
         with torch.no_grad():
             U_c.value()
@@ -71,23 +80,24 @@ class ReleasedPairCell(GRUCell):
 class NCGRU(GRU):
     """h_t = (1 − u)∘h_{t−1} + u∘c,  c = modReLU(W_c x_t + U_c (r∘h_{t−1}); b),  U_c = (I + A)⁻¹ (I − A) D.
 
-    ``orthogonal`` says which matrices are: ``"c"`` U_c alone, ``"rc"`` U_r too, ``"ruc"`` all three (ablation 5.2 of
-    the paper). The inverse follows A by a Neumann series of ``order`` 1, 2 or 3, exactly every ``reset_every`` updates.
-    It is also computed exactly when an update is too long (``exact_above``) or W too far from orthogonal
-    (``max_drift``), see `NeumannCayley`. ``exact_above=inf, max_drift=inf`` is Algorithm 1 as printed.
+    ``orthogonal`` selects the orthogonal matrices: ``"c"`` is U_c, ``"rc"`` is U_r and U_c, ``"ruc"`` is all three
+    (ablation 5.2 of the paper). After each update of A the inverse is updated by a Neumann series of ``order`` 1, 2
+    or 3; every ``reset_every`` updates it is computed exactly. It is also computed exactly when an update of A is too
+    large (``exact_above``) or W is too far from orthogonal (``max_drift``), see `NeumannCayley`.
+    ``exact_above=inf, max_drift=inf`` is Algorithm 1 as printed.
 
-    ``released_lr`` reproduces the step of the authors' released program instead (`ReleasedNeumannCayley`): the raw
-    gradient times this learning rate in the series, while A moves by the optimizer. Give the learning rate of A, and
+    ``released_lr`` reproduces the update of the authors' released program instead (`ReleasedNeumannCayley`). The series
+    then uses the raw gradient times this learning rate, while the optimizer updates A. Pass the learning rate of A, and
     ``reset_every=49``. With ``orthogonal="rc"`` the option repeats a defect of that program: A of U_c is trained by the
     gradient of U_r instead of its own, and the series of U_r starts from the inverse of U_c, so U_r is far from
     orthogonal between two exact inverses.
 
-    ``start`` is the released program as which W, U, b and modReLU's bias start: denoise or parenthesis (He's laws,
-    larger than torch's), or one of those of `GRU`.
+    ``start`` names the program whose initialisation of W, U, b and modReLU's bias is used: a released program, denoise
+    or parenthesis (He's laws, with larger values than torch's), or one of those of `GRU`.
     """
 
     starts = STARTS | {"denoise": start_as_denoise, "parenthesis": start_as_parenthesis}
-    revision = 2  # 1 started as torch.nn.GRU, modReLU's bias at 0
+    revision = 2  # revision 1 started as torch.nn.GRU does, and modReLU's bias at 0
 
     def __init__(
         self,
@@ -112,7 +122,7 @@ class NCGRU(GRU):
             raise ValueError("NCGRU expects orthogonal to be c or rc with released_lr, as the program has; got 'ruc'")
         neumann: dict[str, Any] = {
             "name": "neumann",
-            "reflections": hidden_size // 2 if reflections is None else reflections,  # the paper: 43 of 80 to 80 of 96
+            "reflections": hidden_size // 2 if reflections is None else reflections,  # paper: from 43 of 80 to 80 of 96
             "order": order,
             "reset_every": reset_every,
             "exact_above": exact_above,

@@ -1,4 +1,4 @@
-"""nnRNN: connectivity with a controlled spectrum and free transients (Kerg et al., 2019)."""
+"""nnRNN: a recurrent matrix with a controlled spectrum and free transients (Kerg et al., 2019)."""
 
 from typing import Unpack
 
@@ -12,11 +12,11 @@ from steadygrad.layers.start import Initialiser, uniform
 class NNRNN(RNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = P (Λ + T) Pᵀ,  Λ = ⊕ γₖ rot(θₖ).
 
-    The eigenvalues of W are γₖ e^{±iθₖ} whatever P and T are; ``penalty()`` is δ Σ (γₖ − 1)², δ = ``spectrum_pull``,
-    and keeps them near the unit circle; ``modulus`` holds every γₖ at one number instead. ``in_block=True`` is the form
-    the paper prints (its Eq. 5), whose T also acts inside the 2 × 2 blocks, where it moves the eigenvalues.
-    ``complex=True`` has complex units and W = P (Λ + T) Pᴴ, Λ diagonal. ``input_init`` is where U starts: the authors'
-    program has kaiming on pixels and text, xavier on copy.
+    The eigenvalues of W are γₖ e^{±iθₖ} for any P and T. ``penalty()`` is δ Σ (γₖ − 1)², δ = ``spectrum_pull``, and
+    keeps the eigenvalues near the unit circle. ``modulus`` fixes every γₖ to one value instead. ``in_block=True`` is
+    the form printed in the paper (its Eq. 5): T also acts inside the 2 × 2 blocks, where it changes the eigenvalues.
+    ``complex=True`` has complex units and W = P (Λ + T) Pᴴ, Λ diagonal. ``input_init`` is the initialisation of U; the
+    authors' program uses kaiming for pixels and text, xavier for copy.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Free matrices that start well: orthogonal (Henaff et al., 2016) or the identity (Le, Jaitly & Hinton, 2015)."""
+"""RNNs whose free matrix starts orthogonal (Henaff et al., 2016) or as the identity (Le, Jaitly & Hinton, 2015)."""
 
 import math
 from functools import partial
@@ -16,12 +16,12 @@ from steadygrad.layers.start import Initialiser
 class OrthogonalRNN(RNN):
     """h_t = φ(U x_t + W h_{t−1} + b),  W free, orthogonal at the start.
 
-    ``init`` is ``haar``, ``henaff``, ``cayley``, or as nnRNN's program has it for its tables 2, 3 and 5:
-    ``random-orthogonal`` or ``exp-cayley``. ``input_init``, ``bias_init`` and ``added_bias`` are those of `RNN`.
+    ``init`` is ``haar``, ``henaff`` or ``cayley``; the nnRNN program uses ``random-orthogonal`` or ``exp-cayley`` for
+    the paper's tables 2, 3 and 5. ``input_init``, ``bias_init`` and ``added_bias`` are those of `RNN`.
 
-    With ``pull`` = λ ``penalty()`` is λ Σ ‖WᵀW − I‖² over the matrices and keeps them near orthogonal, the soft
-    constraint of Vorontsov et al. (2017). ``pull_norm`` is ``"frobenius"`` or ``"spectral"``; the latter moves only the
-    singular value that is furthest from 1.
+    ``penalty()`` is λ Σ ‖WᵀW − I‖² over the matrices, λ = ``pull``. It keeps them near orthogonal and is the soft
+    constraint of Vorontsov et al. (2017). ``pull_norm`` is ``"frobenius"`` or ``"spectral"``. The gradient of the
+    spectral norm changes only the singular value whose square is furthest from 1.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class OrthogonalRNN(RNN):
 
 
 def frobenius(E: Tensor) -> Tensor:
-    """‖E‖_F²."""
+    """Return ‖E‖_F²."""
     return E.square().sum()
 
 
 def spectral(E: Tensor) -> Tensor:
-    """‖E‖₂² of a symmetric E: the square of its largest eigenvalue in modulus."""
+    """Return ‖E‖₂² of a symmetric E: the square of its largest eigenvalue in modulus."""
     return torch.linalg.eigvalsh(at_least_single(E)).square().amax().to(E.dtype)
 
 
@@ -78,13 +78,16 @@ NORMS = {"frobenius": frobenius, "spectral": spectral}
 
 
 def distance(W: Tensor, norm: str = "frobenius") -> Tensor:
-    """‖WᵀW − I‖² in the Frobenius or the spectral norm."""
+    """Return ‖WᵀW − I‖² in the Frobenius or the spectral norm."""
     with own_precision(W.device.type):
         return NORMS[norm](W.mT @ W - torch.eye(len(W), dtype=W.dtype, device=W.device))
 
 
 class IRNN(RNN):
-    """h_t = max(U x_t + W h_{t−1} + b, 0),  W free, the identity at the start."""
+    """h_t = max(U x_t + W h_{t−1} + b, 0),  W free, the identity at the start.
+
+    U starts from N(0, 0.001²) and b at 0.
+    """
 
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, *, bias: bool = True, **common: Unpack[Common]

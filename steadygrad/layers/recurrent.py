@@ -1,4 +1,4 @@
-"""What every recurrent layer is: cells, one a level and direction, behind the call of torch.nn.GRU."""
+"""Base class of recurrent layers: one cell per level and direction, behind the interface of torch.nn.GRU."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,13 +18,14 @@ State = Tensor | tuple[Tensor, ...]
 
 
 def as_tuple(state: State | None) -> tuple[Tensor, ...]:
+    """Return the tensors of a state; none for None."""
     if state is None:
         return ()
     return state if isinstance(state, tuple) else (state,)
 
 
 class Common(TypedDict, total=False):
-    """The keywords that every layer has: those of torch.nn.GRU, ``attention`` and ``trained_state``."""
+    """The keyword arguments of every layer: those of torch.nn.GRU, ``attention`` and ``trained_state``."""
 
     batch_first: bool
     dropout: float
@@ -36,22 +37,23 @@ class Common(TypedDict, total=False):
 
 
 def with_attention(who: str, common: Common, attention: AttentionSpec) -> Common:
-    """The common keywords of a layer that brings its attention along."""
+    """Return the common keyword arguments of a layer with attention of its own, such as `RelRNN`."""
     if common.get("attention") is not None:
-        raise ValueError(f"{who} has an attention of its own; got another one: {common['attention']!r}")
+        raise ValueError(f"{who} has attention of its own and expects attention=None; got {common['attention']!r}")
     return Common(**{**common, "attention": attention})
 
 
 class RecurrentLayer(nn.Module):
-    """Base class: levels, directions, dropout, and every form of input that torch.nn.GRU takes.
+    """Base class of recurrent layers: levels, directions, dropout, and every form of input that torch.nn.GRU takes.
 
-    Shapes: input (time, batch, input_size), or (batch, time, input_size) with ``batch_first``, or (time, input_size),
-    or a PackedSequence → output alike with ``output_size`` features; h_0, h_n (num_layers · directions, batch, size).
-    With ``table`` (symbols, input_size) the input has whole numbers for features, and x is what stands in these rows.
-    Convention: states are columns, h_t = φ(W h_{t−1} + …); on rows of a batch that is h @ W.T.
+    The input is (time, batch, input_size), or (batch, time, input_size) with ``batch_first``, or (time, input_size),
+    or a PackedSequence. The output has the same form with ``output_size`` features. The states h_0 and h_n are
+    (num_layers · directions, batch, size). With ``table`` (symbols, input_size) the input contains integers without a
+    feature dimension, and x_t is the row of the table with that index. Convention: states are columns,
+    h_t = φ(W h_{t−1} + …); on rows of a batch that is h @ W.T.
 
-    ``attention`` makes any layer attend to its past states (`steadygrad.layers.attentive`): a table of options such
-    as {"short": 10, "relevant": 10}, or a function cell → cell.
+    ``attention`` makes any layer attend to its past states (`steadygrad.layers.attentive`). It is a dict of options
+    such as {"short": 10, "relevant": 10}, or a function cell → cell.
 
     ``trained_state`` makes the initial state a parameter, ``initial_state``: one tensor (num_layers · directions, size)
     for h_0 and, in an LSTM, one for c_0. Every sequence starts from it unless the caller passes a state. A memory of
@@ -98,7 +100,7 @@ class RecurrentLayer(nn.Module):
         for level in range(num_layers):
             width = input_size if level == 0 else cells[0].output_size * self.directions
             made = [make_cell(width) for _ in range(self.directions)]
-            own_sizes = made[0].state_sizes  # without what attention adds
+            own_sizes = made[0].state_sizes  # without the tensors that attention adds
             cells.extend(made if attention is None else [attentive(cell, attention) for cell in made])
         self.cells = nn.ModuleList(cells)
         self.state_sizes = cells[0].state_sizes
@@ -123,7 +125,7 @@ class RecurrentLayer(nn.Module):
         return 2 if self.bidirectional else 1
 
     def matrices(self) -> dict[str, Tensor]:
-        """The assembled recurrent matrices: ``{"recurrent_l0": W, …}``, named as torch names its weights."""
+        """Return the assembled recurrent matrices, with names like those of torch: ``{"recurrent_l0": W, …}``."""
         return {
             f"{name}_l{index // self.directions}{'_reverse' if index % self.directions else ''}": W
             for index, cell in enumerate(self._cells())
@@ -131,7 +133,7 @@ class RecurrentLayer(nn.Module):
         }
 
     def penalty(self) -> Tensor | float:
-        """Regularisation that belongs to this layer; training adds it to the task's loss."""
+        """Return the regularisation term of this layer, which training adds to the task's loss."""
         return sum(cell.penalty() for cell in self._cells())
 
     def reset_initial_state(self, start: Tensor) -> None:
@@ -139,29 +141,33 @@ class RecurrentLayer(nn.Module):
         nn.init.zeros_(start)
 
     def without_memory(self, state: State) -> State:
-        """The same state with nothing kept of the states before it, if the layer attends to such."""
+        """Return the state with its memory of past states emptied, if the layer has such a memory."""
         if not cast(Cell, self.cells[0]).remembers:
             return state
         *rest, memory = as_tuple(state)
         return (*rest, memory.new_zeros(*memory.shape[:-1], self.state_sizes[-1]))
 
     def drop_weights(self, share: float) -> None:
-        """In training this share of the recurrent matrices' entries is zero, others in each walk."""
+        """Apply dropout to the entries of the recurrent matrices in training, with probability ``share``.
+
+        The zero entries are drawn anew in each forward pass.
+        """
         for matrix in self._maps():
             matrix.dropout = share
 
     def trust_matrices(self, trusting: bool) -> None:
-        """For steps one by one: a remembered matrix is taken as it is unless a parameter was written to."""
+        """Set `Matrix.trusting`: reuse a cached matrix if no version counter changed. For single time steps."""
         for matrix in self._maps():
             matrix.trusting = trusting
 
     def _maps(self) -> Iterator[Matrix]:
+        """Return every `Matrix` of the layer."""
         return (module for module in self.modules() if isinstance(module, Matrix))
 
     def flatten_parameters(self) -> None:
-        """Does nothing: for code that calls it on torch.nn.GRU."""
+        """Do nothing. The method exists for code that calls it on torch.nn.GRU."""
 
-    @torch.compiler.disable  # it would unroll time; what stands around the layer is compiled as ever
+    @torch.compiler.disable  # torch.compile would unroll the time steps; the code around the layer is still compiled
     def forward(
         self,
         input: Tensor | PackedSequence,
@@ -170,7 +176,7 @@ class RecurrentLayer(nn.Module):
         hx: State | None = None,
         table: Tensor | None = None,
     ) -> tuple[Tensor | PackedSequence, State]:
-        """Outputs and final states; ``hx`` is torch's name for h_0."""
+        """Return the outputs and the final states; ``hx`` is torch's name for h_0."""
         if hx is not None:
             if h_0 is not None:
                 raise ValueError(f"{self._name} expects either h_0 or hx, which are the same; got both")
@@ -208,7 +214,7 @@ class RecurrentLayer(nn.Module):
     def _without_autocast(
         self, kind: str, input: Tensor | PackedSequence, h_0: State | None, table: Tensor | None
     ) -> tuple[Tensor | PackedSequence, State]:
-        """In the layer's own precision: in a lower one rounding would add up along the sequence."""
+        """Run forward in the layer's own dtype: in lower precision, rounding errors would accumulate over the steps."""
         dtype = self._cell_dtype()
 
         def own(part: Tensor) -> Tensor:
@@ -222,7 +228,10 @@ class RecurrentLayer(nn.Module):
     def _looked_up(
         self, input: Tensor | PackedSequence, table: Tensor
     ) -> tuple[Tensor | PackedSequence, Tensor | None]:
-        """x, rows of the table; or, where U Eᵀ once costs less than U x at every step, one-hot rows and the table E."""
+        """Return x, rows of the table E, and None; or one-hot rows and E.
+
+        The latter is chosen if U Eᵀ, computed once, costs less than U x at every step.
+        """
         symbols = input.data if isinstance(input, PackedSequence) else input
         if table.dim() != 2 or table.shape[1] != self.input_size or not len(table):
             raise ValueError(
@@ -243,7 +252,7 @@ class RecurrentLayer(nn.Module):
     def _walk(
         self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Through all levels: outputs (rows, output_size), final states (cells, batch, size)."""
+        """Run all levels and return the outputs (rows, output_size) and the final states (cells, batch, size)."""
         finals: list[tuple[Tensor, ...]] = []
         initial = list(zip(*(s.unbind(0) for s in state), strict=True))
         for level in range(self.num_layers):
@@ -272,15 +281,16 @@ class RecurrentLayer(nn.Module):
             raise ValueError(f"{self._name} expects input of type {dtype}, as its parameters are; got {input.dtype}")
 
     def _cell_dtype(self) -> torch.dtype:
-        for part in self.cells[0].modules():  # by name it would take longer than a short walk
-            # a replica (DataParallel) has copies for parameters
+        """Return the dtype of the first parameter."""
+        for part in self.cells[0].modules():  # parameters() would take longer than the forward pass of a short sequence
+            # a replica of DataParallel has no parameters; their copies are in _former_parameters
             for parameter in (part._parameters or getattr(part, "_former_parameters", {})).values():
                 if parameter is not None:
                     return parameter.dtype
         raise ValueError(f"{self._name} has no parameters left to take its type from")
 
     def _initial(self, h_0: State | None, batch: int | None, like: Tensor) -> tuple[Tensor, ...]:
-        """The initial states as (cells, batch, size) each; ``batch`` is None for an unbatched sequence."""
+        """Return the initial states (cells, batch, size) after checks; ``batch`` is None for an unbatched sequence."""
         shapes = [(len(self.cells), *([] if batch is None else [batch]), size) for size in self.state_sizes]
         if h_0 is None:
             return self.default_states(1 if batch is None else batch, like)

@@ -1,4 +1,4 @@
-"""RelRNN and RelLSTM: attention over the last states and those that proved relevant (Kerg et al., 2020)."""
+"""RelRNN and RelLSTM: attention over the last states and the most relevant older ones (Kerg et al., 2020)."""
 
 from collections.abc import Callable
 from typing import Unpack
@@ -12,19 +12,19 @@ from steadygrad.layers.start import Initialiser
 from steadygrad.matrices import Spec
 
 ORTHOGONAL_START: Spec = {"name": "free", "init": "henaff"}
-"""exp(A) of Henaff's A at the start, free afterwards: how the authors' code starts W"""
+"""a free W that starts as exp(A) with the A of Henaff et al., as in the authors' code"""
 
 
 class RelRNN(RNN):
     """h_t = φ(U x_t + W s_t + b),  s_t = ½(h_{t−1} + Σ α_m m),  α = softmax over S ∪ R of v · tanh(A s_{t−1} + B m).
 
-    S are the last ``short`` states (ν of the thesis), R the ``relevant`` (ρ) states that received most attention while
-    they were in S: a step costs the same however long the sequence is. The options are those of
-    `steadygrad.layers.attentive`. The state is h, s and the memory, as one row a sequence. U and b start as in the
-    authors' program on copy; on denoise, pixels and text it has ``input_init="kaiming"``.
+    S contains the last ``short`` states (ν in the thesis). R contains the ``relevant`` (ρ) states that received most
+    attention while they were in S. A step costs the same for any sequence length. The options are those of
+    `steadygrad.layers.attentive`. The state is h, s and the memory, which is one row of numbers per sequence. U and b
+    start as in the authors' program for copy; for denoise, pixels and text it uses ``input_init="kaiming"``.
     """
 
-    revision = 2  # 1 had b ~ U(±1/√N) and another start of v
+    revision = 2  # revision 1 started b from U(±1/√N), and v from another law
 
     def __init__(
         self,
@@ -63,10 +63,11 @@ class RelRNN(RNN):
 class RelLSTM(LSTM):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = ½(h_{t−1} + Σ α_m m),  m ∈ S ∪ R, as RelRNN.
 
-    The state is h, c, s and the memory, as one row a sequence. Its gates start as in the authors' program.
+    The state is h, c, s and the memory, which is one row of numbers per sequence. The gates start as in the authors'
+    program.
     """
 
-    revision = 2  # 1 started as torch.nn.LSTM, and v elsewhere
+    revision = 2  # revision 1 started as torch.nn.LSTM does, and v from another law
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The plain recurrent network (Elman, 1990), with any matrix and any activation."""
+"""The plain recurrent network (Elman, 1990), with a choice of recurrent matrix and activation."""
 
 import math
 from typing import Any, Unpack
@@ -15,15 +15,16 @@ from steadygrad.matrices import Spec, build
 
 
 def check_activation(who: str, activation: str) -> None:
+    """Raise ValueError unless the kernels support the activation."""
     if activation not in ACTIVATIONS:
         raise ValueError(f"{who} expects an activation out of {', '.join(ACTIVATIONS)}; got {activation!r}")
 
 
 class ElmanCell(Cell):
-    """h_t = φ(U x_t + W h_{t−1} + b);  modReLU takes b inside: sign(z) max(|z| + b, 0), z = U x_t + W h_{t−1} + a.
+    """h_t = φ(U x_t + W h_{t−1} + b);  for modReLU  h_t = sign(z) max(|z| + b, 0),  z = U x_t + W h_{t−1} + a.
 
-    The added bias a of modReLU is there with ``added_bias`` only. The kernels see it as one more column of U, for an
-    input of 1. With other activations b itself is what ``added_bias`` starts.
+    The added bias a of modReLU exists only with ``added_bias``. The kernels receive it as one more column of U, with an
+    input of 1. With other activations ``added_bias`` is the initialisation of b.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class ElmanCell(Cell):
         added = None
         if added_bias is not None:
             added = choose("RNN", "added_bias", added_bias, BIAS_STARTS)(input_size, hidden_size)
-            if activation != "modrelu":  # its b is the bias that is added
+            if activation != "modrelu":  # with other activations b itself is added before φ
                 if bias_init is not None:
                     raise ValueError(f"RNN with {activation} has one bias, so bias_init or added_bias; got both")
                 bias_init, added = added, None
@@ -59,7 +60,7 @@ class ElmanCell(Cell):
         self.b = nn.Parameter(torch.empty(hidden_size)) if bias else None
         (input_init or as_torch)(self.U)
         if self.b is not None:
-            # modReLU's is added to every modulus at every step: torch's range would make states grow by it
+            # modReLU adds b to every modulus at every step: with torch's range states would grow
             (bias_init or (uniform(0.01) if activation == "modrelu" else as_torch))(self.b)
         self.a: nn.Parameter | None = None
         if added is not None:
@@ -67,10 +68,10 @@ class ElmanCell(Cell):
             added(self.a)
 
     def weights(self, table: Tensor | None = None) -> ElmanWeights:
-        """U and W, or what W does to rows where that is faster."""
+        """Return U, and W or, where that is faster, a function that maps rows h to h Wᵀ."""
         U = through(table, self.U)
         if self.a is not None:
-            # a one-hot row picks one column of U Eᵀ, so a belongs to each of them
+            # a one-hot row selects one column of U Eᵀ, so a is added to every column
             U = torch.cat([U, self.a[:, None]], dim=1) if table is None else U + self.a[:, None]
         return U, self.W.operator() or self.W()
 
@@ -91,15 +92,15 @@ class ElmanCell(Cell):
 
 
 class RNN(RecurrentLayer):
-    """h_t = φ(U x_t + W h_{t−1} + b),  φ = tanh unless said otherwise.
+    """h_t = φ(U x_t + W h_{t−1} + b),  φ = tanh by default.
 
-    ``recurrent`` is what W is: a name out of `steadygrad.matrices.MATRICES`, a table {"name": …, options}, or a
-    function size → `Matrix`. With ``complex`` the units are complex, with modReLU, and come out as (Re h, Im h).
+    ``recurrent`` is the kind of W: a name in `steadygrad.matrices.MATRICES`, a dict {"name": …, options}, or a function
+    size → `Matrix`. With ``complex`` the units are complex, φ is modReLU, and the output is (Re h, Im h).
 
-    U and b start as in torch.nn.RNN, U(±1/√hidden_size), modReLU's b at U(±0.01). ``input_init`` is another law for U:
-    xavier, kaiming, small, or a function that fills a tensor. ``bias_init`` is one for b: inputs, units, zeros, or a
-    function. ``added_bias``, one of the same names, adds a bias before modReLU, as in the programs of nnRNN and
-    MemoryNets; with other activations it says how b starts.
+    U and b start from U(±1/√hidden_size), as in torch.nn.RNN; the b of modReLU starts from U(±0.01). ``input_init`` is
+    another initialisation of U: xavier, kaiming, small, or a function that fills a tensor. ``bias_init`` is one of b:
+    inputs, units, zeros, or a function. ``added_bias``, one of the same names, adds a second bias before modReLU, as in
+    the programs of nnRNN and MemoryNets; with other activations it is the initialisation of b.
     """
 
     def __init__(

@@ -18,11 +18,14 @@ from steadygrad.layers.start import uniform
 from steadygrad.matrices.matrix import is_count
 
 MARGIN = 1e-7
-"""what the released program adds to the threshold and to the sum that divides"""
+"""constant that the released program adds to the threshold d and to the denominator Σ r"""
 
 
 def sparse(scores: Tensor, taken: Tensor, top: int) -> Tensor:
-    """α = r / (Σ r + 1e-7),  r = max(e − d, 0),  d = 1e-7 + the ``top``-th largest e;  α = e of ``top`` or fewer."""
+    """Return α = r / (Σ r + 1e-7),  r = max(e − d, 0),  d = 1e-7 + the ``top``-th largest score e.
+
+    A sequence with at most ``top`` taken places has α = e. Places that are not taken have α = 0.
+    """
     if scores.shape[1] <= top:
         return scores * taken
     many = taken.sum(dim=1, keepdim=True) > top
@@ -32,7 +35,7 @@ def sparse(scores: Tensor, taken: Tensor, top: int) -> Tensor:
 
 
 class TanhScore(Alignment):
-    """a(g, m) = w · tanh([g; m]) = w₁ · tanh(g) + w₂ · tanh(m): a key is one number."""
+    """a(g, m) = w · tanh([g; m]) = w₁ · tanh(g) + w₂ · tanh(m). The key of m is the number w₂ · tanh(m)."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -46,7 +49,7 @@ class TanhScore(Alignment):
 
 
 class SABCell(AttentiveCell):
-    """See `SAB`. The state is h, c and the memory; the zero state is an entry of every memory and is not stored."""
+    """See `SAB`. The state is h, c and the memory. Every memory contains the zero state, which is not stored."""
 
     def __init__(self, cell: Cell, *, every: int, top: int, truncate: int | None) -> None:
         super().__init__(
@@ -74,11 +77,11 @@ class SABCell(AttentiveCell):
         states, keys, taken, _ = self.memory.items(contents)
         scores = self.alignment(
             query, nn.functional.pad(keys, (0, 0, 1, 0))
-        )  # the zero state comes first, its key is 0
+        )  # the zero state comes first; its key is 0
         alpha = self.normalise(scores, nn.functional.pad(taken, (1, 0), value=True))[:, 1:]
         self.note(alpha, taken, contents, trace)
         chosen = alpha
-        if alpha.shape[1] > self.top:  # the others have neither a weight nor a gradient
+        if alpha.shape[1] > self.top:  # all other places have weight 0 and no gradient
             places = alpha.detach().abs().masked_fill(~taken, -1).topk(self.top, dim=1).indices
             rows = torch.arange(len(places), device=places.device)[:, None]
             chosen, states = (
@@ -92,17 +95,17 @@ class SAB(LSTM):
     """h_t = g_t + s_t,  g_t, c_t = LSTM(x_t, h_{t−1}, c_{t−1}),  s_t = Σ α_m m,  α = sparse(w · tanh([g_t; m])).
 
     An LSTM that learns over long distances by back-propagation through a few attended states. The memory holds the
-    zero state and each ``every``-th h. With up to ``top`` = k entries, α is the scores e themselves. With more,
-    α = r / (Σ r + 1e-7) with r = max(e − d, 0) and d the k-th largest score plus 1e-7, so at most k − 1 states are
-    attended to, and the gradient reaches these and the k-th. The part of g_t is the same in all scores and cancels in
-    e − d: beyond k entries the choice does not depend on the present state. With ``truncate`` = n the gradient through
-    h and c stops before the steps n, 2n, …, counted from 1, while the gradient through the memory does not; with None
-    it never stops.
+    zero state and every ``every``-th h. With up to ``top`` = k entries, α is the scores e themselves. With more,
+    α = r / (Σ r + 1e-7) with r = max(e − d, 0) and d the k-th largest score plus 1e-7. So at most k − 1 states are
+    attended to, and the gradient reaches these and the k-th. The term w₁ · tanh(g_t) is the same in all scores and
+    cancels in e − d: with more than k entries the choice does not depend on the present state. With ``truncate`` = n
+    the gradient through h and c stops before the steps n, 2n, …, counted from 1, and the gradient through the memory
+    does not stop. With None neither stops.
 
-    This is the released program (nke001/sparse_attentive_backtracking_release). It runs with every 2, top 10 and
-    truncate 10, or, by its README, top 5 and truncate 5. Its readout takes both h and s, so the output is [h_t; s_t],
-    of 2 · hidden_size features. Its LSTM has two bias vectors; here b starts as their sum. No settings are known for
-    the SAB rows of Kerg's thesis (2022).
+    This layer follows the released program (nke001/sparse_attentive_backtracking_release). That program runs with
+    every 2, top 10 and truncate 10, or, according to its README, top 5 and truncate 5. Its readout takes both h and s,
+    so the output is [h_t; s_t], with 2 · hidden_size features. Its LSTM has two bias vectors; here b starts as their
+    sum. No settings are known for the SAB rows of Kerg's thesis (2022).
 
     The C kernel for attention does not cover this layer. It runs step by step, and time grows with the square of the
     length: a step copies and searches up to length / ``every`` entries. Autograd stores a few numbers for each of them,
@@ -110,7 +113,7 @@ class SAB(LSTM):
     steps and 11 s for 2000 on one core.
     """
 
-    revision = 2  # 1 was another network: its scores had matrices, its threshold was the (k + 1)-th score
+    revision = 2  # revision 1 had matrices in its scores, and the (k + 1)-th score as threshold
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class SAB(LSTM):
 
 @torch.no_grad()
 def add_second_bias(cell: LSTMCell, forget_bias: float | None) -> None:
-    """Start b as the sum of torch's two bias vectors; a given ``forget_bias`` stays as it is."""
+    """Add a second random vector to b, because torch.nn.LSTM has two bias vectors. A given ``forget_bias`` is kept."""
     if cell.b is None:
         return
     second = torch.empty_like(cell.b)

@@ -1,4 +1,4 @@
-"""scoRNN: an orthogonal matrix by the scaled Cayley transform (Helfrich, Willmott & Ye, 2018)."""
+"""scoRNN: an orthogonal matrix, parametrised by the scaled Cayley transform (Helfrich, Willmott & Ye, 2018)."""
 
 from typing import Unpack
 
@@ -10,8 +10,8 @@ from steadygrad.layers.start import uniform
 class ScoRNN(RNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = (I + A)⁻¹ (I − A) D orthogonal.
 
-    ``reflections`` counts the −1s of D. Half of hidden_size, the default, is the authors' choice for copy and adding; a
-    tenth is theirs for pixel-by-pixel MNIST.
+    ``reflections`` is the number of −1s in D. The default, half of hidden_size, is the authors' choice for copy and
+    adding; for pixel-by-pixel MNIST they use a tenth.
     """
 
     def __init__(

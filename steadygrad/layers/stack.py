@@ -1,4 +1,4 @@
-"""Layers of their own sizes on top of each other."""
+"""A stack of recurrent layers, which may differ in kind and size."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
@@ -10,19 +10,22 @@ from steadygrad.layers.recurrent import RecurrentLayer, State, as_tuple
 
 
 class Stack(nn.ModuleList):
-    """h = L_k(… L_1(x)): called as one layer, with the states of all in a row.
+    """h = L_k(… L_1(x)): called as one layer. Its state is the tensors of all layers' states, in order.
 
-    `Stack([NCGRU(43, 100), LSTM(100, 43)])`. A memory of past states is handed out with ``keep_memory`` alone: else
-    whoever goes on from the state starts with an empty one.
+    Example: `Stack([NCGRU(43, 100), LSTM(100, 43)])`. A memory of past states is returned only with ``keep_memory``;
+    otherwise the returned state contains an empty memory.
     """
 
     def __init__(self, layers: Sequence[RecurrentLayer]) -> None:
         super().__init__(layers)
         if not len(self):
             raise ValueError("Stack expects at least one layer; got none")
-        for layer in self.layers():
+        for level, layer in enumerate(self.layers()):
             if layer.batch_first or layer.bidirectional:
-                raise ValueError("Stack expects layers that take time first and one direction; got another")
+                raise ValueError(
+                    "Stack expects unidirectional layers that take time first; got "
+                    f"bidirectional={layer.bidirectional} and batch_first={layer.batch_first} in layer {level}"
+                )
         for below, above in pairwise(self.layers()):
             if above.input_size != below.output_size:
                 raise ValueError(
@@ -38,8 +41,11 @@ class Stack(nn.ModuleList):
         between: Callable[[Tensor], Tensor] | None = None,
         keep_memory: bool = False,
     ) -> tuple[Tensor, State]:
-        """x (time, batch, features), or tokens with the ``table`` of their features; ``between`` is done to what one
-        layer hands to the next."""
+        """Return the outputs of the last layer and the final states of all layers.
+
+        x is (time, batch, features), or tokens with a ``table`` of their features. ``between`` is applied to the output
+        of each layer but the last, such as dropout.
+        """
         given = iter(self.parts(state))
         ends: list[Tensor] = []
         for level, layer in enumerate(self.layers()):
@@ -51,7 +57,7 @@ class Stack(nn.ModuleList):
         return x, ends[0] if len(ends) == 1 else tuple(ends)
 
     def parts(self, state: State | list[Tensor] | None) -> tuple[Tensor, ...]:
-        """The tensors of a state, as many as the layers have together, or none."""
+        """Return the tensors of a state, none if it is None, or raise ValueError unless all layers have theirs."""
         given = tuple(state) if isinstance(state, list) else as_tuple(state)
         needed = sum(len(layer.state_sizes) for layer in self.layers())
         if state is not None and len(given) != needed:
@@ -72,17 +78,18 @@ class Stack(nn.ModuleList):
         return list(self.layers())[-1].output_size
 
     def matrices(self) -> dict[str, Tensor]:
-        """Those of all layers, named as their weights are: ``{"0.recurrent_l0": W, "1.recurrent_l0": …}``."""
+        """Return the recurrent matrices of all layers, named ``{"0.recurrent_l0": W, "1.recurrent_l0": …}``."""
         return {
             f"{level}.{name}": W for level, layer in enumerate(self.layers()) for name, W in layer.matrices().items()
         }
 
     def penalty(self) -> Tensor | float:
+        """Return the sum of the layers' regularisation terms."""
         return sum(layer.penalty() for layer in self.layers())
 
     @property
     def blocks(self) -> dict[str, slice]:
-        """Where each layer's part lies, when all states stand in a row."""
+        """The part of the flat state, in which all states are concatenated, that belongs to each layer."""
         found, end = {}, 0
         for level, layer in enumerate(self.layers()):
             size = layer.num_layers * sum(layer.state_sizes)

@@ -1,4 +1,4 @@
-"""Laws that weights start from, by name, so that a recipe can say how the authors' program starts a network."""
+"""Initialisations of weights, by name, so that a recipe can use those of the authors' program."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,32 +8,36 @@ from typing import TypeVar
 from torch import Tensor, nn
 
 Initialiser = Callable[[Tensor], object]
+"""a function that fills a tensor in place"""
 Law = TypeVar("Law")
 
 
 def uniform(bound: float) -> Initialiser:
-    """U(±bound)."""
+    """Return an initialiser with the law U(±bound)."""
     return partial(nn.init.uniform_, a=-bound, b=bound)
 
 
 def normal(std: float) -> Initialiser:
-    """N(0, std²)."""
+    """Return an initialiser with the law N(0, std²)."""
     return partial(nn.init.normal_, std=std)
 
 
 def he_uniform(fan_in: int) -> Initialiser:
-    """U(±√(6/fan_in)), TensorFlow's he_uniform."""
+    """Return an initialiser with the law U(±√(6/fan_in)), TensorFlow's he_uniform."""
     return uniform(math.sqrt(6 / fan_in))
 
 
 def he_normal(fan_in: int) -> Initialiser:
-    """N(0, s²) cut at two s and of standard deviation √(2/fan_in), TensorFlow's he_normal."""
-    s = math.sqrt(2 / fan_in) / 0.87962566103423978  # standard deviation of a unit normal that is cut at 2
+    """Return an initialiser with the law of TensorFlow's he_normal.
+
+    The law is N(0, s²) truncated at ±2s, with s such that the standard deviation is √(2/fan_in).
+    """
+    s = math.sqrt(2 / fan_in) / 0.87962566103423978  # standard deviation of a unit normal truncated at ±2
     return partial(nn.init.trunc_normal_, std=s, a=-2 * s, b=2 * s)
 
 
 def glorot_uniform(fan_in: int, fan_out: int) -> Initialiser:
-    """U(±√(6/(fan_in + fan_out))), for a weight whose fans are not those of its shape."""
+    """Return an initialiser with the law U(±√(6/(fan_in + fan_out))), for a weight whose shape has other fans."""
     return uniform(math.sqrt(6 / (fan_in + fan_out)))
 
 
@@ -42,18 +46,18 @@ INPUT_STARTS: dict[str, Initialiser] = {
     "kaiming": partial(nn.init.kaiming_normal_, nonlinearity="relu"),
     "small": uniform(0.01),
 }
-"""of an input matrix (units, features): N(0, 2/(units + features)), N(0, 2/features), U(±0.01)"""
+"""initialisers of an input matrix (units, features): N(0, 2/(units + features)), N(0, 2/features), U(±0.01)"""
 
 BIAS_STARTS: dict[str, Callable[[int, int], Initialiser]] = {
     "inputs": lambda features, units: uniform(1 / math.sqrt(features)),
     "units": lambda features, units: uniform(1 / math.sqrt(units)),
     "zeros": lambda features, units: nn.init.zeros_,
 }
-"""of a bias: U(±1/√features) as torch.nn.Linear(features, units), U(±1/√units) as torch.nn.RNN, or 0"""
+"""initialisers of a bias: U(±1/√features) as in torch.nn.Linear(features, units), U(±1/√units) as in torch.nn.RNN, 0"""
 
 
 def choose(who: str, option: str, name: object, laws: Mapping[str, Law]) -> Law:
-    """Return the law of this name, or raise a ValueError that lists all names."""
+    """Return the law with this name, or raise a ValueError that lists all names."""
     if not isinstance(name, str) or name not in laws:
         raise ValueError(f"{who} expects {option} to be one of {', '.join(laws)}; got {name!r}")
     return laws[name]

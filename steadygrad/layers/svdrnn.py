@@ -1,4 +1,4 @@
-"""Spectral RNN: a matrix by its singular value decomposition (Zhang, Lei & Dhillon, 2018)."""
+"""Spectral RNN: a matrix, parametrised by its singular value decomposition (Zhang, Lei & Dhillon, 2018)."""
 
 from typing import Unpack
 
@@ -11,9 +11,9 @@ from steadygrad.layers.rnn import RNN
 class SpectralRNN(RNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = P diag(σ) Qᵀ,  1 − r < σ < 1 + r,  P and Q orthogonal.
 
-    ``margin`` is r. P and Q are products of ``reflections`` Householder reflections each, 16 unless there are fewer
-    units. With ``bases="exponential"`` they are any rotations, as in the hard constraint of Vorontsov et al. (2017).
-    The authors start from ``init="normal"`` reflections and use a leaky ReLU.
+    ``margin`` is r. P and Q are products of ``reflections`` Householder reflections each; the default is 16, or
+    hidden_size if that is smaller. With ``bases="exponential"`` P and Q can be any rotations, as in the hard constraint
+    of Vorontsov et al. (2017). The authors start from ``init="normal"`` reflections and use a leaky ReLU.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Recurrent networks of complex units whose matrix is unitary."""
+"""Recurrent networks with complex units and a unitary matrix."""
 
 import math
 from typing import Any, Unpack
@@ -42,7 +42,7 @@ class UnitaryRNN(RNN):
 class URNN(UnitaryRNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = D₃ R₂ F⁻¹ D₂ Π R₁ F D₁ (Arjovsky, Shah & Bengio, 2016).
 
-    7 n numbers make W, and a product with it costs n log n; most unitary matrices are out of its reach.
+    W has 7n parameters for n units, and a product with it costs O(n log n). It cannot represent most unitary matrices.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class URNN(UnitaryRNN):
 
 
 class FullCapacityURNN(UnitaryRNN):
-    """h_t = modReLU(U x_t + W h_{t−1}; b),  W any unitary matrix, on their manifold (Wisdom et al., 2016).
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W any unitary matrix (Wisdom et al., 2016).
 
     Each update moves W along the manifold of unitary matrices. Three options reproduce the authors' program:
 
-    - ``full_diagonal``: gradient descent with rate λ on the free numbers of W is the authors' step with their λ.
-      Without it the phases on the diagonal move half as fast (`StiefelSteps`);
+    - ``full_diagonal``: gradient descent with rate λ on the free numbers of W equals the authors' step with their λ.
+      Without it the phases on the diagonal change half as fast (`StiefelSteps`);
     - ``activation="smoothed-modrelu"``: modReLU with the authors' two constants of 1e-5. It runs through autograd
       instead of the fused kernel, so it is slower;
     - ``trained_state``: h_0 is trained and starts as U(±√(1.5/hidden_size)).
@@ -105,8 +105,8 @@ class ScuRNN(UnitaryRNN):
 class EURNN(UnitaryRNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = F_L … F_1 D, layers of plane rotations (Jing et al., 2017).
 
-    ``capacity`` is L, two unless said otherwise. ``style="full"`` has n layers, which reach every unitary matrix, and
-    ``style="fft"`` log₂ n of its own.
+    ``capacity`` is L, 2 by default. ``style="full"`` has n layers and can represent every unitary matrix.
+    ``style="fft"`` has log₂ n layers, with pairs of units at distances 1, 2, 4 and so on.
     """
 
     def __init__(

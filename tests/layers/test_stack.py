@@ -109,7 +109,7 @@ def test_bad_layers_are_explained():
     with pytest.raises(ValueError, match="Stack expects at least one layer; got none"):
         Stack([])
     for option in ("batch_first", "bidirectional"):
-        with pytest.raises(ValueError, match="time first and one direction"):
+        with pytest.raises(ValueError, match=rf"unidirectional .* time first; got .*{option}=True .*in layer 0"):
             Stack([GRU(3, 4, **{option: True})])
     with pytest.raises(ValueError, match="takes the 4 features of the one before it; got one of 5"):
         Stack([GRU(3, 4), GRU(5, 4)])

@@ -1,41 +1,46 @@
 /* h_t = cell(x_t, s_t),  s_t = f · (h_{t−1} + Σ α_m m),  α = softmax over m ∈ S ∪ R of a(s_{t−1}, m)
  *
- * S holds the last `shorts` states and R up to `longs` of those that left S: the ones that received most attention there.
- * The cell is an Elman unit or an LSTM that finds s_t where it has h_{t−1}. All states of a sequence stand in `states`, one
- * row a step as ever, and behind them, for each sequence of the batch, the `carried` + `longs` states that the call began with;
- * so a row number says where any m lies, and its key and its gradient have the same one.
+ * S holds the last `shorts` states. R holds up to `longs` of the states that left S: those that received most attention
+ * while in S. The cell is an Elman unit or an LSTM with s_t in the place of h_{t−1}. `states` holds the states of all
+ * steps, in the usual order of rows. After them it holds, for each sequence of the batch, the `carried` + `longs`
+ * states that the call started with. So a row number identifies any state m, and its key and its gradient have the same
+ * row number.
  *
- * a(s, m) = v · tanh(q + k) takes an exponential for every unit of every m at every step. But e^{2(q + k)} = e^{2q} e^{2k}: so
- * queries and keys are kept as exponentials, one for each unit of each state, and tanh(q + k) = 1 − 2 / (1 + e^{2q} e^{2k}) is a
- * division. Only where one of them is too large for that (`LARGE`) the caller is told to ask again for the plain way. */
+ * a(s, m) = v · tanh(q + k) would need an exponential for every unit of every m at every step. But
+ * e^{2(q + k)} = e^{2q} e^{2k}. So queries and keys are stored as exponentials, one for each unit of each state, and
+ * tanh(q + k) = 1 − 2 / (1 + e^{2q} e^{2k}) costs only a division. If the modulus of a query or key exceeds `LARGE`,
+ * attention_forward returns 2, and the caller repeats the call with `exponentials` = 0. */
 typedef struct {
     walk_t walk;
     int64_t hidden, inputs, shorts, longs, carried;
-    int activation, gated, exponentials; /* gated: an LSTM; exponentials: what keys and queries are kept as */
+    int activation, gated, exponentials; /* gated: an LSTM; exponentials: keys and queries hold e^{2k} and e^{2q} */
     REAL factor;
     const int64_t *bounds;
     const REAL *x, *bias, *v, *initial, *initial_cells, *initial_macro, *packed, *packed_queries, *packed_keys;
     REAL *states, *cells, *gates, *macro, *keys, *queries, *weights;
-    int64_t *kept;                    /* rows × longs: where the members of R lie, −1 for none */
-    REAL *received, *scores;          /* batch × shorts, batch × longs: as they are now */
-    int64_t *members, *times, *ages;  /* batch × longs twice, batch: R and when its members were states; steps seen */
+    int64_t *kept;                    /* rows × longs: rows of the states in R at each step, −1 for an empty place */
+    REAL *received, *scores;          /* batch × shorts, batch × longs: current values */
+    int64_t *members, *times, *ages;  /* batch × longs: rows of the states in R; batch × longs: their time steps;
+                                         batch: number of states so far */
     const REAL *cell_gradient, *macro_gradient;
     REAL *d_states, *deltas, *d_keys, *d_queries, *d_initial, *d_initial_cells, *d_initial_macro, *d_v;
     atomic_int failed, large;
 } NAME(attention_t);
 
+/* With |q|, |k| ≤ LARGE the product e^{2q} e^{2k} does not overflow. */
 #define LARGE (sizeof(REAL) == 4 ? (REAL)20 : (REAL)170)
 
-/* The row of the state j steps before step t of sequence b, which has walked `own` steps in this call. */
+/* The row of the state j steps before step t of sequence b, which has had `own` steps in this call. */
 INLINE int64_t NAME(recent)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t j) {
     if (j <= own) return job->walk.offsets[job->walk.reverse ? t + j : t - j] + b;
     return job->walk.offsets[job->walk.steps] + b * (job->carried + job->longs) + job->carried - (j - own);
 }
 
-/* How many steps sequence b has walked before step t. */
+/* The number of steps of sequence b in this call before step t. In reverse a binary search finds its last step;
+ * sequences are sorted by decreasing length. */
 INLINE int64_t NAME(walked)(const walk_t *walk, int64_t t, int64_t b) {
     if (!walk->reverse) return t;
-    int64_t last = walk->steps - 1; /* its last step, the first that is walked: sequences are sorted by falling length */
+    int64_t last = walk->steps - 1; /* upper bound in the search for its last step, which is processed first */
     int64_t low = t;
     while (low < last) {
         int64_t middle = (low + last + 1) / 2;
@@ -59,7 +64,7 @@ INLINE void NAME(add_scaled)(REAL *to, REAL scale, const REAL *from, int64_t N) 
         NAME(store_part)(to + j, NAME(load_part)(to + j, left) + scale * NAME(load_part)(from + j, left), left);
 }
 
-/* x → e^{2x}, or word that one is too large */
+/* Replace x by e^{2x}, and set job->large if an |x| exceeds LARGE. */
 static void NAME(exponentiate)(NAME(attention_t) *job, int64_t count, REAL *x) {
     vec limit = (vec){0} + LARGE;
     mask beyond = {0};
@@ -72,7 +77,7 @@ static void NAME(exponentiate)(NAME(attention_t) *job, int64_t count, REAL *x) {
         if (beyond[k]) atomic_store(&job->large, 1);
 }
 
-/* Up to a sum over v, which is the same for all m and softmax does not see. */
+/* a(s, m). With exponentials the constant Σ v is left out: it is the same for all m, so it does not change softmax. */
 INLINE REAL NAME(logit)(const NAME(attention_t) *job, const REAL *query, const REAL *key) {
     int64_t N = job->hidden;
     if (!job->v) return NAME(dot)(query, key, N) / (REAL)sqrt((double)N);
@@ -91,7 +96,7 @@ INLINE REAL NAME(logit)(const NAME(attention_t) *job, const REAL *query, const R
 
 INLINE REAL NAME(exponential_of)(REAL x) { return sizeof(REAL) == 4 ? (REAL)expf((float)x) : (REAL)exp((double)x); }
 
-/* The rows of what there is to attend to: first S, the latest last, then R. Returns how many. */
+/* Write the rows of the states in the memory to `items`: first S, the latest last, then R. Returns their number. */
 INLINE int64_t NAME(items_of)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t age, const int64_t *kept,
                               int64_t *items) {
     int64_t recent = at_most(age, job->shorts), distant = at_least(0, at_most(age - job->shorts, job->longs));
@@ -100,7 +105,8 @@ INLINE int64_t NAME(items_of)(const NAME(attention_t) *job, int64_t t, int64_t b
     return recent + distant;
 }
 
-/* s of one row from the state before it, and α: S from the end of its places, R from the beginning. */
+/* Compute s and α of one row from the state before it. In α the places of S are filled from the end, those of R from
+ * the beginning. */
 static void NAME(attend)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t age, int64_t row,
                          const REAL *before, int64_t *items) {
     int64_t N = job->hidden, shorts = job->shorts, longs = job->longs;
@@ -114,10 +120,10 @@ static void NAME(attend)(const NAME(attention_t) *job, int64_t t, int64_t b, int
         memcpy(s, before, (size_t)N * sizeof(REAL));
         return;
     }
-    REAL highest = -INFINITY, total = 0, *w = weights + at_least(0, shorts - age); /* those there are stand together */
+    REAL highest = -INFINITY, total = 0, *w = weights + at_least(0, shorts - age); /* the taken places are contiguous */
     for (int64_t i = 0; i < count; i++) {
         w[i] = NAME(logit)(job, query, job->keys + items[i] * N);
-        if (!(w[i] <= highest)) highest = w[i]; /* NaN goes through */
+        if (!(w[i] <= highest)) highest = w[i]; /* true for NaN, so NaN passes through */
     }
     for (int64_t i = 0; i < count; i++) total += w[i] = NAME(exponential_of)(w[i] - highest);
     for (int64_t i = 0; i < count; i++) w[i] /= total;
@@ -128,9 +134,10 @@ static void NAME(attend)(const NAME(attention_t) *job, int64_t t, int64_t b, int
     }
 }
 
-/* After the step: what S received, and whether the oldest of it becomes one of R. */
+/* Update the memory after a step: add the attention that S received, and move the oldest state of S to R if its score
+ * is high enough. */
 static void NAME(screen)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t row) {
-    int64_t shorts = job->shorts, longs = job->longs, left = job->ages[b]++ - shorts; /* how many have left S before */
+    int64_t shorts = job->shorts, longs = job->longs, left = job->ages[b]++ - shorts; /* states that left S before */
     if (!longs) return;
     const REAL *weights = job->weights + row * (shorts + longs);
     REAL *received = job->received + b * shorts, *scores = job->scores + b * longs;
@@ -194,9 +201,9 @@ static void NAME(attention_forward_slice)(void *argument, int slice) {
     give_back(items);
 }
 
-/* `states` and `keys` come with what was carried behind their rows; received, scores, members, times and ages hold what was
- * carried and leave with what there is at the end. cells, gates and initial_cells are null for an Elman unit. Returns 2 if
- * `exponentials` cannot be taken. */
+/* On entry `states` and `keys` contain the carried states and their keys after the rows of the steps. received, scores,
+ * members, times and ages contain the carried values on entry and the final values on return. cells, gates and
+ * initial_cells are null for an Elman unit. Returns 2 if a query or key is too large for `exponentials`. */
 static int NAME(attention_forward)(walk_t walk, int64_t hidden, int64_t inputs, int64_t shorts, int64_t longs, int64_t carried,
                                    int activation, int exponentials, double factor, const REAL *x, const REAL *U, const REAL *bias,
                                    const REAL *W, const REAL *A, const REAL *B, const REAL *v,
@@ -227,8 +234,9 @@ static int NAME(attention_forward)(walk_t walk, int64_t hidden, int64_t inputs, 
     return !ready || atomic_load(&job.failed) ? 1 : atomic_load(&job.large) ? 2 : 0;
 }
 
-/* What a row's attention hands on of the gradient ds of its s: to the states and keys it attended to, the state before it
- * (d_before) and its query. */
+/* Backward pass of the attention of one row: from the gradient ds of its s, add to the gradients of the states and keys
+ * that it attended to, of the state before it (d_before) and of v, and compute the gradient of its query. ds is
+ * overwritten. */
 static void NAME(attend_back)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t age, int64_t row, REAL *ds,
                               REAL *d_before, REAL *d_v, REAL *d_logits, int64_t *items) {
     int64_t N = job->hidden, shorts = job->shorts, longs = job->longs;
@@ -294,7 +302,7 @@ static void NAME(attention_backward_slice)(void *argument, int slice) {
             int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
             int64_t past = span.previous < 0 ? span.from : job->walk.offsets[span.previous] + span.from;
             REAL *dh = job->d_states + here * N, *deltas = job->deltas + here * width;
-            /* nothing later than this step is left to come: its state's gradient is complete once its key's is added */
+            /* all later steps are done, so the gradient of the state is complete once that of its key is added */
             NAME(product)(rows, N, none, (NAME(left_t)){N, job->d_keys + here * N, N}, job->packed_keys, dh, N, 1);
             if (job->gated) {
                 const REAL *c = (span.previous < 0 ? job->initial_cells : job->cells) + past * N;
@@ -304,7 +312,8 @@ static void NAME(attention_backward_slice)(void *argument, int slice) {
             } else {
                 NAME(elman_deactivate_any)(job->activation, rows, N, NULL, job->states + here * N, dh, NULL, deltas, NULL);
             }
-            /* of s_t: from the cell, as the query of the next step (what it left in d_initial_macro), as a result */
+            /* the gradient of s_t has three parts: from the cell, from the query of the next step, which is in
+             * d_initial_macro, and from the output s (macro_gradient) */
             REAL *carried = job->d_initial_macro + span.from * N;
             NAME(product)(rows, N, none, (NAME(left_t)){width, deltas, width}, job->packed, carried, N, 1);
             memcpy(d_macro, carried, (size_t)(rows * N) * sizeof(REAL));
@@ -323,8 +332,9 @@ static void NAME(attention_backward_slice)(void *argument, int slice) {
     give_back(items);
 }
 
-/* d_states comes as the gradient of `states` and leaves as that of each state with all that came after it; d_keys, d_initial,
- * d_initial_cells, d_initial_macro and d_v (slices × hidden) come as zeros; `ages` are those at the beginning. */
+/* On entry d_states is the gradient of the output `states`; on return it includes the effect of each state on all later
+ * steps. The caller sets d_keys, d_initial, d_initial_cells, d_initial_macro and d_v (slices × hidden) to zero. `ages`
+ * has the values from before the forward pass. */
 static int NAME(attention_backward)(walk_t walk, int64_t hidden, int64_t shorts, int64_t longs, int64_t carried, int activation,
                                     int exponentials, double factor, const REAL *W, const REAL *A, const REAL *B, const REAL *v,
                                     const REAL *initial_cells, const REAL *states, const REAL *cells, const REAL *gates,

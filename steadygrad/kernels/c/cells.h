@@ -1,4 +1,4 @@
-/* Everything once for float and once for double, for the instruction set that is being compiled. */
+/* Includes all kernels for float and for double, for the instruction set that is being compiled. */
 #define REAL float
 #define REAL_TAG f32
 #define INTEGER uint32_t

@@ -10,7 +10,7 @@ typedef struct {
     atomic_int failed;
 } NAME(elman_t);
 
-/* φ on rows of h in place. `activation` is a constant after inlining, here and below: the loop has no switch inside. */
+/* Apply φ to rows of h in place. After inlining `activation` is a constant, here and below: the loop has no switch. */
 INLINE void NAME(elman_activate)(const int activation, int64_t rows, int64_t N, const REAL *bias, REAL *h) {
     for (int64_t r = 0; r < rows; r++, h += N) EACH_VECTOR(j, left, N) {
         vec z = NAME(load_part)(h + j, left), b = {0};
@@ -20,7 +20,8 @@ INLINE void NAME(elman_activate)(const int activation, int64_t rows, int64_t N, 
     }
 }
 
-/* delta = φ'(h) ∘ (gradient + carried) on rows, and what the bias gets of it; carried may be null. */
+/* Compute delta = φ'(h) ∘ (gradient + carried) on rows, and add its part of the bias gradient to d_bias. `carried` and
+ * d_bias may be null. */
 INLINE void NAME(elman_deactivate)(const int activation, int64_t rows, int64_t N, const REAL *h, const REAL *gradient,
                                    const REAL *carried, REAL *delta, REAL *d_bias) {
     EACH_VECTOR(j, left, N) {
@@ -37,8 +38,8 @@ INLINE void NAME(elman_deactivate)(const int activation, int64_t rows, int64_t N
     }
 }
 
-/* Complex units: the first half of a row holds real parts, the second imaginary ones, and there are N/2 biases.
- * z → (|z| + b) z/|z|, or 0 where |z| + b ≤ 0 */
+/* Complex units: z → (|z| + b) z/|z|, or 0 where |z| + b ≤ 0.
+ * The first half of a row holds the real parts, the second half the imaginary parts; there are N/2 biases. */
 INLINE void NAME(complex_activate)(int64_t rows, int64_t N, const REAL *bias, REAL *h) {
     int64_t half = N / 2;
     vec zero = {0};
@@ -52,7 +53,8 @@ INLINE void NAME(complex_activate)(int64_t rows, int64_t N, const REAL *bias, RE
     }
 }
 
-/* With u = y/|y| and |z| = |y| − b: along u the gradient passes as it is, across u it is scaled by |y|/|z|. */
+/* With u = y/|y| and |z| = |y| − b: the part of the gradient along u is unchanged, the part orthogonal to u is
+ * multiplied by |y|/|z|. */
 INLINE void NAME(complex_deactivate)(int64_t rows, int64_t N, const REAL *bias, const REAL *h, const REAL *gradient,
                                      const REAL *carried, REAL *delta, REAL *d_bias) {
     int64_t half = N / 2;
@@ -67,7 +69,7 @@ INLINE void NAME(complex_deactivate)(int64_t rows, int64_t N, const REAL *bias, 
             vec size = NAME(root)(re * re + im * im);
             mask silent = (mask)(size == zero);
             vec before = size - b, least = size * (sizeof(REAL) == 4 ? (REAL)1.1920929e-7 : (REAL)2.220446049250313e-16);
-            before = NAME(select)((mask)(before < least), least, before); /* |z| may be lost to rounding, but is not 0 */
+            before = NAME(select)((mask)(before < least), least, before); /* |z| > 0, but rounding may give ≤ 0 */
             vec along = (re * d_re + im * d_im) / size, scale = size / before;
             along = NAME(select)(silent, zero, along);
             scale = NAME(select)(silent, zero, scale);
@@ -132,8 +134,8 @@ static void NAME(elman_deactivate_any)(int activation, int64_t rows, int64_t N, 
 }
 #undef FOR_ACTIVATION
 
-/* Time backwards: delta_t = φ'(h_t) ∘ (gradient_t + carried),  carried ← delta_t W.
- * What is carried lives in d_initial: zero at the start, the gradient of h_0 at the end. */
+/* Backward pass, in reverse order of the steps: delta_t = φ'(h_t) ∘ (gradient_t + carried),  carried ← delta_t W.
+ * d_initial stores `carried`: it is zero at the start and the gradient of h_0 at the end. */
 static void NAME(elman_backward_slice)(void *argument, int slice) {
     NAME(elman_t) *job = argument;
     int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
@@ -164,8 +166,8 @@ static void NAME(elman_backward_slice)(void *argument, int slice) {
     NAME(outer_close)(&outer);
 }
 
-/* d_initial comes as zeros. `deltas`, the gradients before the activation, d_bias and bias may be null; complex modReLU
- * alone looks at the bias. */
+/* The caller sets d_initial to zero. `deltas` (the gradients before the activation), d_bias and bias may be null. Only
+ * complex modReLU uses the bias. */
 static int NAME(elman_backward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *gradient,
                                 const REAL *x, const REAL *states, const REAL *bias, const REAL *W, const REAL *initial, REAL *deltas,
                                 REAL *d_W, REAL *d_U, REAL *d_bias, REAL *d_initial, int slices) {

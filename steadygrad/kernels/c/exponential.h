@@ -1,6 +1,6 @@
 /* exp(A) ≈ B₁ + (B₂ + E) E,  E = B₃ + B₄²,  Bⱼ = Σₖ table[j][k] Aᵏ (k ≤ 3),  for skew-symmetric A; and its gradient.
  *
- * matrices/exponential.py explains the scheme and has the same in torch's words. */
+ * matrices/exponential.py explains the scheme, and kernels/exponential.py computes the same with torch. */
 typedef struct {
     int64_t n;
     int slices;
@@ -18,7 +18,7 @@ static void NAME(exponential_gemm)(const NAME(exponential_t) *job, const REAL *a
 
 #define MY_ROWS int64_t n = job->n, first = n * slice / job->slices, last = n * (slice + 1) / job->slices
 
-/* B₁ … B₄ from A, A², A³ */
+/* Compute B₁ … B₄ from A, A², A³. */
 static void NAME(exponential_combine)(void *argument, int slice) {
     NAME(exponential_t) *job = argument;
     MY_ROWS;
@@ -35,7 +35,7 @@ static void NAME(exponential_add)(void *argument, int slice) { /* S = B₂ + E *
     for (int64_t k = first * n; k < last * n; k++) job->B[1][k] += job->B[2][k];
 }
 
-/* X, S, E and B₄ are results: they stand in for B₁, B₂ and B₃ on the way. */
+/* Compute X = exp(A), S, E and B₄. Before their final values X, S and E hold B₁, B₂ and B₃. */
 static int NAME(exponential_forward)(int64_t n, const REAL *table, const REAL *A, const REAL *A2, REAL *X, REAL *S, REAL *E,
                                      REAL *B4, int slices) {
     REAL *A3 = borrow((size_t)(n * n) * sizeof(REAL));
@@ -51,7 +51,7 @@ static int NAME(exponential_forward)(int64_t n, const REAL *table, const REAL *A
     return failed;
 }
 
-/* dA, dA², dA³ from G and the gradients of B₂, B₃, B₄: into B[0] … B[2], the last two in place */
+/* Compute dA, dA², dA³ from G and the gradients of B₂, B₃, B₄. They are stored in B[0] … B[2], two of them in place. */
 static void NAME(exponential_gather)(void *argument, int slice) {
     NAME(exponential_t) *job = argument;
     MY_ROWS;
@@ -79,13 +79,13 @@ static void NAME(exponential_skew)(void *argument, int slice) { /* K, the skew p
     EACH_BLOCK(job->B[3][here] = (job->B[2][here] - job->B[2][there]) / 2;)
 }
 
-static void NAME(exponential_meet)(void *argument, int slice) { /* Y − 2 sym(dA² − Yᵀ), with Y in A3's place */
+static void NAME(exponential_meet)(void *argument, int slice) { /* Y − 2 sym(dA² − Yᵀ); job->A3 holds Y */
     NAME(exponential_t) *job = argument;
     MY_ROWS;
     EACH_BLOCK(job->B[2][here] = 2 * job->A3[here] + job->A3[there] - job->B[1][here] - job->B[1][there];)
 }
 
-/* dA, of which the skew part counts */
+/* Compute dA. Only its skew-symmetric part is meaningful. */
 static int NAME(exponential_backward)(int64_t n, const REAL *table, const REAL *G, const REAL *A, const REAL *S, const REAL *E,
                                       const REAL *B4, REAL *dA, int slices) {
     REAL *scratch[4];

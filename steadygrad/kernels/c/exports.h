@@ -1,4 +1,5 @@
-/* The C functions that Python calls, for one type. All return 0, or 1 when memory ran out; attention_forward 2 as it says. */
+/* The C functions that Python calls, for one floating-point type. All return 0 on success and 1 if memory ran out.
+ * attention_forward also returns 2, see attention.h. */
 #define EXPORT(function) JOIN3(steadygrad, function, REAL_TAG)
 #define WALK int64_t steps, int64_t batch, const int64_t *offsets, int64_t reverse
 #define THE_WALK ((walk_t){steps, batch, offsets, (int)reverse})

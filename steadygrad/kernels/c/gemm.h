@@ -1,8 +1,8 @@
-/* C = α A B (+ C): C is shared among threads, B is packed panel by panel, A is read where it lies.
+/* C = α A B (+ C): the threads divide C, B is packed panel by panel, A is read in place.
  *
- * A BLAS would do, but not in company: its threads wait for each other a dozen times a call, and a core that another program
- * has taken turns each wait into milliseconds. */
-enum { NAME(DEPTH) = 256 }; /* how much of a panel stays in the first cache */
+ * A BLAS is not used because it is slow next to other programs: its threads wait for each other a dozen times per call,
+ * and each wait takes milliseconds if another program occupies a core. */
+enum { NAME(DEPTH) = 256 }; /* rows of a panel that fit in the L1 cache */
 
 typedef struct {
     int64_t rows, columns, depth;
@@ -15,7 +15,7 @@ typedef struct {
     atomic_int failed;
 } NAME(gemm_t);
 
-/* `height` rows by one packed panel; see `tile` in product.h. */
+/* Multiply `height` rows by one packed panel; see `tile` in product.h. */
 INLINE void NAME(gemm_tile)(const int height, const int wide, int64_t depth, const REAL *a, int64_t a_row, int64_t a_k,
                             const REAL *panel, REAL alpha, REAL *c, int64_t c_row, int64_t columns, int accumulate) {
     vec sums[TILE_ROWS][2];
@@ -47,6 +47,7 @@ INLINE void NAME(gemm_tile)(const int height, const int wide, int64_t depth, con
     }
 }
 
+/* Multiply rows [first, last) of A, in columns [from, from + depth), by one packed panel, which starts at `column`. */
 static __attribute__((noinline)) void NAME(gemm_rows)(const NAME(gemm_t) *job, int64_t first, int64_t last, int64_t from, int64_t depth, const REAL *panel,
                             int64_t column) {
     int64_t rows = last - first, groups = (rows + TILE_ROWS - 1) / TILE_ROWS, row = first;
@@ -75,7 +76,8 @@ static __attribute__((noinline)) void NAME(gemm_rows)(const NAME(gemm_t) *job, i
     }
 }
 
-/* What the slices of a walk find for the weights and biases: `width` × (hidden + inputs) numbers and `biases` more for each. */
+/* Gradients of the weights and biases that the slices of a walk compute: for each slice `width` × (hidden + inputs)
+ * numbers for the weights, then `biases` numbers for the biases. */
 typedef struct {
     int64_t width, hidden, inputs, biases;
     int slices;
@@ -92,7 +94,7 @@ static int NAME(sums_open)(NAME(sums_t) *sums) {
     return sums->found != NULL;
 }
 
-/* The slice's own weight gradient, zero at first, and the bias gradient behind it. */
+/* The weight gradient of one slice, followed by its bias gradient; sums_clear sets both to zero. */
 static REAL *NAME(sums_weight)(const NAME(sums_t) *sums, int slice) {
     return sums->found + slice * NAME(sums_size)(sums);
 }
@@ -111,7 +113,8 @@ INLINE void NAME(add_up)(REAL *to, const REAL *from, int64_t apart, int slices, 
     }
 }
 
-/* Adds them up: d_hidden (width × hidden), d_input (width × inputs), d_bias (biases; may be null). */
+/* Add the gradients of all slices into d_hidden (width × hidden), d_input (width × inputs) and d_bias (biases; may be
+ * null), and free the memory. */
 static void NAME(sums_close)(NAME(sums_t) *sums, REAL *d_hidden, REAL *d_input, REAL *d_bias) {
     int64_t N = sums->hidden, I = sums->inputs, apart = NAME(sums_size)(sums);
     const REAL *row = sums->found;
@@ -124,10 +127,10 @@ static void NAME(sums_close)(NAME(sums_t) *sums, REAL *d_hidden, REAL *d_input, 
     give_back(sums->found);
 }
 
-/* The weight gradient of a walk, Σ δ ⊗ [h_before | x], gathered while δ and h are still in cache: the walk leaves its deltas
- * in `deltas`, and whenever these are full they are multiplied with the states and inputs they belong to. The last rows of
- * a GRU's δ, those of the candidate, meet the state through the reset: δ ⊗ r∘h where it acts before the product, r∘δ ⊗ h
- * where it acts after; the walk leaves r∘h, or r∘δ, in `resets`. */
+/* The weight gradient of a walk, Σ δ ⊗ [h_before | x], computed while δ and h are still in cache. The walk writes its δ
+ * to `deltas`. Whenever `deltas` is full, it is multiplied with the corresponding states and inputs. The last third of
+ * a GRU's δ belongs to the candidate, whose gradient depends on the reset: it is δ ⊗ r∘h if the reset acts before the
+ * product and r∘δ ⊗ h if it acts after. The walk writes r∘h or r∘δ to `resets`. */
 typedef struct {
     int64_t rows;
     const REAL *states, *inputs;
@@ -159,8 +162,8 @@ static void NAME(outer_close)(NAME(outer_t) *outer) {
     give_back(outer->chunk);
 }
 
-/* total, from row `first` on and in columns begin … end − 1, += δᵀ [states | inputs], the states at `resets` if given, else
- * where the chunks say */
+/* Add δᵀ [states | inputs] to `total`, from row `first` on and in columns begin … end − 1. The states are those in
+ * `resets` if it is not null, otherwise those of the chunks. */
 static void NAME(outer_add)(NAME(outer_t) *outer, NAME(left_t) deltas, int64_t first, int64_t begin, int64_t end,
                             const REAL *resets) {
     int64_t N = outer->hidden, I = outer->inputs;
@@ -200,8 +203,8 @@ static void NAME(outer_flush)(NAME(outer_t) *outer) {
     outer->filled = outer->chunks = 0;
 }
 
-/* Room for the deltas of `rows` rows whose previous states and inputs lie at `states` and `inputs`; that for their r∘h
- * or r∘δ is at the same place in `resets`. Returns the place. */
+/* Reserve room for the deltas of `rows` rows with the given previous states and inputs. Returns the first row of the
+ * room in `deltas`; the room for r∘h or r∘δ has the same rows in `resets`. */
 static int64_t NAME(outer_take)(NAME(outer_t) *outer, int64_t rows, const REAL *states, const REAL *inputs) {
     if (outer->filled + rows > outer->room) NAME(outer_flush)(outer);
     int64_t place = outer->filled;
@@ -215,7 +218,7 @@ static void NAME(gemm_slice)(void *argument, int slice) {
     int64_t first = 0, last = job->rows, begin = 0, end = job->columns;
     if (job->rows >= 8 * job->slices) {
         first = job->rows * slice / job->slices, last = job->rows * (slice + 1) / job->slices;
-    } else { /* few rows: share the panels */
+    } else { /* few rows: divide the panels instead */
         int64_t panels = NAME(panels)(job->columns);
         begin = panels * slice / job->slices * PANEL, end = at_most(end, panels * (slice + 1) / job->slices * PANEL);
     }

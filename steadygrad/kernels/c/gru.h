@@ -1,8 +1,8 @@
 /* r = σ(W_r x + U_r h + b_r),  u = σ(W_u x + U_u h + b_u),  c = φ(W_c x + U_c (r∘h) + b_c),  h ← (1 − u)∘h + u∘c
  * or, with the reset after the product,                     c = φ(W_c x + r∘(U_c h) + b_c)
  *
- * W (3N × I), U (3N × N) and bias (3N) stand in this order: reset, update, candidate; so do the saved gates. Where
- * `products` are given the reset acts after the product, and they hold U_c h. */
+ * The rows of W (3N × I), U (3N × N), bias (3N) and the saved gates are in the order reset, update, candidate. If
+ * `products` is not null, the reset acts after the product, and `products` holds U_c h. */
 typedef struct {
     walk_t walk;
     int64_t hidden, inputs;
@@ -66,7 +66,7 @@ static void NAME(gru_forward_slice)(void *argument, int slice) {
     give_back(scratch);
 }
 
-/* The reset after the product: nothing has to wait for it, so all products come first. */
+/* Forward pass with the reset after the product. No product depends on the reset gate, so all products come first. */
 static void NAME(gru_after_forward_slice)(void *argument, int slice) {
     NAME(gru_t) *job = argument;
     int64_t N = job->hidden, I = job->inputs;
@@ -116,7 +116,7 @@ static int NAME(gru_forward)(walk_t walk, int64_t hidden, int64_t inputs, int ac
     NAME(gru_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .activation = activation, .bounds = bounds, .x = x,
                        .bias = bias, .modulus = modulus, .initial = initial, .states = states, .gates = gates,
                        .products = products};
-    int failed = 0, packs = products ? 4 : 3; /* W_c and U_c together, or apart */
+    int failed = 0, packs = products ? 4 : 3; /* W_c and U_c packed together, or separately */
     NAME(source_t) nothing = NAME(plain)(NULL, 0, 0);
     for (int k = 0; k < packs; k++) {
         int64_t g = k < 3 ? k : 2;
@@ -130,11 +130,12 @@ static int NAME(gru_forward)(walk_t walk, int64_t hidden, int64_t inputs, int ac
     return failed || atomic_load(&job.failed);
 }
 
-/* Time backwards. d_initial carries the gradient of the state from step to step; it ends as that of h_0. */
+/* Backward pass, in reverse order of the steps. d_initial carries the gradient of the state from step to step; at the
+ * end it is the gradient of h_0. */
 static void NAME(gru_backward_slice)(void *argument, int slice) {
     NAME(gru_t) *job = argument;
     int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
-    REAL *d_bias = NAME(sums_bias)(&job->sums, slice); /* reset, update, candidate, and modReLU's */
+    REAL *d_bias = NAME(sums_bias)(&job->sums, slice); /* of reset, update, candidate and modReLU */
     REAL *scratch = NAME(numbers)((last - first) * N + 1);
     NAME(outer_t) outer;
     int open = NAME(outer_open)(&outer, &job->sums, slice, last - first, RESET_BEFORE);
@@ -170,7 +171,7 @@ static void NAME(gru_backward_slice)(void *argument, int slice) {
             NAME(product)(rows, N, none, (NAME(left_t)){N, deltas + 2 * N, 3 * N}, job->packed[1], scratch, N, 0);
             for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
                 REAL *carry = carried + row * N + j;
-                vec d = NAME(load_part)(scratch + row * N + j, left); /* of r∘h */
+                vec d = NAME(load_part)(scratch + row * N + j, left); /* gradient of r∘h */
                 vec r = NAME(load_part)(gates + row * 3 * N + j, left), old = NAME(load_part)(before + row * N + j, left);
                 vec d_r = d * old * r * (1 - r);
                 NAME(store_part)(deltas + row * 3 * N + j, d_r, left);
@@ -187,7 +188,7 @@ static void NAME(gru_backward_slice)(void *argument, int slice) {
     give_back(scratch);
 }
 
-/* The same with the reset after the product; packed[0] is all of U. */
+/* Backward pass with the reset after the product; packed[0] is the whole of U. */
 static void NAME(gru_after_backward_slice)(void *argument, int slice) {
     NAME(gru_t) *job = argument;
     int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
@@ -220,7 +221,7 @@ static void NAME(gru_after_backward_slice)(void *argument, int slice) {
                     if (k < 3) NAME(store_part)(deltas + row * 3 * N + k * N + j, parts[k], left);
                     NAME(store_part)(d_bias + k * N + j, NAME(load_part)(d_bias + k * N + j, left) + parts[k], left);
                 }
-                NAME(store_part)(resets + row * N + j, r * d_c, left); /* what reaches U_c h */
+                NAME(store_part)(resets + row * N + j, r * d_c, left); /* gradient of U_c h */
                 NAME(store_part)(carry, d * (1 - u), left);
             }
             if (job->deltas) memcpy(job->deltas + here * 3 * N, deltas, (size_t)(rows * 3 * N) * sizeof(REAL));
@@ -232,8 +233,8 @@ static void NAME(gru_after_backward_slice)(void *argument, int slice) {
     NAME(outer_close)(&outer);
 }
 
-/* d_initial comes as zeros. d_bias (4 hidden) is that of the three gates, then modReLU's. `deltas` and `products` may be
- * null, the latter where the reset acts before the product. */
+/* The caller sets d_initial to zero. d_bias (4 hidden) holds the gradients of the three gates' biases, then that of the
+ * bias of modReLU. `deltas` may be null. `products` is null if the reset acts before the product. */
 static int NAME(gru_backward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *gradient, const REAL *x,
                               const REAL *states, const REAL *gates, const REAL *products, const REAL *U, const REAL *initial,
                               REAL *deltas, REAL *d_U, REAL *d_W, REAL *d_bias, REAL *d_initial, int slices) {

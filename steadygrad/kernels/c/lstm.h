@@ -1,6 +1,6 @@
 /* i, f, o = σ(W x + U h + b),  g = tanh(W x + U h + b),  c ← f∘c + i∘g,  h ← o∘tanh(c)
  *
- * Rows of W (4N × I), U (4N × N), bias (4N) and the saved gates stand as in torch: i, f, g, o. */
+ * The rows of W (4N × I), U (4N × N), bias (4N) and the saved gates are in torch's order i, f, g, o. */
 typedef struct {
     walk_t walk;
     int64_t hidden, inputs;
@@ -12,7 +12,7 @@ typedef struct {
     atomic_int failed;
 } NAME(lstm_t);
 
-/* Rows of gates from W x + U h in place, the new cells and states from them and the cells before. */
+/* Compute the gates in place from W x + U h, then the new cells and states from the gates and the previous cells. */
 INLINE void NAME(lstm_activate)(int64_t rows, int64_t N, const REAL *bias, REAL *gates, const REAL *before, REAL *cells,
                                 REAL *states) {
     for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
@@ -30,8 +30,9 @@ INLINE void NAME(lstm_activate)(int64_t rows, int64_t N, const REAL *bias, REAL 
     }
 }
 
-/* Deltas of the gates, which are added to d_bias too; `d_cells` carries dc from step to step. `carried`, what the next step
- * hands to the states beside their gradient, cell_gradient and d_bias may be null. */
+/* Compute the gradients `deltas` of the gates before their activation, and add them to d_bias. `d_cells` carries the
+ * gradient of c from step to step. `carried` is the gradient that the next step passes to h. `carried`, cell_gradient
+ * and d_bias may be null. */
 INLINE void NAME(lstm_deactivate)(int64_t rows, int64_t N, const REAL *gates, const REAL *cells, const REAL *before,
                                   const REAL *gradient, const REAL *carried, const REAL *cell_gradient, REAL *d_cells,
                                   REAL *deltas, REAL *d_bias) {
@@ -89,7 +90,8 @@ static int NAME(lstm_forward)(walk_t walk, int64_t hidden, int64_t inputs, const
     return 0;
 }
 
-/* Time backwards. d_initial and d_initial_cells carry the gradients from step to step and end as those of h_0 and c_0. */
+/* Backward pass, in reverse order of the steps. d_initial and d_initial_cells carry the gradients from step to step; at
+ * the end they are the gradients of h_0 and c_0. */
 static void NAME(lstm_backward_slice)(void *argument, int slice) {
     NAME(lstm_t) *job = argument;
     int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
@@ -121,8 +123,8 @@ static void NAME(lstm_backward_slice)(void *argument, int slice) {
     NAME(outer_close)(&outer);
 }
 
-/* d_initial and d_initial_cells come as zeros. `deltas` may be null, and so may `detached`: a 1 for each step whose gates
- * hand no gradient to the state before. */
+/* The caller sets d_initial and d_initial_cells to zero. `deltas` and `detached` may be null. `detached` is 1 for each
+ * step whose gates pass no gradient to the previous state. */
 static int NAME(lstm_backward)(walk_t walk, int64_t hidden, int64_t inputs, const REAL *gradient, const REAL *cell_gradient,
                                const REAL *x, const REAL *states, const REAL *cells, const REAL *gates, const REAL *U,
                                const REAL *initial, const REAL *initial_cells, const uint8_t *detached, REAL *deltas,

@@ -1,4 +1,4 @@
-/* Vector functions. Comparisons are written so that NaN goes through: a diverged run must look diverged. */
+/* Functions of vectors. All comparisons let NaN pass through, so that a diverged run shows NaN. */
 INLINE vec NAME(select)(mask where, vec yes, vec no) { return (vec)((where & (mask)yes) | (~where & (mask)no)); }
 INLINE vec NAME(root)(vec x) {
     for (int k = 0; k < LANES; k++) x[k] = sizeof(REAL) == 4 ? (REAL)sqrtf((float)x[k]) : (REAL)sqrt((double)x[k]);
@@ -6,7 +6,7 @@ INLINE vec NAME(root)(vec x) {
 }
 INLINE vec NAME(absolute)(vec x) { return NAME(select)((mask)(x < 0), -x, x); }
 
-/* 2ⁿ, and exp(r) − 1 into `rest`, for x = n ln 2 + r, |r| ≤ ln 2 / 2 */
+/* Return 2ⁿ and store exp(r) − 1 in `rest`, for x = n ln 2 + r, |r| ≤ ln 2 / 2. */
 INLINE vec NAME(exponential_parts)(vec x, vec *rest) {
     const int single = sizeof(REAL) == 4;
     const REAL magic = single ? (REAL)12582912.0 : (REAL)6755399441055744.0; /* 1.5 · 2²³, 1.5 · 2⁵²: rounds to integers */
@@ -16,19 +16,19 @@ INLINE vec NAME(exponential_parts)(vec x, vec *rest) {
     vec n = shifted - magic;
     vec r = x - n * high - n * low;
     vec sum = {0};
-    for (int k = single ? 7 : 13; k >= 2; k--) { /* r² / 2! + … by Horner; |r| < 0.347 makes 7 and 13 enough */
+    for (int k = single ? 7 : 13; k >= 2; k--) { /* 1/2! + r/3! + … by Horner; |r| < 0.347: 7, 13 suffice */
         static const REAL inverse_factorial[14] = {1, 1, 0.5, 1. / 6, 1. / 24, 1. / 120, 1. / 720, 1. / 5040, 1. / 40320,
                                                    1. / 362880, 1. / 3628800, 1. / 39916800, 1. / 479001600,
                                                    1. / 6227020800.};
         sum = sum * r + inverse_factorial[k];
     }
     vec small = r + r * r * sum;
-    mask bits = (mask)shifted; /* the integer n sits in the low bits; shifted up it is the exponent of 2ⁿ */
+    mask bits = (mask)shifted; /* the low bits hold the integer n; shifted left it is the exponent of 2ⁿ */
     *rest = small;
     return (vec)((bits + (single ? 127 : 1023)) << (single ? 23 : 52));
 }
 
-/* exp(x) − 1 and exp(x): each keeps its digits where the other would lose them, small x and very negative ones. */
+/* exp(x) − 1 is accurate for small |x|, and exp(x) for very negative x, where the other form loses its digits. */
 INLINE vec NAME(exponential_minus_one)(vec x) {
     vec rest, two_n = NAME(exponential_parts)(x, &rest);
     return two_n * rest + (two_n - 1);
@@ -40,7 +40,7 @@ INLINE vec NAME(exponential)(vec x) {
 
 /* tanh(x) = sign(x) t / (t + 2),  t = exp(2|x|) − 1 */
 INLINE vec NAME(tangent)(vec x) {
-    const REAL most = sizeof(REAL) == 4 ? (REAL)9.1 : (REAL)19.1; /* 1 to the last digit beyond */
+    const REAL most = sizeof(REAL) == 4 ? (REAL)9.1 : (REAL)19.1; /* beyond it tanh(x) rounds to 1 */
     vec size = NAME(absolute)(x), limit = (vec){0} + most;
     size = NAME(select)((mask)(size > limit), limit, size);
     vec t = NAME(exponential_minus_one)(size + size);
@@ -57,7 +57,7 @@ INLINE vec NAME(sigmoid)(vec x) {
     return 1 / (NAME(exponential_minus_one)(-x) + 2);
 }
 
-/* z → activation; `b` is modReLU's bias */
+/* φ(z); `b` is the bias of modReLU, other activations ignore it. */
 INLINE vec NAME(activate)(int activation, vec z, vec b) {
     vec zero = {0};
     switch (activation) {
@@ -73,7 +73,7 @@ INLINE vec NAME(activate)(int activation, vec z, vec b) {
     }
 }
 
-/* d/dz of the activation times `gradient`, from the activation's value y alone */
+/* φ'(z) times `gradient`, computed from the value y = φ(z) alone. */
 INLINE vec NAME(deactivate)(int activation, vec y, vec gradient) {
     vec zero = {0};
     switch (activation) {
@@ -84,10 +84,11 @@ INLINE vec NAME(deactivate)(int activation, vec y, vec gradient) {
     }
 }
 
-/* what the bias gets of the gradient d at z: modReLU's acts on the modulus */
+/* The gradient of the bias from the gradient d of z. The bias of modReLU is added to the modulus, hence the sign. */
 INLINE vec NAME(bias_part)(int activation, vec y, vec d) {
     return activation == MODRELU ? NAME(select)((mask)(y < (vec){0}), -d, d) : d;
 }
 
+/* Loop over the vectors of `length` numbers: j is the first index of a vector, `count` the numbers from j on. */
 #define EACH_VECTOR(j, count, length) \
     for (int64_t j = 0, count = 0; count = (length) - j, j < (length); j += LANES)

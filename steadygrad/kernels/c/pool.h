@@ -1,4 +1,5 @@
-/* Scratch memory, kept for the next call: what malloc returns to the system comes back page by page, a fault each. */
+/* Scratch memory that is reused by later calls. Memory that malloc returned to the system would cost a page fault for
+ * every page when it is allocated again. */
 enum { BLOCKS = 8 };
 static const size_t LARGEST_KEPT = (size_t)1 << 21;
 
@@ -8,7 +9,7 @@ typedef struct {
     int lent;
 } block_t;
 
-static _Thread_local block_t *pool; /* BLOCKS of them; freed with the thread */
+static _Thread_local block_t *pool; /* BLOCKS entries; freed when the thread ends */
 static pthread_key_t pool_key;
 
 static void drop_pool(void *argument) {
@@ -19,7 +20,7 @@ static void drop_pool(void *argument) {
 
 __attribute__((constructor)) static void name_pool(void) { pthread_key_create(&pool_key, drop_pool); }
 
-/* At least `bytes` of scratch memory for this thread, aligned for vectors; NULL if there is none. */
+/* Return at least `bytes` of scratch memory for this thread, aligned for vectors, or NULL if memory ran out. */
 static void *borrow(size_t bytes) {
     bytes = (bytes + 64) / 64 * 64;
     if (!pool && bytes <= LARGEST_KEPT && (pool = calloc(BLOCKS, sizeof(block_t)))) pthread_setspecific(pool_key, pool);
@@ -41,6 +42,7 @@ static void *borrow(size_t bytes) {
     return found->memory;
 }
 
+/* Make memory from `borrow` available again, or free it if it is not part of the pool. */
 static void give_back(void *memory) {
     for (int i = 0; pool && memory && i < BLOCKS; i++)
         if (pool[i].memory == memory) {

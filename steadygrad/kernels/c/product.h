@@ -1,4 +1,4 @@
-/* z = [a | b] P for a few rows at a time, P packed into panels of two vectors' width. */
+/* z = [a | b] P for a few rows at a time. P is packed into panels that are two vectors wide. */
 #define LANES ((int)(VECTOR_BYTES / sizeof(REAL)))
 #define PANEL (2 * LANES)
 #define vec NAME(vec)
@@ -23,7 +23,7 @@ INLINE NAME(source_t) NAME(plain)(const REAL *W, int64_t depth, int64_t columns)
     return (NAME(source_t)){depth, W, columns, 1};
 }
 
-/* Entry (k, column) of the panel from data[k · by_k + column · by_column], columns beyond `width` zero. */
+/* Fill entry (k, column) of the panel with data[k · by_k + column · by_column]; columns beyond `width` are zero. */
 static void NAME(pack_panel)(REAL *panel, int64_t depth, int64_t width, const REAL *data, int64_t by_k, int64_t by_column) {
     if (width == PANEL && by_column == 1) {
         for (int64_t k = 0; k < depth; k++, panel += PANEL, data += by_k) {
@@ -37,14 +37,14 @@ static void NAME(pack_panel)(REAL *panel, int64_t depth, int64_t width, const RE
         for (int64_t k = 0; k < depth; k++)
             for (int64_t j = 0; j < width; j++) panel[k * PANEL + j] = data[k * by_k + j];
     } else {
-        enum { BLOCK = 8 }; /* a transposition: short runs both ways, so that each line of memory is fetched once */
+        enum { BLOCK = 8 }; /* a transposition in blocks, so that each cache line is fetched once */
         for (int64_t k = 0; k < depth; k += BLOCK)
             for (int64_t j = 0; j < width; j++)
                 for (int64_t i = k; i < at_most(k + BLOCK, depth); i++) panel[i * PANEL + j] = data[i * by_k + j * by_column];
     }
 }
 
-/* Borrowed: give it back. */
+/* Return the packed matrix of the rows of `first`, then of `second`, or NULL. The caller frees it with give_back. */
 static REAL *NAME(pack)(int64_t columns, NAME(source_t) first, NAME(source_t) second) {
     int64_t depth = first.depth + second.depth, panels = NAME(panels)(columns);
     size_t bytes = (size_t)(panels * depth * PANEL) * sizeof(REAL);
@@ -70,6 +70,7 @@ typedef struct {
     int64_t stride;
 } NAME(left_t);
 
+/* Store the first `count` lanes of a vector, all if count is larger. */
 INLINE void NAME(store_part)(REAL *to, vec value, int64_t count) {
     if (count >= LANES) {
         *(vec *)to = value;
@@ -78,6 +79,7 @@ INLINE void NAME(store_part)(REAL *to, vec value, int64_t count) {
     }
 }
 
+/* Load the first `count` lanes of a vector, all if count is larger; the other lanes are zero. */
 INLINE vec NAME(load_part)(const REAL *from, int64_t count) {
     if (count >= LANES) return *(const vec *)from;
     vec value = {0};
@@ -85,8 +87,8 @@ INLINE vec NAME(load_part)(const REAL *from, int64_t count) {
     return value;
 }
 
-/* `rows` (a compile-time constant after inlining, as is `wide`) by one panel; all sums stay in registers.
- * A panel with no more columns than a vector has lanes is not `wide`: its right half is left out. */
+/* Multiply `rows` rows by one panel; all sums stay in registers. After inlining `rows` and `wide` are compile-time
+ * constants. `wide` is 0 if the panel has no more columns than a vector has lanes: its right half is then skipped. */
 INLINE void NAME(tile)(const int rows, const int wide, NAME(left_t) a, NAME(left_t) b, const REAL *panel, REAL *z, int64_t stride,
                        int64_t columns, int accumulate) {
     vec sums[TILE_ROWS][2];
@@ -125,14 +127,14 @@ INLINE void NAME(tile)(const int rows, const int wide, NAME(left_t) a, NAME(left
     }
 }
 
-/* z (rows × columns, `stride` apart) = [a | b] P, added to what is there if `accumulate`. */
+/* z = [a | b] P, or z += [a | b] P if `accumulate`. z is rows × columns, with rows `stride` apart. */
 static __attribute__((noinline)) void NAME(product)(int64_t rows, int64_t columns, NAME(left_t) a, NAME(left_t) b, const REAL *packed, REAL *z,
                           int64_t stride, int accumulate) {
     int64_t groups = (rows + TILE_ROWS - 1) / TILE_ROWS;
     for (int64_t p = 0; p < NAME(panels)(columns); p++) {
         const REAL *panel = packed + p * (a.depth + b.depth) * PANEL;
         int64_t width = columns - p * PANEL, row = 0;
-        for (int64_t g = 0; g < groups; g++) { /* groups of nearly equal height keep the multipliers busy */
+        for (int64_t g = 0; g < groups; g++) { /* groups of nearly equal height use the multipliers best */
             int height = (int)(rows / groups + (g < rows % groups));
             NAME(left_t) a_rows = {a.depth, a.data + row * a.stride, a.stride};
             NAME(left_t) b_rows = {b.depth, b.data + row * b.stride, b.stride};

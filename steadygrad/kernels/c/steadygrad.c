@@ -1,13 +1,13 @@
-/* Whole-sequence recurrences for a CPU: plain C, no torch, no OpenMP at build time, called through ctypes.
+/* Recurrences over whole sequences on a CPU: plain C, without torch, without OpenMP at build time, called by ctypes.
  *
- * Threads share the batch, not the matrix: each takes its rows through all time steps and never waits for another.
- * The recurrent matrix is packed once a call into panels that stay in cache (product.h); the cells are in elman.h,
- * gru.h and lstm.h, attention over past states in attention.h. Every source below is compiled for each instruction set this compiler knows and for float and
- * double; steadygrad_isa() picks one when the program runs.
+ * The threads divide the batch, not the matrix. Each thread computes all time steps of its rows and never waits for
+ * another thread. The recurrent matrix is packed once per call into panels that stay in cache (product.h). The cells
+ * are in elman.h, gru.h and lstm.h, attention over past states is in attention.h. Every source below is compiled for
+ * each instruction set that the compiler supports, and for float and double; steadygrad_isa() selects one at run time.
  *
- * A batch of sequences of unequal length is stored as torch's PackedSequence: sequences sorted by falling
- * length, step after step, rows offsets[t] … offsets[t + 1] − 1 belonging to step t. A padded batch is the case where all
- * steps have the same number of rows.
+ * A batch of sequences of unequal length is stored as in torch's PackedSequence: sequences are sorted by decreasing
+ * length, and rows offsets[t] … offsets[t + 1] − 1 belong to step t. In a padded batch all steps have the same number
+ * of rows.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -26,14 +26,14 @@
 #define NAME(function) JOIN3(function, REAL_TAG, ISA)
 #define INLINE static inline __attribute__((always_inline))
 
-enum activation { MODRELU, TANH, RELU, IDENTITY, COMPLEX_MODRELU }; /* the last for elman.h alone */
+enum activation { MODRELU, TANH, RELU, IDENTITY, COMPLEX_MODRELU }; /* the last one only in elman.h */
 
 enum reset { NO_RESET, RESET_BEFORE, RESET_AFTER }; /* in a GRU: U_c (r∘h), or r∘(U_c h) */
 
-/* The time axis: which rows are there at which step, and in which direction it is walked. */
+/* The time axis: the rows of each step, and the direction of processing. A walk is one pass over all time steps. */
 typedef struct {
     int64_t steps, batch;
-    const int64_t *offsets; /* steps + 1 of them */
+    const int64_t *offsets; /* steps + 1 entries */
     int reverse;
 } walk_t;
 
@@ -41,12 +41,13 @@ INLINE int64_t rows_at(const walk_t *walk, int64_t t) { return walk->offsets[t +
 INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Rows [from, to) of the batch at step t, all of which had their previous state in one array (or all start there). */
+/* Rows [from, to) of the batch at step t. Either all have their previous state at the same step, or all start here. */
 typedef struct {
-    int64_t from, to, t, previous; /* previous: the step they come from, −1 for the initial state */
+    int64_t from, to, t, previous; /* previous: the step of the previous states, −1 for the initial states */
 } span_t;
 
-/* The at most two spans of the s-th step walked: rows that go on, and rows whose sequence begins here. */
+/* Find the spans, at most two, of the s-th step in processing order: rows that continue, and rows that start here.
+ * Only rows [first, last) of the batch are considered. Returns the number of spans. */
 INLINE int spans_of(const walk_t *walk, int64_t s, int64_t first, int64_t last, span_t *spans) {
     int64_t t = walk->reverse ? walk->steps - 1 - s : s;
     int64_t previous = s == 0 ? -1 : walk->reverse ? t + 1 : t - 1;
@@ -122,12 +123,12 @@ static int detected_isa(void) {
 
 int steadygrad_abi(void) { return STEADYGRAD_ABI; }
 
-/* Ask for large pages: the first touch of fresh memory, 4 KiB a time, can cost a quarter of a whole forward walk. */
+/* Request large pages: page faults of 4 KiB each in new memory can cost a quarter of a whole forward pass. */
 void steadygrad_advise(void *memory, int64_t bytes) {
 #ifdef MADV_HUGEPAGE
     uintptr_t large = (uintptr_t)1 << 21, from = ((uintptr_t)memory + large - 1) & ~(large - 1);
     uintptr_t to = ((uintptr_t)memory + (uintptr_t)bytes) & ~(large - 1);
-    if (from < to) madvise((void *)from, to - from, MADV_HUGEPAGE); /* advice only: refused, all works as before */
+    if (from < to) madvise((void *)from, to - from, MADV_HUGEPAGE); /* only a hint: a refusal has no effect */
 #else
     (void)memory, (void)bytes;
 #endif
@@ -138,13 +139,13 @@ int steadygrad_isa(void) {
     return chosen_isa;
 }
 
-/* Use no instruction set above this one, whatever the machine has. */
+/* Use no instruction set above this one, even if the machine supports it. */
 void steadygrad_limit_isa(int isa) {
     isa_limit = isa;
     chosen_isa = -1;
 }
 
-/* For tests: run a lesser instruction set than the machine has. Returns what is used from now on. */
+/* For tests: use a lower instruction set than the machine supports. Returns the one that is used from now on. */
 int steadygrad_set_isa(int isa) {
     int best = detected_isa();
     chosen_isa = isa < 0 || isa > best ? best : isa;

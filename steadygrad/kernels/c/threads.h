@@ -1,12 +1,13 @@
-/* Running slices of the batch on several threads.
+/* Runs slices of the batch on several threads.
  *
- * torch keeps its OpenMP threads spinning between operations, so a second pool would fight it for the cores: where torch's
- * runtime is loaded its own pool is used (GOMP_parallel, the entry point that compilers call). A forked child has no such
- * pool and would hang in it; there, and where no runtime is found, plain threads are started and joined.
+ * torch keeps its OpenMP threads spinning between operations, so a second pool would compete with it for the cores.
+ * Therefore torch's own pool is used if its runtime is loaded (GOMP_parallel, the entry point that compilers call). A
+ * forked child process has no such pool and would hang. There, and if no runtime is found, pthreads are started and
+ * joined.
  *
- * OpenMP waits for every thread of the pool, even one that came too late for any work because another program has its core.
- * That wait is milliseconds, longer than many a walk. When it turns out to be most of a call, the next calls do without.
- * Which thread runs a slice changes nothing in the results.
+ * OpenMP waits for every thread of the pool, even for a thread that found no work left because another program occupied
+ * its core. This wait takes milliseconds, longer than many kernel calls. If the wait is most of a call, the next calls
+ * run without the pool. The results do not depend on which thread runs a slice.
  */
 typedef void (*slice_t)(void *job, int slice);
 
@@ -15,7 +16,7 @@ typedef struct {
     void *job;
     int slices;
     atomic_int next;
-    _Atomic double finished; /* when the last slice was */
+    _Atomic double finished; /* time at which the last slice was finished */
 } team_t;
 
 static double now(void) {
@@ -38,7 +39,8 @@ static void *work_thread(void *argument) {
 }
 
 typedef void (*parallel_t)(void (*)(void *), void *, unsigned, unsigned);
-static atomic_int forked, alone, disappointments; /* alone: how many calls more to do without the pool */
+static atomic_int forked, alone, disappointments; /* alone: number of calls still to run without the pool;
+                                                     disappointments: long waits for the pool in a row */
 
 static void mark_fork(void) { atomic_store(&forked, 1); }
 
@@ -50,14 +52,14 @@ static void run_slices(slice_t run, void *job, int slices) {
         work(&team);
         return;
     }
-    static _Atomic(parallel_t) found; /* torch is loaded before this library, so it is there at once or not at all */
+    static _Atomic(parallel_t) found; /* torch is loaded before this library, so the function exists now or never */
     parallel_t parallel = atomic_load(&found);
     if (!parallel) atomic_store(&found, parallel = (parallel_t)dlsym(RTLD_DEFAULT, "GOMP_parallel"));
     if (parallel && !atomic_load(&forked)) {
         double start = now();
         parallel(work, &team, (unsigned)slices, 0);
         double wait = now() - atomic_load(&team.finished), call = now() - start;
-        if (wait > 0.5e-3 && wait > 0.5 * call) { /* once may be chance; the pause grows with every time in a row */
+        if (wait > 0.5e-3 && wait > 0.5 * call) { /* the first is ignored; then the pause doubles */
             int times = atomic_fetch_add(&disappointments, 1);
             atomic_store(&alone, times ? 1 << at_most(times, 6) : 0);
         } else {
@@ -69,11 +71,11 @@ static void run_slices(slice_t run, void *job, int slices) {
     pthread_t helpers[MOST];
     int started = 0;
     while (started + 1 < slices && started < MOST && !pthread_create(&helpers[started], NULL, work_thread, &team)) started++;
-    work(&team); /* takes over whatever no helper could be started for */
+    work(&team); /* also runs the slices for which no thread could be started */
     while (started) pthread_join(helpers[--started], NULL);
 }
 
-/* Slice boundaries so that each holds about the same number of rows summed over time. */
+/* Find slice boundaries such that all slices have about the same number of rows, summed over time. */
 static void balance(const walk_t *walk, int slices, int64_t *bounds) {
     int64_t total = walk->offsets[walk->steps] - walk->offsets[0], done = 0, t = walk->steps;
     int slice = 1;
