@@ -1,1 +1,1 @@
-"""The command `steadygrad`: one file a verb, each calls one library function."""
+"""The command line `steadygrad`: one module per verb, each calls one library function."""

@@ -1,4 +1,4 @@
-"""Measure speed and memory against peers, side by side. Needs a source checkout.
+"""Compare speed and memory with torch.nn and other packages. Needs a source checkout.
 
 steadygrad bench
 steadygrad bench --json speed.json --only steps --sizes 0,1

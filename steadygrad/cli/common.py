@@ -1,4 +1,4 @@
-"""What the verbs share: dotted settings, output, and the way a command fails."""
+"""Shared by all verbs: dotted settings, output, and error messages."""
 
 import argparse
 import os
@@ -16,26 +16,29 @@ TABLES = ("layer", "task", "train")
 
 
 def fail(message: str, code: int = 2) -> int:
-    """One line on stderr."""
+    """Print the message as one line on stderr and return the exit code."""
     print("steadygrad: " + " ".join(message.split()), file=sys.stderr)
     return code
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """An argument parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         sys.exit(fail(f"{message}; {self.prog} --help lists what there is"))
 
 
 def console() -> Console:
-    """Coloured on a terminal, plain when piped; never cuts a line that a program will read."""
+    """Return a console: coloured on a terminal, otherwise plain and 200 characters wide for programs that read it."""
     plain = Console()
     return plain if plain.is_terminal else Console(width=200, no_color=True, highlight=False)
 
 
 def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES) -> dict[str, dict[str, Any]]:
-    """``--layer.hidden_size 64 --task.delay=100`` as {"layer": {"hidden_size": 64}, "task": {"delay": 100}}."""
+    """Parse dotted settings into tables.
+
+    ``--layer.hidden_size 64 --task.delay=100`` gives {"layer": {"hidden_size": 64}, "task": {"delay": 100}}.
+    """
     found: dict[str, dict[str, Any]] = {}
     words = list(rest)
     while words:
@@ -54,7 +57,7 @@ def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES) -> dict[str, dic
 
 
 def parse(text: str) -> Any:
-    """A value as TOML spells it: 64, 1e-3, true, [1, 2], { name = "schur" }; whatever is none of these is a word."""
+    """Parse a value as TOML: 64, 1e-3, true, [1, 2], { name = "schur" }. ``none`` is None; other text is a string."""
     if text == "none":
         return None
     try:
@@ -72,7 +75,7 @@ def is_setting(word: str) -> bool:
 
 
 def take_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words without dotted settings, which may stand anywhere, and these with their values."""
+    """Split the arguments into plain arguments, and dotted settings with their values, which may stand anywhere."""
     plain: list[str] = []
     settings: list[str] = []
     rest = list(words)
@@ -88,12 +91,12 @@ def take_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def say(text: str) -> None:
-    """As it is: what looks like markup in a path is a path."""
+    """Print text literally: brackets in a path are not markup."""
     console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right_from: int = 1) -> None:
-    """``right_from``: the columns from this one on are aligned to the right."""
+    """Print a table. Columns from number ``right_from`` on are aligned to the right."""
     if title:
         console().print(Text(title, "bold"), soft_wrap=True)
     result = Table(header_style="bold", box=None, pad_edge=False)
@@ -105,7 +108,7 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
 
 
 def check_target(who: str, name: str | None, endings: Sequence[str]) -> None:
-    """Before the work: whether a file of this name can be written, if one is asked for."""
+    """Fail early if the output file, if there is one, has the wrong ending or cannot be written."""
     if not name:
         return
     if Path(name).suffix not in endings:
@@ -114,7 +117,7 @@ def check_target(who: str, name: str | None, endings: Sequence[str]) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Whether it is one, or could be made."""
+    """Raise ValueError unless the folder is writable or can be created."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise ValueError(f"cannot write in {folder}: {there} is {'not writable' if there.is_dir() else 'a file'}")
@@ -127,7 +130,7 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 def set_threads(options: argparse.Namespace) -> None:
     if options.threads is None:
         return
-    most = max(64, 4 * (os.cpu_count() or 1))  # thousands crash torch
+    most = max(64, 4 * (os.cpu_count() or 1))  # thousands of threads crash torch
     if not 1 <= options.threads <= most:
         raise ValueError(f"--threads expects 1 to {most} here; got {options.threads}")
     import torch

@@ -1,8 +1,8 @@
-"""Say why a network remembers or forgets.
+"""Explain why a network remembers or forgets.
 
 steadygrad diagnose runs/nnrnn-copy-0                         a trained run, on its own task
-steadygrad diagnose lstm --layer.hidden_size 64               a layer as it starts, on random inputs
-steadygrad diagnose model.py:make --inputs 10 --steps 300     whatever make() in your file returns
+steadygrad diagnose lstm --layer.hidden_size 64               an untrained layer, on random inputs
+steadygrad diagnose model.py:make --inputs 10 --steps 300     the module that make() in your file returns
 steadygrad diagnose lstm -o lstm.html                         with pictures: gradients, maps, eigenvalues
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SEQUENCES = 4
 USERS_FILE = "__diagnosed__"
-"""what the user's file is called as a module: its own name may be that of another, such as torch"""
+"""module name of the user's file, because its own name may be that of another module, such as torch"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(
             f"diagnose expects a run's directory, FILE.py:FUNCTION or a layer out of {known}; got {options.what}"
         )
-    with Console(stderr=True).status("following gradients through time"):  # only on a terminal
+    with Console(stderr=True).status("following gradients through time"):  # shown only on a terminal
         found = diagnose(module, x)
         page = make_page(module, x, found.name) if options.output else ""
     if options.json:
@@ -85,6 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def make_page(module: "nn.Module", x: "Tensor", name: str) -> str:
+    """Return a page with the portrait of the module on the first sequence of x."""
     import steadygrad
     from steadygrad.diagnostics import portrait
     from steadygrad.report import html
@@ -95,6 +96,7 @@ def make_page(module: "nn.Module", x: "Tensor", name: str) -> str:
 
 
 def fresh_layer(options: argparse.Namespace, given: dict) -> "tuple[nn.Module, Tensor]":
+    """Return an untrained layer and random inputs."""
     import torch
 
     from steadygrad.training import Settings, Train
@@ -106,6 +108,7 @@ def fresh_layer(options: argparse.Namespace, given: dict) -> "tuple[nn.Module, T
 
 
 def trained(directory: "RunDirectory") -> "tuple[nn.Module, Tensor]":
+    """Return the recurrent layer of a run, and its inputs on sequences of the run's task."""
     from steadygrad.experiments import recurrent_part
     from steadygrad.training import load_model, stream
 
@@ -116,7 +119,7 @@ def trained(directory: "RunDirectory") -> "tuple[nn.Module, Tensor]":
 
 
 def made(what: str) -> "nn.Module":
-    """Runs the user's file, as asked."""
+    """Run the user's file and return the module that it defines, or that its function returns."""
     from torch import nn
 
     path, _, name = what.rpartition(":")
@@ -144,7 +147,7 @@ def made(what: str) -> "nn.Module":
 
 @contextmanager
 def importing_from(folder: Path) -> Iterator[None]:
-    """What stands beside a file can be imported, as when Python runs the file."""
+    """Make the modules in ``folder`` importable, as if Python ran a file in it."""
     before = list(sys.path)
     sys.path.insert(0, str(folder))
     try:
@@ -154,6 +157,7 @@ def importing_from(folder: Path) -> Iterator[None]:
 
 
 def random_inputs(module: "nn.Module", options: argparse.Namespace) -> "Tensor":
+    """Return random inputs, or raise ValueError if the module cannot be called like torch.nn.GRU with them."""
     import torch
 
     own = getattr(module, "input_size", None)

@@ -1,12 +1,13 @@
-"""Test a trained run, also on other settings of its task: the transfer test.
+"""Test a trained run, also on other settings of its task (transfer test).
 
 steadygrad evaluate runs/demo/copy/nnrnn/seed-0
-steadygrad evaluate RUN --task.delay 500                      longer than it was trained for
+steadygrad evaluate RUN --task.delay 500                      a longer delay than in training
 steadygrad evaluate RUN --task.delay 100,200,400 --examples 500
-steadygrad evaluate RUN --split valid                         the numbers of its result.json again
+steadygrad evaluate RUN --split valid                         the same numbers as in its result.json
 
-The test split has sequences that neither training nor its evaluations used. `reproduce`, `report` and result.json show
-the validation split of tasks that make their sequences, and the same test as this command of tasks with a data set.
+The test split has sequences that neither training nor its evaluations used. For tasks that generate their sequences,
+`reproduce`, `report` and result.json show the validation split. For tasks with a data set they show the test split, as
+this command does.
 """
 
 import argparse
@@ -83,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def variants(given: dict[str, Any]) -> list[dict[str, Any]]:
-    """``delay: "100,200"`` becomes two settings; several lists must be of one length."""
+    """Return one dict per setting: ``delay: "100,200"`` becomes two. Several lists must have the same length."""
     from steadygrad.cli.common import parse
 
     lists = {key: [parse(part) for part in value.split(",")] for key, value in given.items() if is_list(value)}

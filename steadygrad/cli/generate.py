@@ -1,4 +1,4 @@
-"""Have a trained language model go on with a text.
+"""Continue a text with a trained language model.
 
 steadygrad generate runs/nnrnn-char-ptb-0 --prompt "the company "
 steadygrad generate RUN --length 2000 --temperature 0.7 --seed 3
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     prompt = task.encode(options.prompt)
     chance = stream(options.seed, "generate")
     tokens = model.generate(prompt, options.temperature, chance, window=settings.train.window)
-    sys.stdout.write(task.decode(prompt.tolist()).lstrip("\n"))  # words of it end with a space, as those made up do
+    sys.stdout.write(task.decode(prompt.tolist()).lstrip("\n"))  # each word ends with a space, as generated words do
     for token in islice(tokens, options.length):
         sys.stdout.write(task.decode([token]))
         sys.stdout.flush()

@@ -1,11 +1,12 @@
-"""Hear what a run on timit predicts, and how good it sounds.
+"""Write predictions of a run on timit as sound files, and score their quality.
 
-steadygrad listen runs/lstm-timit-0                           numbers, and three sentences in RUN/listen
-steadygrad listen RUN -o sounds --files 10                    more of them, elsewhere
+steadygrad listen runs/lstm-timit-0                           scores, and three sentences in RUN/listen
+steadygrad listen RUN -o sounds --files 10                    ten sentences, in another folder
 
-Each sentence is rebuilt from the magnitudes that the network predicts, frame by frame, with the phases of the original:
-original.wav and predicted.wav. SegSNR in dB, STOI (0 to 1) and PESQ (1 to 4.5) are means over all test sentences;
-mse in dB² is over all frames. STOI and PESQ need pip install steadygrad[speech].
+Each sentence has two files, original.wav and predicted.wav. predicted.wav is rebuilt from the magnitudes that the
+network predicts, frame by frame, and the phases of the original. SegSNR in dB, STOI (0 to 1) and PESQ (1 to 4.5) are
+means over all test sentences. mse in dB² is the mean over all frames. STOI and PESQ need
+pip install steadygrad[speech].
 """
 
 import argparse

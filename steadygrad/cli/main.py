@@ -1,4 +1,4 @@
-"""The command line: finds the verb, turns bad input into one line and exit code 2."""
+"""The command line: selects the verb, and reports invalid input in one line with exit code 2."""
 
 import argparse
 import sys
@@ -12,7 +12,10 @@ VERBS = ("show", "train", "evaluate", "generate", "listen", "reproduce", "diagno
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 done, 1 training diverged or a row failed, 2 bad input, 130 stopped by Ctrl-C."""
+    """Run a command and return its exit code.
+
+    The code is 0 for success, 1 if training diverged or a row failed, 2 for invalid input, and 130 after Ctrl-C.
+    """
     parser = Parser(
         prog="steadygrad",
         description="Recurrent networks whose gradients neither vanish nor explode.",
@@ -43,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail("stopped", 130)
     except ValueError as error:
         return fail(str(error))
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+    except BrokenPipeError:  # the reader of the output has closed the pipe, as `head` does
         sys.stderr.close()
         return 0
     except OSError as error:

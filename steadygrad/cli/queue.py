@@ -1,4 +1,4 @@
-"""Shows the queue of `reproduce --missing`: a live table on a terminal, elsewhere lines."""
+"""Shows the queue of `reproduce --missing`: a live table on a terminal, elsewhere plain lines."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Put runs side by side: one page, or a table and curves as markdown and PNG.
+"""Compare runs: as one HTML page, or as tables in markdown with curves in PNG.
 
 steadygrad report runs/demo -o demo.html              one page that opens offline
 steadygrad report runs/demo -o demo.md                demo.md and demo-copy.png
@@ -47,6 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def write_page(found: "list[Run]", target: Path, options: argparse.Namespace) -> None:
+    """Write all runs, and the tables of papers in the folders, as one HTML page."""
     import steadygrad
     from steadygrad.report import html, runs
 
@@ -56,6 +57,7 @@ def write_page(found: "list[Run]", target: Path, options: argparse.Namespace) ->
 
 
 def write_markdown(found: "list[Run]", target: Path, options: argparse.Namespace) -> None:
+    """Write a table and a PNG with curves for each task."""
     from steadygrad.report import figures, tables
 
     parts = []

@@ -1,19 +1,19 @@
-"""Run a paper's rows and print our numbers beside theirs.
+"""Run rows of a paper and compare our numbers with the published ones.
 
     steadygrad reproduce nnrnn-2019/copy --seeds 3
     steadygrad reproduce 'ncgru-2022/adding/*-200' --scale paper
-    steadygrad reproduce enrnn-2020 --scale smoke                 seconds: only shows that it runs
+    steadygrad reproduce enrnn-2020 --scale smoke                 takes seconds, checks only that it runs
     steadygrad reproduce all --missing --hours 8 --jobs 2 --nice  the queue: rows without a result, cheapest first
 
-Scales: paper = its own setting; desk = as far as two cores get in about 20 minutes a row, what differs is printed;
-smoke = seconds. What is done is not done again, what failed is tried again; after a stop the same command goes on.
-Two such commands at once share the work. A table has all of its rows and seeds that were run to their end at this scale
-in the same folder.
+Scales: paper uses the settings of the paper. desk is reduced to about 20 minutes per row on two cores, and the changes
+are printed. smoke takes seconds. Finished runs are not repeated, and failed runs are tried again. After a stop the same
+command resumes. Two such commands at the same time share the work. A table shows all of its rows and seeds in the same
+folder whose runs ended at this scale.
 
 --missing runs only rows and seeds without a result, each in its own process with one thread. A result is a finished run
-in --out, or one under results/ in the source tree. Estimates are printed first; --dry-run ends there. Rows of up to 2
-core-hours a run come first, rows of up to 6 last, dearer ones are listed. The queue stops at --hours or on Ctrl-C and
-may be killed; the same command goes on.
+in --out, or one under results/ in the source tree. Estimates are printed first; --dry-run ends there. Runs of up to 2
+core-hours come first and runs of up to 6 core-hours last. Longer runs are only listed. The queue stops after --hours or
+on Ctrl-C, and it may be killed. The same command resumes it.
 """
 
 import argparse
@@ -72,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_queue(recipes: list["Recipe"], scale: str, seeds: int, out: Path, given: dict[str, Any]) -> int:
+    """Run the queue with the options that are given, and return the exit code."""
     from steadygrad.cli.queue import ShowQueue
     from steadygrad.experiments import run_missing
 
@@ -84,11 +85,12 @@ def run_queue(recipes: list["Recipe"], scale: str, seeds: int, out: Path, given:
 
 
 def has_failed(one: dict) -> bool:
-    """The run, or one of its tests on other settings."""
+    """Return whether the run or one of its transfer tests failed."""
     return one["status"] == "failed" or any("why" in test for test in one["transfer"])
 
 
 def follow(recipe: "Recipe", seed: int) -> list:
+    """Return the callbacks for the run of a row with a seed."""
     from steadygrad.experiments import Observer
     from steadygrad.training import ShowProgress
 
@@ -96,9 +98,9 @@ def follow(recipe: "Recipe", seed: int) -> list:
 
 
 def show(rows: list[dict], out: Path) -> None:
-    """The table on the screen, and with its curves and a page in the folder of the table.
+    """Print a table, and write it with curves and a report page to its folder.
 
-    It has ``rows`` and whatever else was run of it.
+    The table has ``rows``, and its other rows and seeds that ended at this scale.
     """
     import steadygrad
     from steadygrad.experiments import load
@@ -122,7 +124,7 @@ def show(rows: list[dict], out: Path) -> None:
     for trouble in tables.troubles(table):
         say(trouble)
     written = list(contents)
-    if any("score" in one for row in table for one in row["runs"]):  # of some there is a result
+    if any("score" in one for row in table for one in row["runs"]):  # at least one run has a result
         found = runs.find([folder])
         figures.curves(found, folder / "curves.png", first["caption"])
         title = f"{first['paper']}/{first['table']}"

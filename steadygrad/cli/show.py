@@ -1,9 +1,9 @@
-"""List layers, tasks and papers, or say what one of them is.
+"""List layers, tasks and papers, or describe one of them.
 
-steadygrad show                     everything by name
+steadygrad show                     everything, one line each
 steadygrad show nnrnn               a layer: its equation and options
-steadygrad show copy                a task: one example drawn, its options
-steadygrad show rmts --picture rmts.png [--task.KEY V]    some problems of a task of objects
+steadygrad show copy                a task: an example and its options
+steadygrad show rmts --picture rmts.png [--task.KEY V]    problems of a task of objects
 steadygrad show corelnet            a network that relates objects
 steadygrad show nnrnn-2019          a paper: its tables, row by row
 steadygrad show nnrnn-2019 --bibtex
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def bibtex(name: str | None) -> str:
-    """Of the paper of this name, or of the one that brought the layer of this name."""
+    """Return the BibTeX entry of a paper, or of the paper that introduced a layer."""
     from steadygrad import experiments
 
     papers = [paper for paper in map(experiments.load, experiments.names()) if "bibtex" in paper.header]
@@ -89,11 +89,12 @@ def overview() -> None:
 
 
 def first_line(thing: object) -> str:
+    """Return the first line of the docstring."""
     return (thing.__doc__ or "").strip().splitlines()[0].replace("``", "")
 
 
 def describe_networks(name: str) -> None:
-    """The layer of this name, the relational network, or both."""
+    """Describe the layer of this name, the relational network of this name, or both."""
     from steadygrad.layers import LAYERS
     from steadygrad.models import MODELS
     from steadygrad.training.settings import keyword_options, layer_options
@@ -108,6 +109,7 @@ def describe_networks(name: str) -> None:
 
 
 def describe(network: type, options: dict[str, inspect.Parameter]) -> None:
+    """Print the docstring and the options of a network."""
     say(inspect.cleandoc(network.__doc__ or "") + "\n")
     rows = [
         [f"--layer.{key}", "needed" if option.default is inspect.Parameter.empty else str(option.default)]
@@ -129,12 +131,12 @@ def describe_task(name: str) -> None:
     describe(around, keyword_options(around))
     try:
         say(f"\nguessing has a loss of {task().guessing_loss:.4g}")
-    except ValueError as error:  # only the data tell
+    except ValueError as error:  # the guessing loss depends on data that are missing
         say(f"\n{error}")
 
 
 def draw_task(name: str | None, given: dict[str, Any], target: str) -> None:
-    """Some problems, each above its answer."""
+    """Draw some problems of a task of objects, each above its answer."""
     from torch import Generator
 
     from steadygrad.report.problems import Problem, problems
@@ -151,7 +153,7 @@ def draw_task(name: str | None, given: dict[str, Any], target: str) -> None:
 
 
 def inherited_notes(task: type) -> list[str]:
-    """What base classes say of the options they bring: paragraphs that begin with one."""
+    """Return the paragraphs about options in the docstrings of base classes: those that begin with an option."""
     texts = [inspect.cleandoc(base.__doc__ or "") for base in task.__mro__[1:]]
     paragraphs = [part for text in texts if text.startswith("Base class") for part in text.split("\n\n")]
     return [part for part in paragraphs if part.startswith("``")]

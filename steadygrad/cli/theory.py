@@ -1,9 +1,9 @@
-"""Put the theorems on memory and gradients into numbers and pictures.
+"""Compute and draw what theorems say about memory and gradients.
 
 steadygrad theory fisher -o fisher.png        what chains of units remember of a signal in noise
-steadygrad theory transients --samples 200    how they amplify it before they forget
-steadygrad theory powers --size 6 -o p.svg    eigenvalues of 1 let powers grow as polynomials only
-steadygrad theory attention --json            gradients without, with uniform and with sparse attention
+steadygrad theory transients --samples 200    how chains amplify the signal before they forget it
+steadygrad theory powers --size 6 -o p.svg    with eigenvalues of 1, powers grow only as polynomials
+steadygrad theory attention --json            gradients without attention, with uniform and with sparse attention
 """
 
 import argparse
@@ -35,17 +35,17 @@ TABLE_6 = {
     (1.0, 0.005, 0.2): 16.3,
     (1.05, 0.005, 0.2): 20.4,
 }
-"""α, β, d of nnRNN's chains of 100 units and the sum of their memory curves as printed"""
-RING_RADIUS = 0.95  # of the normal network; its sum is 1 whatever this is
+"""(α, β, d) of the chains of 100 units in nnRNN → sum of the memory curve as printed"""
+RING_RADIUS = 0.95  # of the normal network; the sum of its memory curve is 1 for any radius
 GROWTH = 1.02  # an eigenvalue off the unit circle, to compare powers with
-SPARSE_EIGENVALUE = 0.5  # with which a relay costs exactly 1/κ
+SPARSE_EIGENVALUE = 0.5  # with it, each relay multiplies the gradient by exactly 1/κ
 FORGOTTEN = 1e-6
-BLOCK = 30  # steps between relays, by which ½ᵏ has died away
+BLOCK = 30  # steps between relays, enough for ½ᵏ to become negligible
 
 
 @dataclass(frozen=True)
 class Table:
-    """``columns``: name → format of its numbers."""
+    """A table of numbers. ``columns`` maps the name of a column to the format of its numbers."""
 
     title: str
     columns: dict[str, str]
@@ -61,6 +61,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Finding:
+    """The result of a computation: tables, notes, and a function that draws the figure to a file."""
+
     tables: list[Table]
     notes: list[str]
     draw: Callable[[str], Path]
@@ -105,8 +107,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def fisher(options: argparse.Namespace) -> Finding:
-    """Fisher memory of chains of units beside a normal network and Ganguli's bound (nnRNN, table 6 and figure 1c)."""
-    size = within(options, "size", 2, 120)  # a longer chain with a diagonal amplifies beyond a double's digits
+    """Fisher memory of chains of units, a normal network and Ganguli's bound (nnRNN, table 6 and figure 1c)."""
+    size = within(options, "size", 2, 120)  # double precision is not enough for longer chains with a diagonal
     import torch
 
     from steadygrad.diagnostics import chain, fisher_memory_curve, ganguli_bound
@@ -209,7 +211,7 @@ def attention(options: argparse.Namespace) -> Finding:
 
 
 def uniform_case(eigenvalues: list[float], steps: int) -> tuple[Curves, dict[float, tuple[list[float], float]], Table]:
-    """By eigenvalue: gradients without attention; with it, and their rate."""
+    """Return gradients without attention, gradients with attention and their rate, by eigenvalue, and the table."""
     import torch
 
     from steadygrad.diagnostics import attention_gradients, uniform_attention, uniform_attention_rate
@@ -246,7 +248,7 @@ def uniform_case(eigenvalues: list[float], steps: int) -> tuple[Curves, dict[flo
 
 
 def sparse_case(kappas: list[int], depth: int) -> tuple[dict[int, tuple[list[float], list[float]]], Table]:
-    """By κ: gradients through relays, and their bound."""
+    """Return gradients through relays and their bound, by κ, and the table."""
     import torch
 
     from steadygrad import diagnostics
@@ -271,12 +273,13 @@ def sparse_case(kappas: list[int], depth: int) -> tuple[dict[int, tuple[list[flo
 
 
 def octave_slope(curve: Sequence[float]) -> float:
-    """log₂ of the last value over the one half as far from 0."""
+    """Return the slope of the curve in a log-log plot, between half its length and its end."""
     last = len(curve) - 1
     return math.log(curve[last] / curve[last // 2]) / math.log(last / (last // 2))
 
 
 def within(options: argparse.Namespace, name: str, least: int, most: int) -> int:
+    """Return the option, or raise ValueError if it is out of range."""
     value: int = getattr(options, name)
     if not least <= value <= most:
         raise ValueError(f"theory {options.what} expects --{name} from {least} to {most}; got {value}")
@@ -288,10 +291,12 @@ def listed(values: Sequence[float]) -> str:
 
 
 def number(default: float, what: str) -> dict[str, Any]:
+    """Return the argparse settings of an option with one number."""
     return {"type": type(default), "default": default, "metavar": "N", "help": f"{what} (default {default})"}
 
 
 def numbers(default: list[float] | list[int], what: str) -> dict[str, Any]:
+    """Return the argparse settings of an option with several numbers."""
     return number(default[0], what) | {"nargs": "+", "default": default, "help": f"{what} (default {listed(default)})"}
 
 

@@ -1,12 +1,12 @@
 """Train a layer on a task.
 
-    steadygrad train nnrnn copy                                   the nearest paper's settings
+    steadygrad train nnrnn copy                                   with the settings of the nearest paper
     steadygrad train lstm adding --task.length 400 --train.lr 1e-3
     steadygrad train ncgru denoise --layer.hidden_size 64 --seed 1 --out runs/mine
-    steadygrad train nnrnn copy --out runs/mine --resume          go on after a stop
+    steadygrad train nnrnn copy --out runs/mine --resume          resume after a stop
 
 Settings are --layer.KEY, --task.KEY and --train.KEY; `steadygrad show LAYER`, `show TASK` and `show train` list them.
-Ctrl-C stops between two updates and saves.
+Ctrl-C stops the run between two updates and saves a checkpoint.
 """
 
 import argparse
@@ -56,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def summary(result: dict[str, Any], out: str | Path) -> str:
+    """Return the result of a run as two lines of text."""
     score, best = result["score"], result["best"] or {}
     words = [f"{result['status']} after {result['steps']} updates, {result['wall_seconds']:.0f} s"]
     if best:

@@ -1,4 +1,4 @@
-"""Papers as recipes: their settings, their numbers, and ours beside them."""
+"""Reproduction of papers: recipes with settings and published numbers, and the runs that we compare with them."""
 
 from steadygrad.experiments.defaults import nearest
 from steadygrad.experiments.observer import Observer, recurrent_part

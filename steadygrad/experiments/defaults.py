@@ -1,4 +1,4 @@
-"""Settings for a layer and a task that no one has given any for: those of the nearest row of a paper."""
+"""Default settings for a layer and a task, taken from the nearest row of a paper."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,28 +9,30 @@ from steadygrad.tasks import TASKS, DataTask, EnvironmentTask, ObjectTask, Task,
 from steadygrad.training.settings import named, named_network
 
 UNITS: dict[type[Task], int] = {TextTask: 256, EnvironmentTask: 64}
-"""of a layer that nobody has sized, if not 128"""
+"""default hidden size by kind of task; 128 for all other kinds"""
 OF_THE_LAYER = (
     *("optimizer", "optimizer_constrained", "lr", "lr_constrained", "smoothing", "beta1"),
     *("decay_transients", "clip"),
 )
-"""training settings that go with a layer; the others go with the task"""
+"""training settings that belong to the layer; the others belong to the task"""
 
 
 @dataclass(frozen=True)
 class Nearest:
+    """Default settings, and where they come from."""
+
     tables: dict[str, Any]
-    """layer, task and train, as `Settings.from_tables` takes them"""
+    """layer, task and train, in the form of `Settings.from_tables`"""
     source: str
-    """where they come from, in words"""
+    """description of the rows that the settings come from"""
 
 
 def nearest(layer: str, task: str) -> Nearest:
-    """The row for this pair if a paper has one; else the task's settings of one row with the layer's of another.
+    """Return the settings of a row with this layer and task, or combine a row of the task with a row of the layer.
 
-    Of several rows the one with the least work, at desk scale, and never an ablation. The layer's row is one on a task
-    of the same kind. A data set itself says how to train on it: rows of other layers are as short as those are slow.
-    There gradients of layers that nobody has tuned are clipped.
+    Of several rows the one with the least work at desk scale is chosen. Ablations are never chosen. The row of the
+    layer is on a task of the same kind. A data set has its own training settings and takes none from rows of other
+    layers, because rows of slow layers are short. On data sets, gradients of layers without a row are clipped.
     """
     named("task", {"name": task}, TASKS)
     named_network({"name": layer}, task)
@@ -63,7 +65,10 @@ def nearest(layer: str, task: str) -> Nearest:
 
 
 def kind_of(task: str) -> type[Task]:
-    """Among objects, in texts and agents other things stand around a layer; other data sets have rates of their own."""
+    """Return the kind of a task; rows lend their settings only within a kind.
+
+    Objects, texts and environments need different models around a layer. Other data sets need their own learning rates.
+    """
     found = TASKS[task]
     for kind in (ObjectTask, TextTask, EnvironmentTask):
         if issubclass(found, kind):
@@ -72,7 +77,10 @@ def kind_of(task: str) -> type[Task]:
 
 
 def work(recipe: Recipe) -> tuple[bool, int]:
-    """Time steps in all of training, on data sets times the square of the units; papers come before the demo."""
+    """Return a sort key: rows of papers come before the demo, then rows with fewer time steps in all of training.
+
+    On data sets the time steps are multiplied by the sum of the squared hidden sizes.
+    """
     settings = recipe.settings("desk")
     task, train, layer = settings.build_task(), settings.train, settings.layer
     steps = train.frames or task.steps * train.steps * train.batch
@@ -83,7 +91,7 @@ def work(recipe: Recipe) -> tuple[bool, int]:
 
 
 def tables(recipe: Recipe) -> dict[str, Any]:
-    """At desk scale, with what the recipe has for those who do not want the paper's numbers."""
+    """Return the settings of a row at desk scale, with the changes of ``defaults`` in its recipe."""
     found = {"layer": recipe.layer, "task": recipe.task, "train": recipe.train}
     for changes in (recipe.scales["desk"], recipe.scales["defaults"]):
         found |= {key: found[key] | changes.get(key, {}) for key in ("layer", "task")}

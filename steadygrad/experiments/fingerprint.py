@@ -1,4 +1,4 @@
-"""Fingerprints of rows: equal if and only if two runs have the same settings and mean the same by them.
+"""Fingerprints of rows: equal if and only if two runs have the same settings with the same meaning.
 
 A fingerprint is the SHA-256 of the settings in a canonical form:
 
@@ -29,7 +29,7 @@ def fingerprint(
 ) -> str:
     """Return the fingerprint of a run with ``settings`` that is tested on ``transfers``.
 
-    ``revisions`` are those above 1 with which the run was trained. Without them, those of the code are taken.
+    ``revisions`` are those above 1 with which the run was trained; default: the current revisions of the code.
     """
     return hashlib.sha256("\n".join(canonical(settings, transfers, revisions)).encode()).hexdigest()
 
@@ -37,7 +37,7 @@ def fingerprint(
 def canonical(
     settings: Settings, transfers: Sequence[Change] = (), revisions: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Return the lines of which `fingerprint` takes the digest."""
+    """Return the lines that `fingerprint` hashes."""
     tables, usual = settings.resolved(), defaults(settings)
     own: dict[str, Any] = {
         name: {key: value for key, value in tables[name].items() if key not in usual[name] or value != usual[name][key]}
@@ -76,7 +76,7 @@ def flat_lines(tables: Mapping[str, Any], path: str = "") -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` so that equal values have one JSON: 1.0 is 1, and a tuple is a list."""
+    """Return ``value`` in a form in which equal values have the same JSON: 1.0 becomes 1, a tuple becomes a list."""
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -130,7 +130,7 @@ def why_not(recipe: Recipe, seed: int, directory: RunDirectory, scale: str) -> s
 
 
 def settled(recipe: Recipe, found: Settings) -> Recipe:
-    """Return ``recipe`` with what it leaves to the machine, such as which glyphs are present, as the run found it."""
+    """Return ``recipe`` with the values of the run for task options that depend on the machine, such as the glyphs."""
     open_ = [field.name for field in fields(TASKS[recipe.task["name"]]) if field.default == "auto"]
     chosen = found.resolved()["task"]
     return replace(

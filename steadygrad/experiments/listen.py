@@ -1,4 +1,4 @@
-"""What a network that was trained on speech has to say: its predictions as sound, and how good they sound."""
+"""Predictions of a network that was trained on speech, as sound files and as quality scores."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ SCORES: dict[str, Callable[[Tensor, Tensor], float]] = {
     "stoi": speech.stoi,
     "pesq": speech.pesq,
 }
-"""of an original and what is made of its predicted magnitudes with its own phases"""
+"""functions of an original sound and of the sound rebuilt from predicted magnitudes and original phases"""
 
 
 def listen(
@@ -29,14 +29,16 @@ def listen(
     weights: str = "best",
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """A run's predictions of all test sentences as `judge` finds them, the first ``files`` as sound in ``out``."""
+    """Score a run's predictions, as `judge` does. Write the first ``files`` sentences as sound to ``out``."""
     model, task, settings = load_model(directory, weights=weights)
     if not isinstance(task, TIMIT):
         raise ValueError(f"listen expects a run on timit; {directory} was trained on {settings.task['name']}")
 
     def keep(number: int, name: str, original: Tensor, predicted: Tensor) -> None:
         if not predicted.isfinite().all():
-            raise ValueError(f"listen expects numbers; the {weights} weights of {directory} predict what is none")
+            raise ValueError(
+                f"listen expects finite predictions; got NaN or infinity from the {weights} weights of {directory}"
+            )
         if number < files:
             write(out / name, original, predicted)
 
@@ -51,12 +53,12 @@ def judge(
     keep: Callable[[int, str, Tensor, Tensor], object] = lambda number, name, original, predicted: None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """How good a model's predictions of all test sentences are, one after the other.
+    """Score a model's predictions of all test sentences, one after the other.
 
-    Returns ``sentences`` with the numbers of each, and their means: ``mse`` in dB² over all frames, the others over
-    sentences. ``padded_mse`` is the same error as the papers count it, with a zero for every frame that a sentence is
-    shorter than the longest. Scores whose package is not installed are left out. ``keep`` is given each sentence's
-    number, name, original and predicted sound; ``progress`` hears how many time steps of how many are done.
+    Returns ``sentences``, the scores of each sentence, and the means: ``mse`` in dB² over all frames, the others over
+    sentences. ``padded_mse`` is the error as the papers count it: sentences are padded to the longest, and padding has
+    an error of 0. Scores whose package is not installed are left out. ``keep`` is called with the number, name,
+    original sound and predicted sound of each sentence. ``progress`` is called with the time steps done and in total.
     """
     scores = {name: score for name, score in SCORES.items() if name not in missing_scores()}
     recordings, frames = task.part("test")
@@ -76,25 +78,27 @@ def judge(
 
 
 def missing_scores() -> list[str]:
+    """Return the scores whose package is not installed."""
     return [score for score, package in speech.PACKAGES.items() if find_spec(package) is None]
 
 
 def prediction(model: nn.Module, task: TIMIT, number: int, original: Tensor) -> tuple[Tensor, float]:
-    """A test sentence as sound, each frame as predicted from those before, and the mean squared error in dB²."""
+    """Return a test sentence as sound, with each frame predicted from the frames before it, and the mse in dB²."""
     inputs, targets = task.take("test", torch.tensor([number]))
     outputs = model(inputs)
-    first = speech.log_magnitude(speech.stft(original))[:1]  # silence, which nobody has to predict
+    first = speech.log_magnitude(speech.stft(original))[:1]  # the first frame is silence and is not predicted
     decibels = torch.cat([first, task.decibels(outputs[0]).to(first)])
     return speech.rebuild(decibels, original), task.metrics(outputs, targets)["mse"]
 
 
 def write(folder: Path, original: Tensor, predicted: Tensor) -> None:
+    """Write original.wav and predicted.wav to ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, signal in (("original", original), ("predicted", predicted)):
         write_whole(folder / f"{name}.wav", speech.wav_file(signal))
 
 
 def mean(values: list[float]) -> float:
-    """Of those that are numbers: too short a sentence has no STOI."""
+    """Return the mean of the values that are not NaN. A sentence that is too short has no STOI."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan

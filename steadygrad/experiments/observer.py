@@ -1,4 +1,4 @@
-"""Looks at a network while it is trained, and once more when it is done."""
+"""A callback that measures a network during training and at the end."""
 
 import copy
 import json
@@ -16,23 +16,23 @@ from steadygrad.training import Trainer, Watch, finite, stream
 
 OBSERVATIONS, PORTRAIT = "observations.jsonl", "portrait.json"
 LOOKS = 40
-"""at the most in a run, at evaluations"""
+"""largest number of measurements at the evaluations of a run"""
 SEQUENCES = 32
-"""whose gradients along time are taken together for a portrait"""
+"""number of sequences over which a portrait averages gradients along time"""
 
 
 class Observer(Watch):
-    """Writes ``observations.jsonl`` (a row each look) and, at the end, ``portrait.json`` of the best weights.
+    """Writes ``observations.jsonl``, a row per measurement, and at the end ``portrait.json`` of the best weights.
 
-    Of a network without a recurrent layer there is a portrait if it has a matrix of how objects relate, and no more.
-    It draws nothing from the run's random numbers, so a run is the same with and without it.
+    A network without a recurrent layer has no observations, and has a portrait only if it has a matrix of relations
+    between objects. The observer does not use the random numbers of the run, so the run is the same without it.
     """
 
     def begin(self, trainer: Trainer) -> None:
         if not is_recurrent(trainer.model):
             return
         self.input, _ = self.shown(trainer.model, trainer)
-        seen = trainer.directory.rows(OBSERVATIONS) if trainer.step else []  # a start that led nowhere is none
+        seen = trainer.directory.rows(OBSERVATIONS) if trainer.step else []  # without a checkpoint the run starts anew
         kept = [row for row in seen if row["step"] <= trainer.step]
         trainer.directory.write(OBSERVATIONS, "".join(json.dumps(row) + "\n" for row in kept))
         self.seen = kept[-1]["step"] if kept else -1
@@ -48,6 +48,7 @@ class Observer(Watch):
             self.look(trainer)
 
     def look(self, trainer: Trainer) -> None:
+        """Measure the network and write a row of ``observations.jsonl``."""
         part = recurrent_part(trainer.model, self.input)
         found = attempt(lambda: observe(part.layer, part.inputs[0]))
         trainer.directory.log({"step": trainer.step, **found}, OBSERVATIONS)
@@ -55,24 +56,25 @@ class Observer(Watch):
 
     def end(self, trainer: Trainer, result: dict[str, Any]) -> None:
         recurrent = is_recurrent(trainer.model)
-        if recurrent and result["status"] == "done" and self.seen != trainer.step:  # solved between two looks
+        if recurrent and result["status"] == "done" and self.seen != trainer.step:  # it ended between two measurements
             self.look(trainer)
         model = copy.deepcopy(trainer.model)
         model.load_state_dict(trainer.best_weights)
-        trainer.tell("portrait", 0.0)  # of a large network it takes a minute
+        trainer.tell("portrait", 0.0)  # for a large network it takes a minute
         found = attempt(lambda: self.sequence_portrait(model, trainer) if recurrent else unseen_problem(model, trainer))
         if found:
             row = finite({"step": best_step(result), **found})
             trainer.directory.write(PORTRAIT, json.dumps(row) + "\n")
 
     def lacks(self, trainer: Trainer, result: dict[str, Any]) -> bool:
-        """A portrait, or has one of weights that were the best before the run went on."""
+        """Return whether the portrait is missing, or shows weights that were the best before the run was resumed."""
         if not is_recurrent(trainer.model) and not isinstance(trainer.model, RelationalModel):
             return False
         drawn = trainer.directory.rows(PORTRAIT)
         return not drawn or drawn[0].get("step") != best_step(result)
 
     def sequence_portrait(self, model: nn.Module, trainer: Trainer) -> dict[str, Any]:
+        """Return the portrait of a recurrent network on one sequence, with the gradients of several sequences."""
         x, target = self.shown(model, trainer)
         found = trained_portrait(recurrent_part(model, x), target, trainer.task.loss)
         if "loss_gradients" in found:
@@ -81,22 +83,24 @@ class Observer(Watch):
         return found
 
     def shown(self, model: nn.Module, trainer: Trainer, batch: int = 1) -> tuple[Tensor, Tensor]:
+        """Return sequences to measure on, drawn from a random stream of their own."""
         return trainer.task.shown(model, batch, stream(trainer.settings.seed, "observe"))
 
 
 def best_step(result: dict[str, Any]) -> int:
-    """After which update the weights were the best; the last of them if there was no evaluation."""
+    """Return the update of the best evaluation, or the last update if there was no evaluation."""
     best = result.get("best")
     return best["step"] if best else result["steps"]
 
 
 def is_recurrent(model: nn.Module) -> bool:
+    """Return whether the model has a recurrent layer."""
     return hasattr(model, "inside")
 
 
 @torch.no_grad()
 def recurrent_part(model: nn.Module, x: Tensor) -> Inside:
-    """The layer of a model, and what it gets when x comes in."""
+    """Return the recurrent layer of a model, the inputs that the layer receives for x, and the readout."""
     if not is_recurrent(model):
         raise ValueError(f"looking inside expects a network with a recurrent layer; got {type(model).__name__}")
     inside: Any = model.inside
@@ -104,7 +108,7 @@ def recurrent_part(model: nn.Module, x: Tensor) -> Inside:
 
 
 def unseen_problem(model: nn.Module, trainer: Trainer) -> dict[str, Any]:
-    """How a relational network relates objects that training never shows."""
+    """Return how a relational network relates the objects of a new problem; an empty dict for other networks."""
     if not isinstance(model, RelationalModel):
         return {}
     images, answers = trainer.task.sample_unseen(1, stream(trainer.settings.seed, "observe"))
@@ -115,14 +119,15 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def trained_portrait(part: Inside, target: Tensor, loss: Loss) -> dict[str, Any]:
-    """Of a model's layer on one sequence, with the gradients of its task's loss."""
+    """Return the portrait of a model's layer on one sequence, with the gradients of the task's loss."""
     return portrait(part.layer, part.inputs[0], of_hidden(part, target, loss))
 
 
 def batch_gradients(part: Inside, targets: Tensor, loss: Loss) -> list[float]:
-    """‖∂L/∂s_t‖ along time, L of one sequence: the root of the mean square over all of them, as of a batch in training.
+    """Return ‖∂L/∂s_t‖ along time, L the loss of one sequence, as the root mean square over all sequences of a batch.
 
-    A single sequence shows where its own symbols stand, several show what the network does with distance.
+    The gradients of one sequence depend on the positions of its symbols. Those of several sequences show how gradients
+    depend on the distance in time.
     """
     norms = [
         gradient_norms(part.layer, x, of_hidden(part, targets[i : i + 1], loss)) for i, x in enumerate(part.inputs)
@@ -131,7 +136,7 @@ def batch_gradients(part: Inside, targets: Tensor, loss: Loss) -> list[float]:
 
 
 def of_hidden(part: Inside, target: Tensor, loss: Loss) -> Callable[[Tensor], Tensor]:
-    """The loss of what a model reads from its layer's outputs (time, features) on one sequence."""
+    """Return the task's loss as a function of the layer's outputs (time, features) on one sequence."""
 
     def task_loss(hidden: Tensor) -> Tensor:
         return loss(part.read(hidden[:, None]), target.to(hidden.device))
@@ -140,7 +145,7 @@ def of_hidden(part: Inside, target: Tensor, loss: Loss) -> Callable[[Tensor], Te
 
 
 def attempt(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Looking must never end a run: what cannot be seen says why."""
+    """Return the measurement, or the reason why it failed, because a failed measurement must not end a run."""
     try:
         return look()
     except (ValueError, RuntimeError) as error:

@@ -1,8 +1,8 @@
 """Runs the rows of papers that have no result yet: cheapest first, each run in its own process.
 
 `run_missing` is the whole queue. It keeps its state in ``queue.json`` in the output folder: timings of probes, and runs
-that were started and have not ended well. The state and the run directories are written whole or not at all, so the
-queue can be killed at any moment and started again.
+that were started and have not ended successfully. The state and the files of runs are written atomically, so the queue
+can be killed at any moment and started again.
 """
 
 import contextlib
@@ -34,16 +34,16 @@ STATE = "queue.json"
 STORED = Path(steadygrad.__file__).parent.parent / "results"
 """results that come with the source tree"""
 SHORT_HOURS, LONGEST_HOURS = 2.0, 6.0
-"""core-hours of one run: up to the first it is ``queued``, up to the second ``long``, beyond it is not run"""
+"""core-hours of one run: up to the first limit it is ``queued``, up to the second ``long``; a longer run is not run"""
 QUEUED, LONG, TOO_LONG, LEFT_OUT = "queued", "long", "too long", "left out"
 RUNNING, INTERRUPTED = "running", "interrupted"
 DONE, DIVERGED = "done", "diverged"
 START_SECONDS = 3.0
-"""CPU time until a process has loaded torch"""
+"""CPU time that a process needs to load torch"""
 PROBE_SECONDS = 180.0
-"""at most for the probe of a row, once its data are loaded"""
+"""longest time for the probe of a row, after its data are loaded"""
 STOP_SECONDS = 60.0
-"""for a run that is asked to stop; then it is killed and goes on from its last checkpoint the next time"""
+"""time that a run has to stop when asked; then it is killed, and the next call resumes it from its last checkpoint"""
 TICK_SECONDS = 0.2
 
 
@@ -56,7 +56,7 @@ class Run:
     seed: int
     status: str = QUEUED
     why: str = ""
-    """reason of a status: what failed, or what is missing"""
+    """reason for the status: what failed, or what is missing"""
     timings: dict[str, float] = field(default_factory=dict)
     """what the probe measured"""
     share: float = 0.0
@@ -73,28 +73,31 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """The estimate in seconds of CPU time. A run that reaches its goal or diverges ends earlier."""
+        """Return the estimated seconds of CPU time, or None without timings.
+
+        A run that reaches its goal or diverges ends earlier.
+        """
         return estimate(self.timings) if self.timings else None
 
 
 class Listener:
-    """Receives events from the queue. Every method may be left out."""
+    """Receives events from the queue. All methods are optional."""
 
     def estimating(self, done: int, total: int, name: str) -> None:
-        """Comes before each probe and about five times a second."""
+        """Called before each probe and about five times a second during probes."""
 
     def planned(self, runs: Sequence[Run], present: int, refused: Mapping[str, str]) -> None:
-        """Comes once: runs in their order, the number of results present, stored results that do not count with why."""
+        """Called once with the runs in order, the number of results present, and why stored results do not count."""
 
     def started(self, run: Run) -> None: ...
 
     def progress(self, runs: Sequence[Run]) -> None:
-        """Comes about five times a second while runs are under way."""
+        """Called about five times a second during runs."""
 
     def ended(self, run: Run) -> None: ...
 
     def finished(self, runs: Sequence[Run], why: str) -> None:
-        """Comes last, with the reason of the end if runs are left."""
+        """Called last. ``why`` is the reason if the queue stopped early."""
 
 
 class State:
@@ -102,13 +105,13 @@ class State:
 
     def __init__(self, out: Path) -> None:
         self.path = out / STATE
-        for leftover in out.glob(f".{STATE}.*.tmp"):  # of a queue that was killed while it wrote
+        for leftover in out.glob(f".{STATE}.*.tmp"):  # left by a queue that was killed while it wrote
             leftover.unlink(missing_ok=True)
         machine = f"{platform.node()} {platform.machine()} torch {torch.__version__}"
         try:
             found = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
             self.runs: dict[str, dict[str, str]] = dict(found.get("runs", {}))
-            """runs that were started and have not ended well, by name: ``status`` and ``why``"""
+            """runs that were started and have not ended successfully, by name: ``status`` and ``why``"""
             here = found.get("machine") == machine
             self.probes: dict[str, dict[str, float]] = dict(found.get("probes", {})) if here else {}
             """timings by fingerprint"""
@@ -121,7 +124,7 @@ class State:
         write_whole(self.path, (json.dumps(content, indent=1) + "\n").encode())
 
     def note(self, run: Run) -> None:
-        """Write down what became of a run."""
+        """Record the status of a run."""
         self.runs.pop(run.name, None)
         if run.status in (RUNNING, FAILED, INTERRUPTED):
             self.runs[run.name] = {"status": run.status, **({"why": run.why} if run.why else {})}
@@ -146,7 +149,7 @@ def run_missing(
 
     A result is a run directory that has ended, in ``out`` or in ``results``, with the fingerprint of the row at
     ``scale`` or at a larger one. Each run is estimated by a short probe. Runs above ``hours_per_run`` are not run.
-    After ``hours``, on Ctrl-C and on SIGTERM the runs under way save a checkpoint, from which the next call goes on.
+    After ``hours``, on Ctrl-C and on SIGTERM the current runs save a checkpoint, from which the next call resumes.
     """
     for name, value, least in (("seeds", seeds, 1), ("jobs", jobs, 1)):
         if value < least:
@@ -187,7 +190,7 @@ def ordered(runs: Sequence[Run], hours_per_run: float) -> list[Run]:
 
 
 class Worker:
-    """A process of experiments/worker.py. It ends when this process ends, as its stdin then ends."""
+    """A process of experiments/worker.py. It ends when this process ends, because its stdin is then closed."""
 
     def __init__(self, verb: str, events: "SimpleQueue[tuple[Worker, dict | None]]") -> None:
         self.process = subprocess.Popen(
@@ -199,16 +202,17 @@ class Worker:
             encoding="utf-8",
             errors="replace",
             env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
-            start_new_session=True,  # Ctrl-C of a terminal reaches the queue alone
+            start_new_session=True,  # Ctrl-C of a terminal reaches only the queue
         )
         self.last_line = ""
-        """of what is no message, such as an error"""
+        """last line of output that is no message, such as an error"""
         self.outcome: dict[str, Any] | None = None
         self.limit: float | None = None
         self.thread = threading.Thread(target=self.read, args=(events,), daemon=True)
         self.thread.start()
 
     def read(self, events: "SimpleQueue[tuple[Worker, dict | None]]") -> None:
+        """Put the messages of the process into ``events``, and None when it has ended."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             try:
@@ -223,8 +227,9 @@ class Worker:
         events.put((self, None))
 
     def send(self, job: Mapping[str, Any]) -> None:
+        """Send a job to the process."""
         assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended already, which its last event says
+        with contextlib.suppress(OSError):  # the process has ended; its last event reports that
             self.process.stdin.write(json.dumps(job) + "\n")
             self.process.stdin.flush()
 
@@ -235,7 +240,7 @@ class Worker:
         self.thread.join()
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
-            with contextlib.suppress(OSError):  # a job that the process did not take
+            with contextlib.suppress(OSError):  # a job that the process did not read
                 stream.close()
 
     def reason(self) -> str:
@@ -246,7 +251,7 @@ class Worker:
 
 
 class Queue:
-    """Selects, estimates and runs. `run_missing` describes the options."""
+    """Selects, estimates and executes runs. `run_missing` describes the options."""
 
     def __init__(
         self,
@@ -267,7 +272,7 @@ class Queue:
 
     @property
     def stopped(self) -> str:
-        """Return why no further run may start, or nothing."""
+        """Return why no further run may start, or an empty string."""
         if self.asked.is_set():
             return "it was asked to stop"
         if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -277,7 +282,7 @@ class Queue:
     # selection
 
     def select(self, recipes: Sequence[Recipe], seeds: int) -> tuple[list[Run], int, dict[str, str]]:
-        """Return the runs without a result, the number of results, and stored results that do not count with why."""
+        """Return the runs without a result, the number of results present, and why stored results do not count."""
         runs, present, refused = [], 0, {}
         for recipe in recipes:
             for seed in seeds_of(recipe, seeds):
@@ -291,7 +296,10 @@ class Queue:
         return runs, present, refused
 
     def is_present(self, run: Run) -> bool:
-        """Return whether the run has a result. One that the state still names may lack its portrait, and runs again."""
+        """Return whether the run has a result.
+
+        A run in ``out`` that the state still lists runs again, because its portrait may be missing.
+        """
         return self.has_result(run, self.results) or (
             run.name not in self.state.runs and self.has_result(run, self.out)
         )
@@ -305,7 +313,7 @@ class Queue:
     # estimates
 
     def estimate(self, runs: Sequence[Run]) -> None:
-        """Give every run its timings, from the state or from a probe; all seeds of a row share one."""
+        """Set the timings of every run, from the state or from a probe. All seeds of a row share one probe."""
         rows: dict[str, list[Run]] = {}
         for run in runs:
             if run.status == QUEUED:
@@ -314,7 +322,7 @@ class Queue:
         for same in rows.values():
             try:
                 key = recipe_fingerprint(same[0].recipe, self.scale, same[0].recipe.seeds[0])
-            except ValueError as error:  # a task that needs data to exist at all
+            except ValueError as error:  # the settings of the task need data that are missing
                 self.mark(same, LEFT_OUT, str(error))
                 continue
             if key in self.state.probes:
@@ -324,7 +332,7 @@ class Queue:
         self.probe(todo)
 
     def probe(self, todo: list[tuple[str, list[Run]]]) -> None:
-        """Time the rows, as many at once as there are jobs."""
+        """Time the rows, up to ``jobs`` of them at once."""
         total = len(todo)
         pending = todo[::-1]
         busy: dict[Worker, tuple[str, list[Run]]] = {}
@@ -343,7 +351,7 @@ class Queue:
                     worker.close()
                 source, message = self.next_event()
                 if source in idle and message is None:
-                    idle.remove(source)  # it has died since its last answer
+                    idle.remove(source)  # the process has ended since its last answer
                 if source is None or source not in busy:
                     continue
                 worker = source
@@ -380,7 +388,7 @@ class Queue:
     # runs
 
     def work(self, runs: Sequence[Run]) -> None:
-        """Run them in this order, each once."""
+        """Execute the runs in this order, each once, up to ``jobs`` of them at once."""
         pending = [run for run in runs if run.timings][::-1]
         busy: dict[Worker, Run] = {}
         killed_at: float | None = None
@@ -411,6 +419,7 @@ class Queue:
                 worker.close()
 
     def start(self, run: Run, busy: dict[Worker, Run]) -> None:
+        """Start a run in a new process."""
         run.status, run.began = RUNNING, time.monotonic()
         self.state.note(run)
         worker = Worker("run", self.events)
@@ -419,6 +428,7 @@ class Queue:
         self.listener.started(run)
 
     def end(self, worker: Worker, run: Run) -> None:
+        """Record how a run ended, from the outcome that its process sent or from the exit code."""
         worker.close()
         run.wall_seconds = time.monotonic() - run.began
         found = worker.outcome
@@ -437,6 +447,7 @@ class Queue:
         return {"recipe": recipe, "scale": self.scale, "seed": run.seed, "out": str(self.out), "nice": self.nice}
 
     def next_event(self) -> tuple[Worker | None, dict[str, Any] | None]:
+        """Return the next message and its worker, or (None, None) after `TICK_SECONDS` without one."""
         try:
             return self.events.get(timeout=TICK_SECONDS)
         except Empty:

@@ -1,4 +1,4 @@
-"""One row of a paper's table, as data: which layer, which task, how trained, what was printed."""
+"""Rows of papers' tables as data: layer, task, training settings and published numbers."""
 
 import math
 import tomllib
@@ -35,20 +35,24 @@ SHARED = {
     "desk",
     "smoke",
 }
-"""what a row may say, and a table for all its rows"""
+"""keys that a row may have, and that a table may give for all its rows"""
 OF_TABLE = {"caption", "figures"}
+"""keys that only a table may have"""
 CHOICES = {"attained": ("min", "max"), "counts": ("best", "last", "test", "extreme")}
 OF_SCALE = {
     "desk": ("layer", "task", "train", "transfer"),
     "smoke": ("layer", "task", "train", "transfer"),
     "defaults": ("layer", "task", "train"),
 }
+"""tables that each scale, and ``defaults``, may change"""
 
 Table = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Paper:
+    """A paper: its bibliographic header and the rows of its tables."""
+
     name: str
     header: dict[str, Any]
     recipes: tuple["Recipe", ...]
@@ -60,15 +64,16 @@ class Paper:
 
 @dataclass(frozen=True)
 class Recipe:
-    """``published`` are numbers by metric, as printed; ``metric`` is the one that the table compares.
+    """One row of a table of a paper.
 
-    Numbers of validation data that a table has beside those of the test are there as valid_….
+    ``published`` maps metrics to numbers as printed. ``metric`` is the metric that the table compares. If a paper has
+    validation numbers in addition to test numbers, their metrics are called valid_….
 
-    ``transfer`` is a key of the task with values on which the trained weights are tested too. Numbers printed of such a
-    test have the value behind the metric: {"accuracy": 1.0, "accuracy@200": 0.99}.
+    ``transfer`` maps a key of the task to values on which the trained weights are also tested. The published number of
+    such a test has the value after the metric: {"accuracy": 1.0, "accuracy@200": 0.99}.
 
-    ``scales`` holds what differs from the paper's setting on a desk, for a smoke test, and under ``defaults`` what
-    somebody who trains without a paper in mind wants instead of it.
+    ``scales`` holds changes to the paper's settings: under ``desk`` and ``smoke`` for smaller runs, and under
+    ``defaults`` for training that does not reproduce the paper.
     """
 
     paper: str
@@ -80,21 +85,21 @@ class Recipe:
     transfer: dict[str, list[Any]] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
     seeded: tuple[str, ...] = ()
-    """keys of the task that take the seed of the run: what each run draws anew"""
+    """keys of the task that are set to the seed of the run, so that each run draws them anew"""
     metric: str = "loss"
     attained: str = "min"
-    """whether small or large values are good"""
+    """whether small (min) or large (max) values are good"""
     counts: str = "best"
-    """which evaluation has the number of a run: ``best``, that of the lowest validation loss; ``last``; ``test``, the
-    best weights on the test split of a data set; ``extreme``, the one with the largest or smallest value"""
+    """evaluation that gives the number of a run: ``best``, that of the lowest validation loss; ``last``; ``test``, that
+    of the best weights on the test split of a data set; ``extreme``, that with the best value of ``metric``"""
     parameters: str | None = None
     published: dict[str, float] = field(default_factory=dict)
     caption: str = ""
     note: str = ""
     figures: tuple[str, ...] = ()
-    """what to draw of each row's portrait, or of all rows together, where the paper has figures and no numbers"""
+    """figures to draw of each row's portrait, or of all rows together, where the paper has figures and no numbers"""
     ablation: bool = False
-    """whether the row shows what a network lacks without a part of it: never a default"""
+    """whether the row is an ablation, a network without one of its parts; such a row is never a default"""
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -103,17 +108,18 @@ class Recipe:
 
     @property
     def weights(self) -> str:
-        """Whose number counts, and which are tested on other settings."""
+        """Return which weights give the number of the row and are used in transfer tests: best or last."""
         return "last" if self.counts == "last" else "best"
 
     def reduced(self, scale: str) -> str:
-        """What ``scale`` changes, in words; empty if nothing."""
+        """Return the changes of ``scale`` as text; an empty string if there are none."""
         changes = self.scales.get(scale, {})
         words = [f"{k} {v}" for table in ("layer", "task", "train") for k, v in changes.get(table, {}).items()]
         tests = [f"tested on {k} {', '.join(map(str, v))}" for k, v in changes.get("transfer", {}).items()]
         return ", ".join(words + tests)
 
     def settings(self, scale: str = "paper", seed: int | None = None) -> Settings:
+        """Return the settings at a scale, by default with the first seed. Check the transfer tests."""
         if scale not in SCALES:
             raise ValueError(f"{self.name} expects a scale out of {', '.join(SCALES)}; got {scale!r}")
         changes = self.scales.get(scale, {})
@@ -131,17 +137,18 @@ class Recipe:
         return settings
 
     def transfers(self, scale: str = "paper") -> list[dict[str, Any]]:
-        """What to change of the task for each test of the trained weights."""
+        """Return the change of the task for each transfer test."""
         tests = self.scales.get(scale, {}).get("transfer", self.transfer)
         return [{key: value} for key, values in tests.items() for value in values]
 
     def trained_on(self, scale: str = "paper") -> dict[str, Any]:
-        """What the tests of `transfers` change, as it was in training."""
+        """Return the values in training of the task options that `transfers` changes."""
         task = self.task | self.scales.get(scale, {}).get("task", {})
         return {key: task[key] for change in self.transfers(scale) for key in change}
 
 
 def check_transfer(who: str, settings: Settings, change: dict[str, Any]) -> None:
+    """Raise ValueError if a network for ``settings`` cannot be tested on the task with ``change``."""
     try:
         other = replace(settings, task=settings.task | change).build_task()
         check_sizes("the network", settings.build_task(), other)
@@ -150,18 +157,20 @@ def check_transfer(who: str, settings: Settings, change: dict[str, Any]) -> None
 
 
 def names() -> list[str]:
+    """Return the names of all papers."""
     return sorted(path.stem for path in PAPERS.glob("*.toml"))
 
 
 @cache
 def load(paper: str) -> Paper:
+    """Return the paper of this name."""
     if paper not in names():
         raise ValueError(f"no paper {paper!r}; known: {', '.join(names())}")
     return read(paper, (PAPERS / f"{paper}.toml").read_text("utf-8"))
 
 
 def read(paper: str, text: str) -> Paper:
-    """A paper's tables. A row inherits its table's settings and may override them key by key."""
+    """Parse the TOML of a paper. A row inherits the settings of its table and may override single keys."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -188,6 +197,7 @@ def read(paper: str, text: str) -> Paper:
 
 
 def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Table) -> Recipe:
+    """Return the recipe of a row from the settings of its table and its own. Raise ValueError if one is wrong."""
     merged = merge(shared, own)
     scales = {scale: merged.pop(scale, {}) for scale in ("desk", "smoke", "defaults")}
     for scale, changes in scales.items():
@@ -243,6 +253,7 @@ def need_table(who: str, value: object) -> None:
 
 
 def need_tests(who: str, tests: Any, task: Table) -> None:
+    """Raise ValueError unless ``tests`` maps one key of the task to a list of different values."""
     need_table(who, tests)
     known = [key for key in task if key != "name"]
     if len(tests) != 1 or not set(tests) <= set(known):
@@ -254,7 +265,7 @@ def need_tests(who: str, tests: Any, task: Table) -> None:
 
 
 def merge(shared: Table, own: Table) -> dict[str, Any]:
-    """Tables in tables are merged too."""
+    """Return ``shared`` updated with ``own``. Nested tables are merged too."""
     both = dict(shared)
     for key, value in own.items():
         both[key] = merge(both[key], value) if isinstance(value, dict) and isinstance(both.get(key), dict) else value
@@ -262,14 +273,14 @@ def merge(shared: Table, own: Table) -> dict[str, Any]:
 
 
 def layer_with(layer: Table, changes: Table) -> dict[str, Any]:
-    """``layer`` with ``changes``; units layer by layer take the place of one size for all, and it theirs."""
+    """Return ``layer`` with ``changes``. ``sizes`` in the changes replaces ``hidden_size``, and the other way round."""
     pairs = (("hidden_size", "sizes"), ("sizes", "hidden_size"))
     replaced = [other for given, other in pairs if changes.get(given) is not None]
     return {key: value for key, value in layer.items() if key not in replaced} | dict(changes)
 
 
 def train_with(train: Table, changes: Table) -> dict[str, Any]:
-    """``train`` with ``changes``; a length in updates takes the place of one in epochs or frames."""
+    """Return ``train`` with ``changes``. ``steps`` in the changes replaces ``epochs`` and ``frames``."""
     kept = {key: value for key, value in train.items() if key not in ("epochs", "frames") or "steps" not in changes}
     return kept | dict(changes)
 
@@ -295,5 +306,6 @@ def select(pattern: str) -> list[Recipe]:
 
 
 def every() -> Iterator[Recipe]:
+    """Yield the rows of all papers."""
     for name in names():
         yield from load(name).recipes

@@ -1,4 +1,4 @@
-"""Runs rows of papers and sets our numbers beside theirs."""
+"""Runs rows of papers and compares our numbers with the published ones."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -11,16 +11,16 @@ from steadygrad.experiments.transfer import reason, tests, transfer, words
 from steadygrad.training import InUseError, RunDirectory, RunError, Watch, train
 
 Watches = Callable[[Recipe, int], Sequence[Watch]]
-"""who follows the run of a row with a seed"""
+"""function that returns the callbacks for the run of a row with a seed"""
 Notes = Mapping[str, str]
-"""what a run's files do not say: ``status`` and ``why`` of one without a result, why it is ``untested``"""
+"""facts that are not in a run's files: ``status`` and ``why`` of a run without a result, and why it is ``untested``"""
 FAILED, ELSEWHERE = "failed", "running elsewhere"
 EVALUATIONS = {"best": "best", "last": "final", "test": "test"}
-"""what a row counts → where ``result.json`` has it"""
+"""value of `Recipe.counts` → key of the evaluation in ``result.json``"""
 
 
 def seeds_of(recipe: Recipe, count: int) -> list[int]:
-    """The recipe's own seeds first, then the numbers that follow."""
+    """Return ``count`` seeds: those of the recipe first, then the integers that follow the largest."""
     own = list(recipe.seeds[:count])
     return own + [max(recipe.seeds) + 1 + i for i in range(count - len(own))]
 
@@ -37,20 +37,20 @@ def reproduce(
     out: str | Path = "runs",
     watches: Watches = lambda recipe, seed: (),
 ) -> list[dict[str, Any]]:
-    """Run every row with every seed; what is done already is not done again, what is half done goes on.
+    """Run every row with every seed and return the rows of the table.
 
-    Returns the rows of the table. A row that fails says why, and the others run all the same. What another process
-    has in hand is left to it.
+    Finished runs are not repeated, and unfinished runs are resumed. A row that fails reports the reason, and the other
+    rows still run. A run that another process is training is left to that process.
     """
     if seeds < 1:
         raise ValueError(f"reproduce expects at least one seed; got {seeds}")
-    for recipe in recipes:  # before anything runs: a wrong recipe shows at once
+    for recipe in recipes:  # fail early if a recipe is wrong
         settings = recipe.settings(scale)
         settings.build_model(settings.build_task())
     notes: dict[tuple[str, int], Notes] = {}
-    # a first result of every row before a second of any
+    # all rows run with their first seed before any row runs with its second
     turns = [(recipe, seeds_of(recipe, seeds)[number]) for number in range(seeds) for recipe in recipes]
-    for _ in range(2):  # again at the end: what another process had in hand may be done by then, or given up
+    for _ in range(2):  # a second pass: by then another process may have finished its runs or stopped
         for recipe, seed in turns:
             notes[recipe.name, seed] = run_row(recipe, scale, seed, Path(out), watches)
         turns = [turn for turn in turns if notes[turn[0].name, turn[1]].get("status") == ELSEWHERE]
@@ -58,7 +58,7 @@ def reproduce(
 
 
 def run_row(recipe: Recipe, scale: str, seed: int, out: Path, watches: Watches) -> Notes:
-    """Train, and test on other settings; whatever goes wrong, the other rows have their turn."""
+    """Train a row with one seed and run its transfer tests. Return errors as notes: the other rows still run."""
     directory, trained = run_directory(recipe, seed, out), False
     try:
         result = train(recipe.settings(scale, seed), directory, resume=True, watches=watches(recipe, seed))
@@ -77,7 +77,7 @@ def run_row(recipe: Recipe, scale: str, seed: int, out: Path, watches: Watches) 
 def summary(
     recipe: Recipe, scale: str, seeds: Sequence[int], out: Path, notes: Mapping[tuple[str, int], Notes] | None = None
 ) -> dict[str, Any]:
-    """A row of the table, from the run directories."""
+    """Return a row of the table, from the run directories."""
     known = notes or {}
     return table_row(
         recipe, scale, [outcome(recipe, scale, seed, out, known.get((recipe.name, seed), {})) for seed in seeds]
@@ -87,9 +87,9 @@ def summary(
 def whole_table(
     rows: Sequence[dict[str, Any]], recipes: Sequence[Recipe], scale: str, out: Path
 ) -> list[dict[str, Any]]:
-    """``rows`` of a table of ``recipes`` with what else lies in ``out``: other rows and seeds that ended at this scale.
+    """Return the table of ``recipes``: ``rows``, and the other rows and seeds in ``out`` that ended at this scale.
 
-    What ran elsewhere is looked at once more.
+    The outcome of a run that another process was training is read again.
     """
     asked = {row["row"]: row["runs"] for row in rows}
     table = []
@@ -106,7 +106,7 @@ def whole_table(
 
 
 def ended(recipe: Recipe, scale: str, out: Path) -> list[int]:
-    """Seeds whose runs came to an end with the settings of this scale."""
+    """Return the seeds whose runs ended with the settings of this scale."""
     names = [path.parent.name for path in run_directory(recipe, 0, out).parent.glob("seed-*/result.json")]
     seeds = sorted(int(name) for name in (name.removeprefix("seed-") for name in names) if name.isdecimal())
     return [seed for seed in seeds if has_ended(recipe, scale, seed, out)]
@@ -115,14 +115,15 @@ def ended(recipe: Recipe, scale: str, out: Path) -> list[int]:
 def has_ended(recipe: Recipe, scale: str, seed: int, out: Path) -> bool:
     directory = RunDirectory(run_directory(recipe, seed, out))
     try:
-        result = directory.result()
-        same = directory.settings().resolved() == recipe.settings(scale, seed).resolved()
-    except ValueError:  # not what a run leaves behind, or not of this library
+        result, wanted = directory.result(), recipe.settings(scale, seed)
+        same = directory.settings().resolved() == wanted.resolved() and directory.revisions() == wanted.revisions()
+    except ValueError:  # not the files of a run, or of an unknown layer or task
         return False
     return same and result is not None and result["status"] in ("done", "diverged")
 
 
 def table_row(recipe: Recipe, scale: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a row of the table from the outcomes of its runs. ``ours`` is the median."""
     values = [run["value"] for run in runs if run["value"] is not None]
     return {
         "paper": recipe.paper,
@@ -155,6 +156,7 @@ def table_row(recipe: Recipe, scale: str, runs: Sequence[dict[str, Any]]) -> dic
 
 
 def outcome(recipe: Recipe, scale: str, seed: int, out: Path, notes: Notes | None = None) -> dict[str, Any]:
+    """Return status, value and transfer tests of one run, from its directory and the notes."""
     directory, said = RunDirectory(run_directory(recipe, seed, out)), dict(notes or {})
     untested = said.pop("untested", None)
     found = {
@@ -188,7 +190,7 @@ def outcome(recipe: Recipe, scale: str, seed: int, out: Path, notes: Notes | Non
 def tested(
     recipe: Recipe, scale: str, directory: RunDirectory, result: dict[str, Any], why: str | None
 ) -> list[dict[str, Any]]:
-    """What the tests on other settings came to; one that failed has no value and says why."""
+    """Return the results of the transfer tests. A test that failed has the reason in ``why`` and no value."""
     changes = recipe.transfers(scale)
     try:
         known = tests(directory, result, recipe.weights) if changes else []
@@ -196,7 +198,7 @@ def tested(
         known, why = [], str(error)
     if why is not None:
         missing = {"examples": result["train"]["evaluate_examples"], "why": why}
-        known = known + [{"task": change, **missing} for change in changes]  # those that are known come first
+        known = known + [{"task": change, **missing} for change in changes]  # known results are found first
     found = [next((test for test in known if test["task"] == change), None) for change in changes]
     return [
         {
@@ -211,7 +213,7 @@ def tested(
 
 
 def evaluation(recipe: Recipe, directory: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
-    """Return the evaluation whose numbers the table shows. A run that was not tested to its end has no test."""
+    """Return the evaluation whose numbers the table shows; an empty dict if the run ended before it."""
     if recipe.counts != "extreme":
         return result.get(EVALUATIONS[recipe.counts]) or {}
     rows = [row for row in directory.rows() if row["split"] == "valid" and row.get(recipe.metric) is not None]

@@ -1,4 +1,4 @@
-"""A run's weights on other settings of its task than those it was trained on."""
+"""Transfer tests: the weights of a run on other settings of its task than in training."""
 
 import json
 import traceback
@@ -12,7 +12,7 @@ from steadygrad.training import RunDirectory, RunError, Watch, evaluate_run, fin
 TRANSFER = "transfer.json"
 
 Change = dict[str, Any]
-"""what of the task is another than in training: {"delay": 200}"""
+"""options of the task that differ from training: {"delay": 200}"""
 
 
 def words(change: Change) -> str:
@@ -20,21 +20,21 @@ def words(change: Change) -> str:
 
 
 def reason(error: Exception) -> str:
-    """In a line: what follows the first is a trace of C++."""
+    """Return the error in one line. Further lines of an error of torch are a C++ stack trace."""
     return str(error) if isinstance(error, RunError) else traceback.format_exception_only(error)[0].splitlines()[0]
 
 
 def transfer(
     directory: RunDirectory, changes: Sequence[Change], watches: Sequence[Watch] = (), weights: str = "best"
 ) -> None:
-    """Test the best weights, or the last, on the task with each change, on as many sequences as in evaluations.
+    """Test the best or the last weights on the task with each change, on as many sequences as in evaluations.
 
-    What comes out is kept in ``transfer.json``; what stands there already is not tested again. A test that fails, as
-    for want of memory, has its reason there instead, and is tried again the next time.
+    The results are written to ``transfer.json``. Tests that are already there are not repeated. If a test fails, for
+    example because memory runs out, the file has the reason instead, and the next call tries the test again.
     """
     with directory.locked():
         result = directory.result()
-        if result is None or result["best"] is None:  # it diverged before there were weights worth keeping
+        if result is None or result["best"] is None:  # there are no evaluated weights
             return
         own, examples = directory.settings(), result["train"]["evaluate_examples"]
         found = [test for test in tests(directory, result, weights) if "why" not in test]
@@ -49,7 +49,7 @@ def transfer(
                 try:
                     progress(0)
                     found[-1] |= evaluate_run(directory, other, weights=weights, examples=examples, progress=progress)
-                except Exception as error:  # the other tests have their turn all the same
+                except Exception as error:  # the other tests still run
                     found[-1]["why"] = reason(error)
                 content = {"weights": weights, "step": step_of(weights, result), "tests": found}
                 directory.write(TRANSFER, json.dumps(finite(content), indent=1) + "\n")
@@ -59,19 +59,20 @@ def transfer(
 
 
 def tell(watches: Sequence[Watch], what: str, before: int, steps: int, total: int, share: float) -> None:
+    """Report to the callbacks how many time steps of all tests are done."""
     for watch in watches:
         watch.tested(what, before + round(steps * share), total)
 
 
 def step_of(weights: str, result: Mapping[str, Any]) -> int:
-    """After which update they were the weights."""
+    """Return the update after which the run had these weights."""
     return result["steps"] if weights == "last" else result["best"]["step"]
 
 
 def tests(directory: RunDirectory, result: Mapping[str, Any], weights: str) -> list[dict[str, Any]]:
-    """What is known of ``weights``, as ``task``, ``examples``, loss and metrics, or ``why`` there are none.
+    """Return the stored tests of ``weights``: ``task``, ``examples``, loss and metrics, or ``why`` the test failed.
 
-    Other weights' tests are void.
+    Tests of other weights or with another number of examples are ignored.
     """
     path = directory.file(TRANSFER)
     if not path.exists():

@@ -1,7 +1,7 @@
 """One process of the queue: ``python -m steadygrad.experiments.worker probe|run``, started by experiments/queue.py.
 
-Jobs come as lines of JSON on stdin, messages go as lines of JSON to stdout. ``run`` takes one job, ``probe`` takes jobs
-until stdin ends. The end of stdin also means that the queue is gone: the process then ends at once, whatever it does.
+The process reads jobs from stdin and writes messages to stdout, both as lines of JSON. ``run`` takes one job, ``probe``
+takes jobs until stdin ends. The end of stdin also means that the queue has ended: the process then exits at once.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ from steadygrad.training.loop import DivergedError
 NICE = 19
 TELL_SECONDS = 0.5
 ENOUGH_SECONDS = 0.5
-"""a timing ends after so many seconds …"""
+"""a timing ends after this many seconds …"""
 ENOUGH_UPDATES = 20
-"""… or so many updates"""
+"""… or this many updates"""
 
 
 def main() -> None:
@@ -49,9 +49,10 @@ def main() -> None:
 
 
 def lower_priority() -> None:
-    """Let other programs go first.
+    """Give this process the lowest priority.
 
-    Linux weighs sessions before processes, and this process has a session of its own: the session is lowered too.
+    Linux first shares the CPU among sessions, then among the processes of a session. This process has its own session,
+    so the priority of the session is lowered too.
     """
     if hasattr(os, "nice"):
         os.nice(NICE)
@@ -60,20 +61,20 @@ def lower_priority() -> None:
 
 
 def listen() -> "SimpleQueue[Any]":
-    """Return the jobs as they come. A thread reads stdin and ends the process when stdin ends."""
+    """Return a queue of the jobs. A thread reads them from stdin and ends the process when stdin ends."""
     jobs: SimpleQueue[Any] = SimpleQueue()
 
     def read() -> None:
         for line in sys.stdin:
             jobs.put(json.loads(line))
-        os._exit(1)  # at once: a run directory can be left at any moment
+        os._exit(1)  # at once: run directories stay valid at any moment
 
     threading.Thread(target=read, daemon=True).start()
     return jobs
 
 
 def send(**message: Any) -> None:
-    """Write one message to the queue. Lines that are no messages are warnings and errors of libraries."""
+    """Send one message to the queue. Other lines of output are warnings and errors of libraries."""
     print(json.dumps(message), flush=True)
 
 
@@ -93,7 +94,7 @@ class SendProgress(ShowProgress):
 
 
 def run(recipe: Recipe, scale: str, seed: int, out: Path) -> None:
-    """Train one row with one seed, test it on other settings, and send the outcome."""
+    """Train one row with one seed, run its transfer tests, and send the outcome."""
     try:
         progress = SendProgress(console=Console(stderr=True, force_terminal=False))
         notes = run_row(recipe, scale, seed, out, lambda recipe, seed: [progress, Observer()])
@@ -110,11 +111,11 @@ def run(recipe: Recipe, scale: str, seed: int, out: Path) -> None:
 
 
 class EnoughError(Exception):
-    """Ends a timing."""
+    """Raised to end a timing."""
 
 
 def probe(recipe: Recipe, scale: str, seed: int) -> None:
-    """Time a few updates and a part of an evaluation of a row, and send what the whole run will take."""
+    """Time a few updates and a part of an evaluation of a row, and send the timings."""
     try:
         settings = recipe.settings(scale, seed)
         task = settings.build_task()
@@ -132,21 +133,23 @@ def probe(recipe: Recipe, scale: str, seed: int) -> None:
             timings = measure(trainer)
         if changes := recipe.transfers(scale):
             timings["tests"] = timings["evaluation"] / task.steps * sum(steps_with(settings, one) for one in changes)
-    except Exception as error:  # whatever a row raises is reported for that row; the others are probed all the same
+    except Exception as error:  # any error is reported for its row; the other rows are still probed
         return send(failed=reason(error))
     send(timings=timings)
 
 
 def measure(trainer: Trainer) -> dict[str, float]:
-    """Return counts and seconds of CPU time; the first update of a round plays the episodes of the round."""
+    """Return counts and seconds of CPU time.
+
+    ``first`` is the first update of a round, which also plays the episodes. ``update`` is a later update.
+    """
     updates = trainer.options.steps
     per_round = trainer.batches.updates if isinstance(trainer.batches, Experience) else updates
     first = later = timed(trainer)
     total, count = 0.0, 0
-    with contextlib.suppress(DivergedError):  # that is a result, and this one is cheap
-        while first < 60 * ENOUGH_SECONDS and total < ENOUGH_SECONDS and count < min(ENOUGH_UPDATES, per_round - 1):
-            total, count = total + timed(trainer), count + 1
-            later = total / count
+    while first < 60 * ENOUGH_SECONDS and total < ENOUGH_SECONDS and count < min(ENOUGH_UPDATES, per_round - 1):
+        total, count = total + timed(trainer), count + 1
+        later = total / count
     regular = -(-updates // trainer.options.evaluate_every)
     return {
         "updates": updates,
@@ -161,9 +164,10 @@ def measure(trainer: Trainer) -> dict[str, float]:
 def timed(trainer: Trainer) -> float:
     """Return the seconds of CPU time of one update."""
     begun = time.process_time()
-    trainer.forward_and_backward(False)
-    trainer.gradient_norm(False)
-    trainer.optimizer.step()
+    with contextlib.suppress(DivergedError):  # a run that diverges has a result too, after few updates
+        trainer.forward_and_backward(False)
+        trainer.gradient_norm(False)
+        trainer.optimizer.step()
     trainer.step += 1
     return time.process_time() - begun
 

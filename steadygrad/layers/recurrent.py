@@ -2,8 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from inspect import signature
-from typing import TypedDict, cast
+from inspect import Signature, signature
+from typing import TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,15 @@ def with_attention(who: str, common: Common, attention: AttentionSpec) -> Common
     return Common(**{**common, "attention": attention})
 
 
+def with_common(own: Signature) -> Signature:
+    """Return a constructor's signature with the parameters of `Common` in the place of ``**common``."""
+    parameters = [one for one in own.parameters.values() if one.annotation != Unpack[Common]]
+    if len(parameters) == len(own.parameters):
+        return own
+    common = signature(RecurrentLayer).parameters
+    return own.replace(parameters=[*parameters, *(common[name] for name in Common.__annotations__)])
+
+
 class RecurrentLayer(nn.Module):
     """Base class of recurrent layers: levels, directions, dropout, and every form of input that torch.nn.GRU takes.
 
@@ -62,6 +71,12 @@ class RecurrentLayer(nn.Module):
 
     initial_state: nn.ParameterList | None
 
+    def __init_subclass__(cls, **options: object) -> None:
+        """Let `help` and `inspect.signature` list the common keyword arguments by name."""
+        super().__init_subclass__(**options)
+        if "__init__" in cls.__dict__:
+            vars(cls)["__init__"].__signature__ = with_common(signature(vars(cls)["__init__"]))
+
     def __init__(
         self,
         make_cell: Callable[[int], Cell],
@@ -80,8 +95,8 @@ class RecurrentLayer(nn.Module):
     ) -> None:
         super().__init__()
         if unknown:
-            known = [name for name in signature(type(self)).parameters if name != "common"] + [*Common.__annotations__]
-            raise TypeError(f"{self._name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+            known = ", ".join(signature(type(self)).parameters)
+            raise TypeError(f"{self._name} has no option {', '.join(unknown)}; it has {known}")
         counts = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
         for name, value in counts.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:

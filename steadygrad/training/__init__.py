@@ -1,4 +1,4 @@
-"""The loop, optimizers, and run directories."""
+"""Training: settings, data, optimizers, the training loop, evaluation and run directories."""
 
 from steadygrad.training.data import Batches, stream
 from steadygrad.training.directory import InUseError, RunDirectory, RunError, finite

@@ -1,4 +1,4 @@
-"""The batch of an update as a function of its number: a run that goes on after a stop needs no memory of its data."""
+"""Training batches as a function of the update number, so that a resumed run needs no saved state of its data."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from steadygrad.training.settings import Train
 
 
 def stream(seed: int, *names: str | int) -> Generator:
-    """Random numbers of their own for every purpose and number."""
+    """Return a random generator that the seed and the names determine: one stream for every purpose and number."""
     digest = hashlib.blake2b(repr((seed, *names)).encode(), digest_size=8).digest()
     return Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
 class Batches:
-    """Training data: ``batches(step)`` for update 0, 1, …"""
+    """Training data of a task: ``batches(step)`` returns the batch of update ``step`` = 0, 1, …"""
 
     def __init__(self, task: Task, train: Train, seed: int) -> None:
         self.task, self.train, self.seed = task, train, seed
@@ -36,22 +36,23 @@ class Batches:
         self.in_epoch = len(self.epoch(0)) if isinstance(task, DataTask) else 0
 
     def ready(self) -> None:
-        """Data that are not there are missed now."""
+        """Fail early if data files are missing."""
         self(0)
 
     def is_over(self, step: int) -> bool:
-        """Whether there is nothing left to train on after so many updates."""
+        """Return whether the training data are used up after ``step`` updates."""
         return False
 
     def counts(self) -> dict[str, int]:
-        """What else has been used up besides updates, by name."""
+        """Return further counters of the run besides updates, by name, such as frames."""
         return {}
 
     def state(self) -> dict[str, Tensor]:
-        """What a run that goes on has to know of its data."""
+        """Return the tensors that a checkpoint must store to restore the batches."""
         return {}
 
-    def restore(self, state: dict[str, Tensor]) -> None: ...
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned."""
 
     def __call__(self, step: int) -> Batch:
         if self.in_epoch:

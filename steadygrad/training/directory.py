@@ -1,4 +1,7 @@
-"""A run's directory: settings, metrics, result, weights, and what it takes to go on. Written whole or not at all."""
+"""Run directories: settings, metrics, result, weights and checkpoint.
+
+Files are replaced atomically. Rows of metrics are appended, and an incomplete last row is ignored.
+"""
 
 import hashlib
 import json
@@ -21,25 +24,30 @@ from steadygrad.training.settings import Settings, with_current_names
 SETTINGS, METRICS, RESULT, LOCK = "settings.toml", "metrics.jsonl", "result.json", ".lock"
 BEST, LAST, CHECKPOINT = "model.safetensors", "last.safetensors", "checkpoint.safetensors"
 REVISIONS = "revisions"
-"""table of ``settings.toml`` beside the settings, written if a revision is above 1"""
+"""table of ``settings.toml`` in addition to the settings, written if a revision is above 1"""
 LENGTHS = ("train.steps", "train.epochs", "train.frames")
+"""settings that give the length of a run"""
 
 
 class RunError(ValueError):
-    """A run directory that cannot be used as asked."""
+    """Raised when a run directory cannot be used as requested."""
 
 
 class InUseError(RunError):
-    """Another process has the directory."""
+    """Raised when another process uses the run directory."""
 
 
 class Checkpoint(NamedTuple):
+    """The content of a checkpoint, from which a run resumes."""
+
     tensors: dict[str, Tensor]
     state: dict[str, Any]
-    """the rest, as JSON"""
+    """everything that is not a tensor, stored as JSON"""
 
 
 class RunDirectory:
+    """Reads and writes the files of one run."""
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
@@ -50,18 +58,25 @@ class RunDirectory:
         return self.path / name
 
     def exists(self) -> bool:
+        """Return whether the directory has the settings of a run."""
         return self.file(SETTINGS).exists()
 
     def trained(self) -> bool:
-        """Whether a run got as far as its first row of metrics: before, there is nothing to go on from or to lose."""
+        """Return whether the run has written metrics, a checkpoint or a result.
+
+        Before that there is nothing to resume and nothing to lose.
+        """
         return any(self.file(name).exists() for name in (METRICS, CHECKPOINT, RESULT))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else trains in here meanwhile. The system lets go of the lock when a process dies, however it dies."""
+        """Hold an advisory file lock, so that no other process trains in this directory.
+
+        The operating system releases the lock when the process ends, even if the process is killed.
+        """
         try:
             import fcntl
-        except ImportError:  # not on this system: the honour system
+        except ImportError:  # there is no fcntl on this system: run without a lock
             yield
             return
         with self.file(LOCK).open("w") as handle:
@@ -72,18 +87,18 @@ class RunDirectory:
             yield
 
     def begin(self, settings: Settings, resume: bool) -> None:
-        """Take the directory for this run, which holds the lock, or refuse it with the reason."""
+        """Prepare the directory for this run, or raise RunError. The caller holds the lock."""
         self.refuse(settings, resume)
         self.path.mkdir(parents=True, exist_ok=True)
-        for leftover in self.path.glob(".*.tmp"):  # of a run that was killed while it wrote
+        for leftover in self.path.glob(".*.tmp"):  # left by a run that was killed while it wrote
             leftover.unlink(missing_ok=True)
         tables = with_revisions(settings.resolved(), settings.revisions())
-        self.write(SETTINGS, toml.dumps(tables))  # when resumed: the number of updates may have grown
+        self.write(SETTINGS, toml.dumps(tables))  # also when resumed: the run may be longer now
 
     def refuse(self, settings: Settings, resume: bool) -> None:
-        """Touches nothing; an error if the directory is not for this run."""
+        """Raise RunError if the directory cannot be used for this run. Change no files."""
         wanted = settings.resolved()
-        toml.dumps(wanted)  # what cannot be written down cannot be resumed
+        toml.dumps(wanted)  # raises ValueError if a setting has no TOML: such a run could not be resumed
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self} expects to be a directory; it is a file")
         if not self.path.exists() or all(is_own(entry.name) for entry in self.path.iterdir()):
@@ -99,6 +114,7 @@ class RunDirectory:
             raise RunError(f"{self} belongs to other settings: {'; '.join(other)}")
 
     def settings(self) -> Settings:
+        """Return the settings of the run, under the names that settings have now."""
         tables = {key: value for key, value in self.tables().items() if key != REVISIONS}
         return Settings.from_tables(with_current_names(tables), str(self.file(SETTINGS)))
 
@@ -117,6 +133,7 @@ class RunDirectory:
             raise RunError(f"{path} is not readable: {error}") from None
 
     def result(self) -> dict[str, Any] | None:
+        """Return the content of ``result.json``, or None if the run has none yet."""
         path = self.file(RESULT)
         if not path.exists():
             return None
@@ -128,10 +145,11 @@ class RunDirectory:
         return result
 
     def write(self, name: str, content: str | bytes) -> None:
+        """Write a file atomically."""
         write_whole(self.file(name), content.encode() if isinstance(content, str) else content)
 
     def settle(self, name: str) -> None:
-        """What was appended reaches the disk."""
+        """Flush the rows appended to a file to the disk."""
         if not self.file(name).exists():
             return
         try:
@@ -146,9 +164,10 @@ class RunDirectory:
     def drop(self, name: str) -> None:
         self.file(name).unlink(missing_ok=True)
 
-    # metrics, and what others log: a row each time
+    # metrics and other logs: one row of JSON per line
 
     def log(self, row: Mapping[str, Any], name: str = METRICS) -> None:
+        """Append a row to a log."""
         try:
             with self.file(name).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(finite(row)) + "\n")
@@ -156,11 +175,12 @@ class RunDirectory:
             raise RunError(f"{self.file(name)} could not be written: {error.strerror or error}") from error
 
     def rows(self, name: str = METRICS) -> list[dict[str, Any]]:
+        """Return the complete rows of a log; an empty list if there is no such file."""
         path = self.file(name)
         return list(read_rows(path.read_text("utf-8").splitlines())) if path.exists() else []
 
     def keep_rows(self, count: int) -> None:
-        """Forget what was logged after the checkpoint: it will be logged again."""
+        """Keep the first ``count`` rows of metrics, those before the checkpoint. The run logs the later rows again."""
         rows = self.rows()
         if len(rows) < count:
             raise RunError(f"{self.file(METRICS)} expects at least {count} rows; got {len(rows)}: it was altered")
@@ -175,12 +195,13 @@ class RunDirectory:
         return read_tensors(self.file(name))[0]
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        self.settle(METRICS)  # the checkpoint counts its rows
+        self.settle(METRICS)  # the checkpoint stores the number of its rows
         whole = apart(tensors)
         text = json.dumps(state)
         self.write(CHECKPOINT, save(whole, {"state": text, "digest": digest(whole, text)}))
 
     def checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint, or None if there is none. Raise RunError if the file was altered."""
         path = self.file(CHECKPOINT)
         if not path.exists():
             return None
@@ -192,12 +213,12 @@ class RunDirectory:
 
 
 def is_own(name: str) -> bool:
-    """A lock, or what is left of a file that was not written to its end."""
+    """Return whether the file is the lock, or a temporary file of an interrupted write."""
     return name == LOCK or (name.startswith(".") and name.endswith(".tmp"))
 
 
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same without shared memory, which safetensors refuses: of tied weights each name has its own."""
+    """Return the tensors without shared memory, which safetensors refuses. Tied weights are copied for each name."""
     found: dict[str, Tensor] = {}
     places: set[int] = set()
     for key, value in tensors.items():
@@ -208,7 +229,7 @@ def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def finite(value: Any) -> Any:
-    """The same with None for NaN and infinity, which JSON does not have."""
+    """Return the value with None in place of NaN and infinity, which JSON cannot represent."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -217,7 +238,11 @@ def finite(value: Any) -> Any:
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """In words; more updates, epochs or frames than before are none, unless the learning rate goes by the length."""
+    """List the settings in which ``wanted`` differs from the saved run ``found``.
+
+    More updates, epochs or frames are no difference: they extend the run. The exception is the cosine schedule, because
+    its learning rates depend on the length.
+    """
     flat_found, flat_wanted = flat(found), flat(wanted)
     cosine = flat_found.get("train.schedule") == "cosine"
     why = dict.fromkeys(LENGTHS, " (a cosine is made for its length)") if cosine else {}
@@ -236,6 +261,7 @@ def with_revisions(tables: Mapping[str, Any], revisions: Mapping[str, int]) -> d
 
 
 def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested tables as one dict with keys TABLE.KEY."""
     result: dict[str, Any] = {}
     for key, value in tables.items():
         result |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, Mapping) else {key: value}
@@ -243,7 +269,7 @@ def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Up to the first line that was not written to its end."""
+    """Yield the rows up to the first line that is incomplete or no JSON object."""
     for line in lines:
         try:
             row = json.loads(line)
@@ -255,6 +281,7 @@ def read_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the metadata of a safetensors file."""
     try:
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
@@ -265,6 +292,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    """Return a hash of the text and of names, dtypes, shapes and values of the tensors."""
     sum = hashlib.blake2b(text.encode(), digest_size=16)
     for key in sorted(tensors):
         tensor = tensors[key].detach().cpu().contiguous()
@@ -274,7 +302,10 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Under another name first: whoever looks sees the old content or the new, also after a crash or on a full disk."""
+    """Write a file atomically: write a temporary file, then rename it.
+
+    Readers see either the old or the new content, also after a crash or on a full disk.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -1,4 +1,4 @@
-"""How good a model is on data it was not trained on."""
+"""Evaluation of models on held-out data."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +15,9 @@ from steadygrad.training.directory import BEST, LAST, RunDirectory, RunError
 from steadygrad.training.settings import Settings
 
 AT_ONCE = 25_000
-"""time steps of all sequences of a batch together, which is what memory grows with"""
+"""largest number of time steps in a test batch, summed over its sequences; memory grows with this number"""
 TEST_EXAMPLES = 1000
-"""sequences of the test split, if the task makes them"""
+"""sequences of the test split, for a task that generates its sequences"""
 
 
 @torch.no_grad()
@@ -32,10 +32,10 @@ def evaluate(
     window: int | None = None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> dict[str, float]:
-    """Loss and metrics, means over ``examples`` sequences or episodes, or over all of a data set's ``split``.
+    """Return loss and metrics as means over ``examples`` sequences or episodes, or over a whole split of a data set.
 
-    The same seed, split and batch are the same sequences. ``window`` is for a text, which is read so many tokens at a
-    time. ``progress`` hears after every batch which share is done.
+    The same seed, split and batch give the same sequences. ``window`` is for text, which is read this many tokens at a
+    time. ``progress`` is called with the share that is done, after every batch or every time step of episodes.
     """
     if isinstance(task, EnvironmentTask):
         return acted(model, task, examples, seed, split, batch, progress)
@@ -68,8 +68,8 @@ def acted(
     batch: int,
     progress: Callable[[float], object],
 ) -> dict[str, float]:
-    """The reward of episodes whose seeds no training has."""
-    agent = cast(PolicyModel, model)  # or another that is called like it
+    """Return the mean reward of ``examples`` episodes, and the loss. Training never uses the seeds of the episodes."""
+    agent = cast(PolicyModel, model)  # or another model with the same interface
     device = next(model.parameters()).device
     total = 0.0
     for begin in range(0, examples, batch):
@@ -86,7 +86,7 @@ def acted(
 
 
 def held_back(task: Task, examples: int, seed: int, split: str, batch: int, window: int | None) -> Sequence[Batch]:
-    """What training does not get to see."""
+    """Return the batches of a held-out split."""
     if isinstance(task, DataTask):
         return task.epoch(split, batch, window)
     sizes = [min(batch, examples - begin) for begin in range(0, examples, batch)]
@@ -94,7 +94,7 @@ def held_back(task: Task, examples: int, seed: int, split: str, batch: int, wind
 
 
 def walk(model: nn.Module, inputs: Tensor, state: State | None) -> tuple[Tensor, State | None]:
-    """Outputs, and the state a recurrent model ends in."""
+    """Return the outputs and the final state; the state is None if the model is not recurrent."""
     carried = SequenceModel | LanguageModel | PolicyModel
     return model.walk(inputs, state) if isinstance(model, carried) else (model(inputs), None)
 
@@ -106,7 +106,10 @@ def parameter_count(module: nn.Module) -> int:
 def load_model(
     directory: RunDirectory, settings: Settings | None = None, weights: str = "best"
 ) -> tuple[SequenceModel | LanguageModel | PolicyModel | RelationalModel, Task, Settings]:
-    """A run's model with its ``best`` or ``last`` weights, for its own task or for that of other ``settings``."""
+    """Return a run's model with its ``best`` or ``last`` weights, the task and the settings.
+
+    The task is the run's own, or that of other ``settings``.
+    """
     files = {"best": BEST, "last": LAST}
     if weights not in files:
         raise ValueError(f"load_model expects weights to be one of {', '.join(files)}; got {weights!r}")
@@ -124,7 +127,7 @@ def load_model(
 
 
 def check_data(who: str, known: Mapping[str, Any], task: Task) -> None:
-    """Whether the training data are those that a run has noted, if it has."""
+    """Raise ValueError if the training data differ from the fingerprint that the run has stored, if it has one."""
     if isinstance(task, DataTask) and (noted := known.get("data")) and noted != (found := task.fingerprint):
         raise ValueError(
             f"{who} was trained on other recordings than are here now: {noted} and {found} by their digests"
@@ -132,7 +135,7 @@ def check_data(who: str, known: Mapping[str, Any], task: Task) -> None:
 
 
 def check_sizes(who: str, trained: Task, other: Task) -> None:
-    """Whether weights for one task fit the other."""
+    """Raise ValueError if weights for the task ``trained`` do not fit the task ``other``."""
     own, wanted = ((task.input_size, task.output_size) for task in (trained, other))
     if own != wanted:
         raise ValueError(f"{who} was trained for {own} inputs and outputs; this task has {wanted}")
@@ -150,10 +153,11 @@ def evaluate_run(
     examples: int | None = None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> dict[str, float]:
-    """Evaluate the weights of a run on ``settings``, which may differ from its own in the task.
+    """Evaluate the weights of a run on ``settings``, whose task may have other options than that of the run.
 
     The ``test`` split has ``examples`` new sequences, by default 1000, or all test data of a data set. The ``valid``
-    split is what training was evaluated on: with the run's own settings the numbers are those of ``result.json``.
+    split holds the sequences of the evaluations during training. With the run's own settings its numbers are those of
+    ``result.json``.
     """
     model, task, _ = load_model(directory, settings, weights)
     count, own = examples or examples_of(settings, split), settings.train
@@ -165,5 +169,5 @@ def evaluate_run(
 
 
 def examples_of(settings: Settings, split: str) -> int:
-    """Return how many sequences a split has, if the task makes them."""
+    """Return the number of sequences of a split, for a task that generates its sequences."""
     return TEST_EXAMPLES if split == "test" else settings.train.evaluate_examples

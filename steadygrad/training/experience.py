@@ -1,4 +1,4 @@
-"""The batch of an update where a model makes its own: rounds of episodes, and passes through each."""
+"""Training batches for reinforcement learning: rounds of episodes that the model plays, and passes through each."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ from steadygrad.training.settings import Train, updates_a_round
 
 
 class Experience(Batches):
-    """What the model has played, with the weights that it had at the beginning of a round.
+    """Batches of episodes, played by the model with the weights that it had at the beginning of a round.
 
-    So a batch is no function of its number, and what has been played is part of a checkpoint. ``progress`` hears how
-    far the episodes are that are being played.
+    A batch therefore depends on more than its number, and the episodes of the current round are part of a checkpoint.
+    ``progress`` is called with the share that is done of the episodes being played.
     """
 
     task: EnvironmentTask
@@ -37,6 +37,7 @@ class Experience(Batches):
         self.task.world()
 
     def __call__(self, step: int) -> Batch:
+        """Return the batch of update ``step``. Play the episodes of its round first if necessary."""
         number, place = divmod(step, self.updates)
         if number != self.round:
             self.play(number)
@@ -47,6 +48,7 @@ class Experience(Batches):
         return Batch(self.inputs[which, :longest], self.targets[which, :longest])
 
     def play(self, number: int) -> None:
+        """Play the episodes of a round, at least ``task.round_frames`` time steps in all."""
         episodes = self.some(number, 0)
         while episodes.frames < self.task.round_frames:
             episodes = episodes.with_more(self.some(number, len(episodes.rewards)))
@@ -54,14 +56,14 @@ class Experience(Batches):
         self.inputs, self.targets = episodes.inputs, self.task.targets(episodes)
 
     def some(self, number: int, first: int) -> Episodes:
-        """Those of a round from the ``first`` on that are played side by side."""
+        """Play ``task.episodes`` episodes of a round as one batch, from episode ``first`` on."""
         which = range(first, first + self.task.episodes)
         seeds = [stream(self.seed, "train", number, i).initial_seed() for i in which]
         device = next(self.model.parameters()).device
         return self.task.play(self.model, seeds, device=device, progress=self.progress)
 
     def is_over(self, step: int) -> bool:
-        """Whether all frames have been played, and learned from."""
+        """Return whether all frames have been played and the model has learned from the last round."""
         limit = self.train.frames
         return limit is not None and self.frames >= limit and step % self.updates == 0
 

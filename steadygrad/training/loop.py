@@ -1,4 +1,4 @@
-"""The training loop: updates, evaluations, checkpoints, and an end that is always written down."""
+"""The training loop: updates, evaluations, checkpoints, and a result that records how the run ended."""
 
 import math
 import os
@@ -34,36 +34,40 @@ CHECKPOINT_SECONDS = 20.0
 
 
 class Watch:
-    """Somebody who follows a run. Every method may be left out."""
+    """Callback: receives events from a training run. All methods are optional."""
 
-    def begin(self, trainer: "Trainer") -> None: ...
+    def begin(self, trainer: "Trainer") -> None:
+        """Called before the first update, after a checkpoint has been restored."""
 
-    def update(self, trainer: "Trainer", loss: float) -> None: ...
+    def update(self, trainer: "Trainer", loss: float) -> None:
+        """Called after every update, with the training loss of its batch."""
 
-    def row(self, trainer: "Trainer", row: dict[str, Any]) -> None: ...
+    def row(self, trainer: "Trainer", row: dict[str, Any]) -> None:
+        """Called with every row of ``metrics.jsonl``, after it has been written."""
 
     def evaluating(self, trainer: "Trainer", split: str, share: float) -> None:
-        """Comes with every batch of an evaluation, or step of episodes that are played: which share of it is done."""
+        """Called with the share that is done, after every batch of an evaluation or time step of played episodes."""
 
-    def end(self, trainer: "Trainer", result: dict[str, Any]) -> None: ...
+    def end(self, trainer: "Trainer", result: dict[str, Any]) -> None:
+        """Called after ``result.json`` has been written."""
 
     def lacks(self, trainer: "Trainer", result: dict[str, Any]) -> bool:
-        """Of a run that is over: whether it was killed before `end` had come to its end, which then comes again."""
+        """Return whether a finished run was killed before `end` had completed. `end` is then called again."""
         return False
 
     def tested(self, what: str, done: int, total: int) -> None:
-        """Comes when a trained run is tested: at first, with nothing done, and then batch by batch, in time steps."""
+        """Called when a trained run is tested: first with 0 done, then after every batch. The unit is time steps."""
 
     def close(self) -> None:
-        """Comes last, however the run ended."""
+        """Called last, however the run ended."""
 
 
 class StopError(Exception):
-    """Somebody asked the run to stop, at a moment when nothing is lost by it."""
+    """Raised when the run is asked to stop, at a point where no completed update is lost."""
 
 
 class DivergedError(Exception):
-    """Training has left the numbers in which learning is possible."""
+    """Raised when training diverges: the loss is NaN or above ``max_loss``, or a parameter is not finite."""
 
 
 def train(
@@ -74,12 +78,12 @@ def train(
     watches: Sequence[Watch] = (),
     device: str | torch.device = "cpu",
 ) -> dict[str, Any]:
-    """Train to the end, or as far as it goes, in the directory ``out``; returns what ``result.json`` says.
+    """Train in the directory ``out`` until the run is done, diverges or is interrupted. Return its ``result.json``.
 
-    With ``resume`` a run that was stopped goes on from its last checkpoint, exactly as if it had not been stopped.
+    With ``resume`` a stopped run continues from its last checkpoint, exactly as if it had not been stopped.
     """
     directory = RunDirectory(out)
-    trainer = Trainer(settings, directory, watches, device)  # first, so that a wrong setting leaves no directory behind
+    trainer = Trainer(settings, directory, watches, device)  # first: an invalid setting then leaves no directory
     directory.refuse(settings, resume)
     directory.path.mkdir(parents=True, exist_ok=True)
     with directory.locked():
@@ -92,20 +96,20 @@ def train(
 
 
 def is_over(result: dict[str, Any], settings: Settings) -> bool:
-    """Whether there is nothing left to do. What diverged would only diverge again."""
+    """Return whether the run needs no more training. A run that diverged would only diverge again."""
     if result["status"] == "done":
         return length(result["train"]) >= length(asdict(settings.train))
     return result["status"] == "diverged"
 
 
 def length(train: Mapping[str, Any]) -> tuple[int, int]:
-    """In epochs or frames if it is in these, else in updates."""
+    """Return the length of training as (epochs or frames, 0), or (0, updates) if neither is given."""
     other = train.get("epochs") or train.get("frames") or 0
     return (other, 0 if other else train["steps"])
 
 
 class Trainer:
-    """One run while it lasts."""
+    """Runs one training job: updates, evaluations, checkpoints."""
 
     def __init__(
         self, settings: Settings, directory: RunDirectory, watches: Sequence[Watch], device: str | torch.device
@@ -121,10 +125,10 @@ class Trainer:
         self.batches = self.source()
         self.batches.ready()
         self.parameters = parameter_count(self.model)
-        self.commit = commit()  # now: the tree may change while this runs
+        self.commit = commit()  # read now: the source tree may change during the run
         self.step = 0
         self.rows = 0
-        self.state: State | None = None  # carried from window to window
+        self.state: State | None = None  # recurrent state, carried from window to window
         self.best: dict[str, Any] | None = None
         self.kept: dict[str, Tensor] = {}
         """weights of the best evaluation"""
@@ -137,6 +141,7 @@ class Trainer:
         self.max_loss = self.options.max_loss or 1e6 * self.task.guessing_loss or math.inf
 
     def source(self) -> Batches:
+        """Return the training data: batches of the task, or episodes that the model plays."""
         if not isinstance(self.task, EnvironmentTask):
             return Batches(self.task, self.options, self.settings.seed)
         assert isinstance(self.model, PolicyModel)
@@ -144,29 +149,32 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
+        """Return whether all updates are done or the training data are used up."""
         return self.step >= self.options.steps or self.batches.is_over(self.step)
 
     @property
     def progress(self) -> tuple[int, int, str]:
-        """How much is done of how much, and of what."""
+        """Return how much is done, the total, and the unit: updates or frames."""
         if self.options.frames is not None:
             return self.batches.counts()["frames"], self.options.frames, "frames"
         return self.step, self.options.steps, "updates"
 
     @property
     def seconds(self) -> float:
-        """Spent on this run, those before a stop included."""
+        """Return the seconds spent on this run, including the time before it was resumed."""
         return self.seconds_before + time.perf_counter() - self.started
 
     def weights(self) -> dict[str, Tensor]:
+        """Return a copy of the current weights."""
         return {key: value.detach().clone() for key, value in self.model.state_dict().items()}
 
     @property
     def best_weights(self) -> dict[str, Tensor]:
-        """Those of the best evaluation; before the first one there are none better than the latest."""
+        """Return the weights of the best evaluation, or the current weights if there is none yet."""
         return self.kept or self.weights()
 
     def run(self) -> dict[str, Any]:
+        """Resume from the checkpoint if there is one, train, and return the result."""
         if checkpoint := self.directory.checkpoint():
             self.restore(checkpoint)
         else:
@@ -179,6 +187,7 @@ class Trainer:
                 watch.close()
 
     def follow(self) -> dict[str, Any]:
+        """Train until the run is done, interrupted or diverged. Write and return the result."""
         for watch in self.watches:
             watch.begin(self)
         status, why = "done", None
@@ -193,7 +202,7 @@ class Trainer:
                 status = "interrupted"
             except DivergedError as error:
                 status, why = "diverged", str(error)
-            if status != "diverged":  # what diverged would only diverge again: its last good checkpoint stays
+            if status != "diverged":  # a diverged run keeps its last good checkpoint
                 self.save()
             else:
                 self.directory.save_weights(BEST, self.best_weights)
@@ -207,7 +216,7 @@ class Trainer:
         return result
 
     def catch_up(self, result: dict[str, Any]) -> None:
-        """What is still to be done when a run is over, as far as its weights have been kept."""
+        """Call `end` of the callbacks that lack it for a finished run, if the weights of the run can be loaded."""
         late = [watch for watch in self.watches if watch.lacks(self, result)]
         if not late:
             return
@@ -215,7 +224,7 @@ class Trainer:
             self.kept = self.directory.load_weights(BEST)
             for weights in (self.kept, self.directory.load_weights(LAST)):
                 self.model.load_state_dict(weights)
-        except (RunError, RuntimeError):  # gone, or of an older version: the result stands all the same
+        except (RunError, RuntimeError):  # missing, or of an older version: the result is still valid
             return
         self.step = result["steps"]
         try:
@@ -231,12 +240,12 @@ class Trainer:
             raise StopError
 
     def playing(self, share: float) -> None:
-        """How far a round of episodes is. One that is broken off is played again from its beginning."""
+        """Report the progress of a round of episodes, and stop if asked. A resumed run plays the round again."""
         self.tell("train", share)
         self.stop_if_asked()
 
     def update(self) -> None:
-        """One batch, or one window of it: loss, gradients, step."""
+        """Run one update on a batch or on a window of it. Log and evaluate if it is time."""
         logs = (self.step + 1) % self.options.log_every == 0
         loss, metrics = self.forward_and_backward(logs)
         norm = self.gradient_norm(logs)
@@ -253,6 +262,7 @@ class Trainer:
             self.evaluate()
 
     def forward_and_backward(self, logs: bool) -> tuple[float, dict[str, float]]:
+        """Compute the gradients of the next batch. Return its loss and, if it ``logs``, its metrics."""
         self.optimizer.zero_grad(set_to_none=True)
         try:
             inputs, targets, goes_on = self.batches(self.step)
@@ -269,6 +279,7 @@ class Trainer:
         return value, self.metrics(outputs, targets) if logs else {}
 
     def outputs(self, inputs: Tensor, goes_on: bool) -> Tensor:
+        """Return the outputs of the model. With truncated back-propagation, keep the detached final state."""
         outputs, state = walk(self.model, inputs, self.state if goes_on else None)
         if self.options.window is not None and state is not None:
             self.state = detached(state)
@@ -276,11 +287,15 @@ class Trainer:
 
     @torch.no_grad()
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Of the training batch; a window of it may not have what they measure, if it is not one of a text."""
+        """Return the metrics of the training batch; an empty dict for a window, except for windows of text.
+
+        Other windows may not contain the time steps that the metrics measure.
+        """
         whole = self.options.window is None or isinstance(self.task, TextTask)
         return self.task.metrics(outputs, targets) if whole else {}
 
     def gradient_norm(self, wanted: bool) -> float | None:
+        """Clip the gradient if ``clip`` is set. Return its norm before clipping, or None if nothing needs the norm."""
         if self.options.clip is not None:
             return torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip).item()
         if not wanted:
@@ -288,11 +303,13 @@ class Trainer:
         return torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]).item()
 
     def story(self, what: str, step: int | None = None) -> str:
+        """Return the message of a divergence: at which update, what happened, and what to try."""
         advice = "try a smaller train.lr" + ("" if self.options.clip else " or train.clip 1.0")
         before = "" if self.last_loss is None else f"; the loss before was {self.last_loss:.3g}"
         return f"at update {step or self.step} {what}{before}; {advice}"
 
     def evaluate(self) -> None:
+        """Evaluate on the validation split, log the result, and keep the weights if they are the best so far."""
         try:
             found = self.evaluated("valid")
         except NonFiniteError as error:
@@ -306,12 +323,12 @@ class Trainer:
         self.log(row)
         if math.isnan(found["loss"]):
             raise DivergedError(self.story("the validation loss is not a number"))
-        if (
-            self.step % self.options.evaluate_every == 0
-        ):  # not the one that only marks the end: there may be more to come
+        # the extra evaluation at the end does not count, because a run that is extended later would not have had it
+        if self.step % self.options.evaluate_every == 0:
             self.schedule.after_evaluation(improved)
 
     def evaluated(self, split: str) -> dict[str, float]:
+        """Return loss and metrics on a held-out split."""
         options = self.options
         return evaluate(
             self.model,
@@ -325,11 +342,12 @@ class Trainer:
         )
 
     def tell(self, split: str, share: float) -> None:
+        """Report to the callbacks which share of an evaluation or round is done."""
         for watch in self.watches:
             watch.evaluating(self, split, share)
 
     def test(self) -> dict[str, float] | None:
-        """Of the best weights, on what a data set has for this; the run ends with it."""
+        """Return loss and metrics of the best weights on the test split; None for a task without a data set."""
         if not isinstance(self.task, DataTask):
             return None
         last = self.weights()
@@ -340,21 +358,24 @@ class Trainer:
             self.model.load_state_dict(last)
 
     def solved(self) -> bool:
+        """Return whether the score of the last evaluation has reached ``stop_at``."""
         goal, score = self.options.stop_at, (self.final or {}).get(self.task.score)
         if goal is None or score is None:
             return False
         return score >= goal if self.task.higher_is_better else score <= goal
 
     def log(self, row: dict[str, Any]) -> None:
+        """Write a row to ``metrics.jsonl`` and pass it to the callbacks."""
         row = row | {"seconds": round(self.seconds, 3)}
         self.directory.log(row)
         self.rows += 1
         for watch in self.watches:
             watch.row(self, row)
 
-    # stopping and going on
+    # checkpoints and the result
 
     def save(self) -> None:
+        """Write the checkpoint, and the best and the last weights."""
         tensors = {f"model.{key}": value for key, value in self.model.state_dict().items()}
         tensors |= {f"best.{key}": value for key, value in self.kept.items()}
         numbers: dict[str, Any] = {}
@@ -387,6 +408,7 @@ class Trainer:
         self.saved = time.perf_counter()
 
     def restore(self, checkpoint: Checkpoint) -> None:
+        """Resume from a checkpoint. Remove the metrics that were logged after it."""
         tensors, state = checkpoint
         check_data(str(self.directory), state, self.task)
         try:
@@ -399,10 +421,10 @@ class Trainer:
             self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": saved})
             self.schedule.take_up(state["step"], state["cuts"])
             torch.set_rng_state(tensors["random"])
-            if self.device.type == "cuda" and "random_cuda" in tensors:  # it may have begun on another device
+            if self.device.type == "cuda" and "random_cuda" in tensors:  # the run may have begun on another device
                 torch.cuda.set_rng_state(tensors["random_cuda"], self.device)
             states = part(tensors, "state.")
-            carried = tuple(states[str(index)].to(self.device) for index in range(len(states)))  # 10 comes after 9
+            carried = tuple(states[str(index)].to(self.device) for index in range(len(states)))  # in numerical order
             self.state = (carried[0] if len(carried) == 1 else carried) if carried else None
             self.batches.restore(part(tensors, "batches."))
             self.step, self.rows, self.seconds_before = state["step"], state["rows"], state["seconds"]
@@ -413,11 +435,12 @@ class Trainer:
         self.directory.keep_rows(self.rows)
 
     def data(self) -> dict[str, str]:
-        """Which data these were, if they may be others another time."""
+        """Return the fingerprint of the training data as ``data``; an empty dict if the task has none."""
         found = self.task.fingerprint if isinstance(self.task, DataTask) else None
         return {} if found is None else {"data": found}
 
     def result(self, status: str, why: str | None) -> dict[str, Any]:
+        """Return the content of ``result.json``, without the test."""
         return {
             **self.settings.complete(),
             "parameters": self.parameters,
@@ -445,6 +468,7 @@ class Trainer:
 
 
 def usable(device: str | torch.device) -> torch.device:
+    """Return the device, or raise ValueError if this machine does not have it or it is the meta device."""
     try:
         found = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
@@ -457,7 +481,7 @@ def usable(device: str | torch.device) -> torch.device:
 
 
 def readings(model: nn.Module) -> dict[str, float]:
-    """What the model's matrices have to say, the largest of each."""
+    """Return the readings of the model's matrices. If several matrices have the same reading, return the largest."""
     found: dict[str, float] = {}
     for module in model.modules():
         if isinstance(module, Matrix):
@@ -466,6 +490,7 @@ def readings(model: nn.Module) -> dict[str, float]:
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with the prefix, by the rest of their names."""
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 
@@ -474,7 +499,7 @@ def detached(state: State) -> State:
 
 
 def commit() -> str | None:
-    """The version of the source tree, if it is one under git; with + if it has changes."""
+    """Return the git commit of the source tree, with + if it has changes, or None if it is not under git."""
     folder = Path(steadygrad.__file__).parent
     try:
         asked = [
@@ -495,7 +520,10 @@ def commit() -> str | None:
 
 @contextmanager
 def graceful_stop() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM set the event, so that a run ends between two updates; a second one ends it at once."""
+    """Yield an event that Ctrl-C and SIGTERM set, so that a run can stop between two updates.
+
+    A second signal raises KeyboardInterrupt. Outside the main thread the signals are not caught.
+    """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event

@@ -1,4 +1,4 @@
-"""Optimizers and their parameter groups, chosen by what each parameter is, not by its name."""
+"""Optimizers and their parameter groups, chosen by the kind of each parameter, not by its name."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +14,10 @@ from steadygrad.training.settings import OPTIMIZERS, Train
 
 
 class TensorFlowRMSprop(Optimizer):
-    """m ← α m + (1 − α) g²,  p ← p − lr g / √(m + ε),  m₀ = ``start``, 1 unless given.
+    """m ← α m + (1 − α) g²,  p ← p − lr g / √(m + ε),  m₀ = ``start`` (default 1).
 
-    TensorFlow 1's RMSProp. torch's starts at m₀ = 0 and adds ε outside the root, so its first steps are much longer.
+    This is RMSProp of TensorFlow 1. RMSprop of torch starts at m₀ = 0 and adds ε outside the square root, so its first
+    updates are much larger.
     """
 
     def __init__(
@@ -59,8 +60,8 @@ class TensorFlowRMSprop(Optimizer):
 class JointOptimizer(Optimizer):
     """Steps several optimizers as one, each on its own parameter groups.
 
-    The parts share ``param_groups`` and ``state`` with it. A schedule, ``zero_grad`` and a checkpoint therefore treat
-    it as a single optimizer.
+    The parts share ``param_groups`` and ``state`` with the joint optimizer. A schedule, ``zero_grad`` and a checkpoint
+    therefore treat it as a single optimizer.
     """
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:
@@ -71,6 +72,7 @@ class JointOptimizer(Optimizer):
         self._share()
 
     def _share(self) -> None:
+        """Let the parts use the groups and the state of this optimizer."""
         groups = iter(self.param_groups)
         for part in self.parts:
             part.param_groups = list(islice(groups, len(part.param_groups)))
@@ -78,7 +80,7 @@ class JointOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        self._share()  # loading makes new groups and a new state
+        self._share()  # loading replaces the groups and the state
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -92,7 +94,7 @@ class JointOptimizer(Optimizer):
 
 
 def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
-    """Return the optimizer of all parameters; a `JointOptimizer` if the constrained ones have another kind."""
+    """Return the optimizer of all parameters: a `JointOptimizer` if constrained parameters use a different kind."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for group in parameter_groups(model, train):
         kind = group.pop("optimizer")
@@ -102,6 +104,7 @@ def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
 
 
 def of_kind(kind: str, groups: list[dict[str, Any]], train: Train) -> Optimizer:
+    """Return an optimizer of the named kind for these parameter groups."""
     match kind:
         case "adam":
             betas = (0.9 if train.beta1 is None else train.beta1, train.smoothing or 0.999)
@@ -120,14 +123,16 @@ def of_kind(kind: str, groups: list[dict[str, Any]], train: Train) -> Optimizer:
 
 
 GROUPS = {"skew": "constrained", "reflector": "constrained", "transient": "transient"}
-"""what free tensors of these kinds are trained with; the size of the first two means something else than a weight's"""
+"""parameter group of each kind of free tensor; the size of a skew part or reflector has another meaning than the size
+of a weight, so the constrained group has no weight decay"""
 
 
 def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
     """Return the groups of parameters with their options and ``optimizer``, the kind of optimizer.
 
-    Skew parts and reflectors have ``lr_constrained`` and ``optimizer_constrained``, transients have their own decay. So
-    have free matrices and the readout, if it is asked for. The last group holds everything else, angles too.
+    Skew parts and reflectors have ``lr_constrained`` and ``optimizer_constrained``. Transients have
+    ``decay_transients``. Free matrices and the readout have their own groups if ``decay_matrices`` and
+    ``decay_readout`` are set. The last group holds all other parameters, including angles.
     """
     groups: dict[Tensor, str] = {}
     kinds = GROUPS | ({"matrix": "matrix"} if train.decay_matrices else {})
@@ -157,13 +162,13 @@ def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
 
 
 class Schedule:
-    """What becomes of every learning rate: less by ``lr_factor`` when its time has come, or along a cosine."""
+    """Learning-rate schedule: constant, multiplied by ``lr_factor`` at certain updates or evaluations, or a cosine."""
 
     def __init__(self, optimizer: Optimizer, train: Train) -> None:
         self.optimizer, self.train = optimizer, train
         self.start = [group["lr"] for group in optimizer.param_groups]
         self.cuts = 0
-        """how often it was less by ``lr_factor``"""
+        """how often the learning rates have been multiplied by ``lr_factor``"""
 
     def after_update(self, step: int) -> None:
         if self.train.schedule == "step" and step % self.train.lr_every == 0:
@@ -172,7 +177,7 @@ class Schedule:
             self.scale((1 + math.cos(math.pi * step / self.train.steps)) / 2)
 
     def take_up(self, step: int, cuts: int) -> None:
-        """As it was after this update."""
+        """Restore the learning rates as they were after update ``step``."""
         self.cut(cuts)
         self.after_update(step)
 
@@ -181,9 +186,11 @@ class Schedule:
             self.cut(self.cuts + 1)
 
     def cut(self, cuts: int) -> None:
+        """Set the learning rates to their initial values times ``lr_factor`` to the power of ``cuts``."""
         self.cuts = cuts
         self.scale(self.train.lr_factor**cuts)
 
     def scale(self, factor: float) -> None:
+        """Set the learning rates to their initial values times ``factor``."""
         for group, lr in zip(self.optimizer.param_groups, self.start, strict=True):
             group["lr"] = lr * factor

@@ -1,4 +1,4 @@
-"""Shows a run as it goes: a live line on a terminal, now and then a plain one elsewhere."""
+"""Callbacks that show a run: progress on a terminal or as plain lines, and TensorBoard."""
 
 import time
 from collections.abc import Callable
@@ -9,13 +9,14 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from steadygrad.training.loop import Trainer, Watch
 
-QUIET_SECONDS = 10.0  # at most so long without a line where there is no live one
+QUIET_SECONDS = 10.0  # between two plain lines, where the output is not a terminal
 
 
 class ShowProgress(Watch):
-    """Loss, score, updates or frames a second, and time left. ``label`` tells one run of several from the others.
+    """Shows loss, score, updates or frames per second, and the time left.
 
-    ``note`` is said first, once the run has really begun.
+    On a terminal it is a live line, elsewhere a plain line about every 10 s. ``label`` names the run if there are
+    several. ``note`` is printed first, when the run begins.
     """
 
     def __init__(self, label: str = "", console: Console | None = None, note: str = "") -> None:
@@ -49,6 +50,7 @@ class ShowProgress(Watch):
         self.show(done, total, lambda: f"time steps tested  {what}")
 
     def start(self, done: int, total: int) -> None:
+        """Start the clock, and the live line if the output is a terminal."""
         self.begun = self.spoken = time.perf_counter()
         self.first = done
         if self.console.is_terminal:
@@ -59,6 +61,7 @@ class ShowProgress(Watch):
             self.live.start()
 
     def show(self, done: int, total: int, words: Callable[[], str]) -> None:
+        """Update the live line, or print a plain line, if the last one is old enough."""
         now = time.perf_counter()
         if self.live is not None and self.bar is not None:
             if now - self.spoken > 0.1:
@@ -66,7 +69,7 @@ class ShowProgress(Watch):
                 self.live.update(self.bar, completed=done, words=words())
         elif now - self.spoken > QUIET_SECONDS:
             self.spoken = now
-            left = max(0, total - done) / max(self.rate(done), 1e-9)  # a round may end behind the last frame
+            left = max(0, total - done) / max(self.rate(done), 1e-9)  # the last round may play too many frames
             self.say(f"{self.prefix}{done}/{total}  {words()}  {duration(left)} left")
 
     def say(self, text: str) -> None:
@@ -85,9 +88,11 @@ class ShowProgress(Watch):
         return f"{self.label}: " if self.label else ""
 
     def rate(self, done: int) -> float:
+        """Return the units done per second since `start`."""
         return (done - self.first) / max(time.perf_counter() - self.begun, 1e-9)
 
     def words(self, trainer: Trainer) -> str:
+        """Return the training loss, the score of the last evaluation, and the speed."""
         score = trainer.task.score
         parts = [] if self.loss is None else [f"loss {self.loss:.3g}"]
         if score in self.found and score != "loss":
@@ -97,7 +102,7 @@ class ShowProgress(Watch):
 
 
 class TensorBoard(Watch):
-    """Writes every row to ``tensorboard/`` in the run's directory. Needs the package tensorboard."""
+    """Writes every row of metrics to ``tensorboard/`` in the run directory. Needs the package tensorboard."""
 
     def __init__(self) -> None:
         try:
@@ -125,7 +130,7 @@ def rounded(rate: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """1 h 5 min, 3 min 20 s, 12 s, 4.1 s"""
+    """Return a duration as text: 1 h 5 min, 3 min 20 s, 12 s or 4.1 s."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

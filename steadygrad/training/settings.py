@@ -1,4 +1,4 @@
-"""Everything a run depends on, as data: layer, task, how it is trained, and the seed. Unknown keys are refused."""
+"""Settings of a run as data: layer, task, training and seed. Unknown keys are refused."""
 
 import inspect
 import math
@@ -17,7 +17,7 @@ from steadygrad.models.relational import FEATURES, Recurrent
 from steadygrad.tasks import TASKS, DataTask, EnvironmentTask, ObjectTask, Task, TextTask
 
 OPTIMIZERS = ("adam", "adagrad", "rmsprop", "rmsprop-tf", "rmsprop-theano", "sgd")
-LARGEST = 1e30  # float32 ends soon after
+LARGEST = 1e30  # the largest float32 is 3.4e38
 SCHEDULES = ("constant", "step", "plateau", "cosine")
 FIRST_NAMES: dict[str, str] = {}
 """Renamed settings, later name → first name. The first name stays in stored files and in fingerprints.
@@ -26,6 +26,7 @@ A key is written TABLE.KEY: {"train.updates": "train.steps"}. A name that is a v
 {"layer.name=nc-gru": "layer.name=ncgru"}. A setting that is renamed twice has two entries, the newest last.
 """
 NOT_FOR_LAYERS = {"self", "input_size", "batch_first", "device", "dtype", "common"}
+"""keywords of a layer that settings cannot give"""
 
 Record = TypeVar("Record")
 Model = TypeVar("Model", bound=nn.Module)
@@ -33,54 +34,54 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Train:
-    """How a model is trained."""
+    """Training settings: length, optimizer, learning rates, regularisation, data, evaluation."""
 
     steps: int = 2000
-    """updates"""
+    """number of updates"""
     epochs: int | None = None
-    """passes through a data set, instead of ``steps``, with an evaluation after each instead of ``evaluate_every``"""
+    """passes through a data set, instead of ``steps``; with an evaluation after each, instead of ``evaluate_every``"""
     batch: int = 50
     optimizer: str = "adam"
-    """adam, adagrad, rmsprop, sgd (the raw gradient), rmsprop-tf (TensorFlow 1's: the mean square starts at one, ε is
-    under the root) or rmsprop-theano (the uRNN programs': the mean square starts at 0.001, no ε)"""
+    """adam, adagrad, rmsprop, sgd (no momentum), rmsprop-tf (of TensorFlow 1: the mean square starts at 1, ε is inside
+    the square root) or rmsprop-theano (of the uRNN programs: the mean square starts at 0.001, ε is negligible)"""
     optimizer_constrained: str | None = None
-    """optimizer of skew parts and reflectors; without it the same as ``optimizer``"""
+    """optimizer of skew parts and reflectors; default: ``optimizer``"""
     lr: float = 1e-3
     lr_constrained: float | None = None
-    """learning rate of skew parts and reflectors, which make matrices orthogonal; without it the same as ``lr``"""
+    """learning rate of skew parts and reflectors, the parameters of orthogonal matrices; default: ``lr``"""
     smoothing: float | None = None
-    """α of RMSprop, β₂ of Adam, for both optimizers if there are two; without it each optimizer's own"""
+    """α of RMSprop or β₂ of Adam, for both optimizers if there are two; default: that of each optimizer"""
     beta1: float | None = None
-    """β₁ of Adam, how much of the old mean gradient is kept; without it 0.9"""
+    """β₁ of Adam, the decay rate of the mean gradient; default: 0.9"""
     decay_transients: float = 0.0
-    """L2 weight on nnRNN's T, coupled: it goes through the optimizer as part of the gradient"""
+    """L2 weight decay of T of nnRNN, coupled: it is added to the gradient before the optimizer step"""
     decay_readout: float = 0.0
-    """L2 weight on the matrix of the readout, beside ``weight_decay``"""
+    """L2 weight decay of the readout matrix, in addition to ``weight_decay``"""
     decay_matrices: float = 0.0
-    """L2 weight on free recurrent matrices, beside ``weight_decay``"""
+    """L2 weight decay of free recurrent matrices, in addition to ``weight_decay``"""
     weight_decay: float = 0.0
-    """the same on everything else but skew parts and reflectors"""
+    """L2 weight decay of all parameters except T of nnRNN, skew parts and reflectors"""
     clip: float | None = None
-    """largest norm of the gradient"""
+    """largest norm of the gradient; a larger gradient is scaled down to it"""
     schedule: str = "constant"
-    """step: ``lr_factor`` every ``lr_every`` updates; plateau: whenever the validation loss has not improved;
-    cosine: down to nothing at the end, slowly at first and at last"""
+    """constant; step: learning rates are multiplied by ``lr_factor`` every ``lr_every`` updates; plateau: whenever the
+    best validation loss has not improved; cosine: learning rates follow half a cosine, from their full value to 0"""
     lr_factor: float = 0.5
     lr_every: int = 1000
     examples: int | None = None
-    """size of a fixed training set, in whole batches that come in a new order every epoch; without it data are fresh"""
+    """size of a fixed training set, whose batches come in a new order every epoch; default: always new sequences"""
     window: int | None = None
-    """truncated back-propagation: an update every so many time steps, the state carried on without its gradient"""
+    """truncated back-propagation: one update per ``window`` time steps; the state is carried on, its gradient is not"""
     evaluate_every: int = 100
     evaluate_examples: int = 1000
     evaluate_batch: int = 100
     log_every: int = 20
     max_loss: float | None = None
-    """a training loss above it counts as diverged; by default a million times guessing, as bad starts may recover"""
+    """training loss above which a run has diverged; default: 10⁶ times the guessing loss, as bad starts may recover"""
     stop_at: float | None = None
-    """end as soon as the task's score has got there in an evaluation"""
+    """end the run as soon as the task's score reaches this value in an evaluation"""
     frames: int | None = None
-    """steps of episodes that an agent plays, instead of ``steps``; the last round of these is learned from as well"""
+    """time steps that an agent plays, instead of ``steps``; the agent also learns from the last round of episodes"""
 
     def __post_init__(self) -> None:
         at_least(
@@ -111,10 +112,10 @@ class Train:
 
 @dataclass(frozen=True)
 class Settings:
-    """``layer`` and ``task`` are tables {"name": …, options}.
+    """The settings of a run. ``layer`` and ``task`` are dicts {"name": …, options}.
 
-    For a task of objects ``layer`` names a relational network, or a layer that looks at the objects one after another.
-    Options of what stands around a layer there, in a language model or in an agent are options of ``layer`` too.
+    For a task of objects ``layer`` names a relational network, or a recurrent layer that reads the objects one after
+    another. The options of the model around a layer are options of ``layer`` too.
     """
 
     layer: dict[str, Any]
@@ -127,13 +128,15 @@ class Settings:
         return build(TASKS[name], {k: v for k, v in self.task.items() if k != "name"}, f"task {name}")
 
     def build_model(self, task: Task) -> SequenceModel | LanguageModel | PolicyModel | RelationalModel:
-        """Built from the global random numbers: seed them first."""
+        """Return a new model for the task. It is initialised from torch's global generator: seed that first."""
         name, given = self.network(), self.given_options()
         who = f"layer {name}"
         refuse_unknown(who, given, self.known_options())
         if task.causal and given.get("bidirectional"):
             task_name = type(task).__name__
-            raise ValueError(f"{task_name} asks for what comes next and expects a layer of one direction; got another")
+            raise ValueError(
+                f"{task_name} predicts the next input and expects a unidirectional layer; got bidirectional=True"
+            )
         if self.train.window is not None and given.get("bidirectional"):
             raise ValueError(
                 "truncated back-propagation (window) expects a layer of one direction, to carry its state on"
@@ -151,13 +154,13 @@ class Settings:
         return self.build_around(SequenceModel, (self.build_layer(task.input_size), task.output_size, task.last_only))
 
     def build_around(self, model: type[Model], positional: Sequence[Any]) -> Model:
-        """A model around a layer, with its own of the options."""
+        """Return a model around a layer, with those options of ``layer`` that belong to the model."""
         around = keyword_options(model)
         own = {key: value for key, value in self.given_options().items() if key in around}
         return construct(f"layer {self.network()}", model, positional, own, around)
 
     def build_layer(self, input_size: int, hidden_size: int | None = None) -> RecurrentLayer:
-        """The layer for so many features a step, with ``hidden_size`` units if that is not None."""
+        """Return the layer for ``input_size`` features per step, with ``hidden_size`` units if that is given."""
         name = named("layer", self.layer, LAYERS)
         around = keyword_options(surroundings(self.task["name"]))
         given = {key: value for key, value in self.given_options().items() if key not in around}
@@ -168,7 +171,7 @@ class Settings:
         return construct(f"layer {name}", LAYERS[name], (input_size,), given, layer_options(LAYERS[name]))
 
     def in_updates(self, task: Task) -> Train:
-        """How it is trained, with epochs counted in updates; of frames, the most updates that they can be."""
+        """Return the training settings with epochs or frames converted to updates. For frames it is an upper bound."""
         if self.train.frames is not None:
             if not isinstance(task, EnvironmentTask):
                 raise ValueError(f"frames are for a task that is played; {self.task['name']} is none")
@@ -182,29 +185,30 @@ class Settings:
         return replace(self.train, steps=self.train.epochs * updates, evaluate_every=updates)
 
     def network(self) -> str:
-        """The name in ``layer``, if the task can take it."""
+        """Return the name in ``layer``, or raise ValueError if the task has no such network."""
         return named_network(self.layer, named("task", self.task, TASKS))
 
     def given_options(self) -> dict[str, Any]:
+        """Return the options in ``layer``, without the name."""
         known = self.known_options()
         given = {key: value for key, value in self.layer.items() if key != "name"}
         return {key: meant(value, known[key].annotation) if key in known else value for key, value in given.items()}
 
     def known_options(self) -> dict[str, Any]:
-        """What ``layer`` may say besides the name, as `inspect.Parameter`s."""
+        """Return the options that ``layer`` may have besides the name, as `inspect.Parameter`s."""
         name, outside = self.network(), surroundings(self.task["name"])
         if is_of_objects(self.task["name"]) and name in MODELS:
             return keyword_options(MODELS[name])
         return layer_options(LAYERS[name]) | keyword_options(outside)
 
     def resolved(self) -> dict[str, Any]:
-        """With every default written out; what is None is left out, as TOML has no word for it."""
+        """Return all settings, including defaults. Settings that are None are left out, because TOML has no null."""
         tables = self.complete()
         known = {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
         return {"seed": self.seed, **known}
 
     def complete(self) -> dict[str, dict[str, Any]]:
-        """The three tables with every default, also those that are None."""
+        """Return the tables layer, task and train with all defaults, including those that are None."""
         known = self.known_options()
         defaults = {key: p.default for key, p in known.items() if p.default is not inspect.Parameter.empty}
         return {
@@ -214,9 +218,9 @@ class Settings:
         }
 
     def revisions(self) -> dict[str, int]:
-        """Return the revision numbers of layer, model and task, without those that are still at 1.
+        """Return the revision numbers above 1 of layer, model and task.
 
-        A class raises its attribute ``revision`` when the same settings mean something else than before.
+        The ``revision`` of a class is raised when the same settings no longer mean the same.
         """
         name, task = self.network(), self.task["name"]
         relational = is_of_objects(task) and name in MODELS
@@ -228,7 +232,11 @@ class Settings:
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any], who: str = "settings") -> "Settings":
-        """The inverse of `resolved`; also checks the types of everything."""
+        """Build settings from tables, the inverse of `resolved`.
+
+        Raise ValueError if a key or type is wrong in task, train or seed, or if the network is unknown. The options of
+        the layer are checked when it is built.
+        """
         refuse_unknown(who, tables, [field.name for field in fields(cls)])
         for name in ("layer", "task", "train"):
             if not isinstance(tables.get(name, {}), dict):
@@ -252,6 +260,7 @@ def with_current_names(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def renamed(tables: Mapping[str, Any], names: Mapping[str, str], path: str = "") -> dict[str, Any]:
+    """Return ``tables`` with keys and values renamed. ``names`` is written as in `FIRST_NAMES`."""
     result: dict[str, Any] = {}
     for key, value in tables.items():
         place = f"{path}{key}"
@@ -264,6 +273,7 @@ def renamed(tables: Mapping[str, Any], names: Mapping[str, str], path: str = "")
 
 
 def named(kind: str, table: Mapping[str, Any], registry: Mapping[str, Any]) -> str:
+    """Return the name in ``table``, or raise ValueError if the registry does not have it."""
     name = table.get("name")
     if not isinstance(name, str) or name not in registry:
         raise ValueError(f"no {kind} {name!r}; known: {', '.join(registry)}")
@@ -275,7 +285,7 @@ def is_of_objects(task: str) -> bool:
 
 
 def surroundings(task: str) -> type[nn.Module]:
-    """Return the model around a layer, whose options ``layer`` may have too."""
+    """Return the class of the model around a layer. Its options are options of ``layer`` too."""
     if is_of_objects(task):
         return Recurrent
     if issubclass(TASKS[task], EnvironmentTask):
@@ -284,16 +294,20 @@ def surroundings(task: str) -> type[nn.Module]:
 
 
 def updates_a_round(task: EnvironmentTask, train: Train) -> int:
-    """Between two times that episodes are played."""
+    """Return the number of updates in a round, between two times that episodes are played."""
     return task.passes * -(-task.episodes // train.batch)
 
 
 def networks(task: str) -> dict[str, type[nn.Module]]:
-    """What can be trained on a task, by name. A layer that is a relational network too (lstm) is that among objects."""
+    """Return the networks that can be trained on a task, by name.
+
+    For a task of objects, a name that a layer and a relational network share (lstm) is the relational network.
+    """
     return {**LAYERS, **MODELS} if is_of_objects(task) else dict(LAYERS)
 
 
 def named_network(table: Mapping[str, Any], task: str) -> str:
+    """Return the name in ``table``, or raise ValueError if the task has no such network."""
     name = table.get("name")
     if isinstance(name, str) and name in MODELS and name not in networks(task):
         known = ", ".join(filter(is_of_objects, TASKS))
@@ -302,13 +316,14 @@ def named_network(table: Mapping[str, Any], task: str) -> str:
 
 
 def refuse_unknown(who: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise ValueError if a given key is not known."""
     known = list(known)
     if unknown := [key for key in given if key not in known]:
         raise ValueError(f"{who}: unknown key {', '.join(map(repr, unknown))}; known: {', '.join(known)}")
 
 
 def layer_options(layer: type[nn.Module]) -> dict[str, Any]:
-    """The keywords of a layer that settings may give, by name, as `inspect.Parameter`s."""
+    """Return the keywords of a layer that settings may give, by name, as `inspect.Parameter`s."""
     shared = typing.get_type_hints(Common)
     defaults = inspect.signature(RecurrentLayer).parameters
     hints = typing.get_type_hints(layer.__init__)
@@ -321,14 +336,14 @@ def layer_options(layer: type[nn.Module]) -> dict[str, Any]:
 
 
 def keyword_options(model: type[nn.Module]) -> dict[str, Any]:
-    """The same of a relational network: what is not given by the problem."""
+    """Return the keyword-only arguments of a model in the same form. The task gives the other arguments."""
     hints = typing.get_type_hints(model.__init__)
     parameters = inspect.signature(model).parameters.items()
     return {key: p.replace(annotation=hints[key]) for key, p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def construct(who: str, cls: Any, positional: Sequence[Any], given: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
-    """``cls`` with the options that are given, each of them known and of its type."""
+    """Return an instance of ``cls``. Raise ValueError if an option is unknown, missing or of the wrong type."""
     refuse_unknown(who, given, known)
     if missing := [key for key, option in known.items() if option.default is option.empty and key not in given]:
         raise ValueError(f"{who} expects {', '.join(missing)}; got {', '.join(given) or 'nothing'}")
@@ -340,8 +355,8 @@ def construct(who: str, cls: Any, positional: Sequence[Any], given: Mapping[str,
 
 
 def build(cls: type[Record], given: Mapping[str, Any], who: str) -> Record:
-    """The dataclass ``cls`` with these values, each of the type that its field says."""
-    record: Any = cls  # a dataclass, which a type variable cannot say
+    """Return a dataclass instance of ``cls``. Raise ValueError if a key is unknown, missing or of the wrong type."""
+    record: Any = cls  # a dataclass, which a type variable cannot express
     known = {field.name: field for field in fields(record)}
     refuse_unknown(who, given, known)
     if missing := [name for name, field in known.items() if field.default is MISSING and name not in given]:
@@ -351,11 +366,11 @@ def build(cls: type[Record], given: Mapping[str, Any], who: str) -> Record:
 
 
 def check_type(who: str, key: str, value: Any, expected: Any) -> Any:
-    """``value`` if it is of the type; a whole number also passes for a float."""
+    """Return ``value`` if it has the expected type, else raise ValueError. An integer also passes for a float."""
     value = meant(value, expected)
     options = alternatives(expected)
     plain = [option for option in options if option in (int, float, str, bool, dict, type(None))]
-    if len(plain) < len(options) or type(value) in plain:  # what is no plain type checks itself
+    if len(plain) < len(options) or type(value) in plain:  # other types are checked by the class that takes the option
         return value
     if float in plain and type(value) is int:
         return float(value)
@@ -365,23 +380,25 @@ def check_type(who: str, key: str, value: Any, expected: Any) -> Any:
 
 
 def alternatives(expected: Any) -> tuple[Any, ...]:
-    """int | None → int, None"""
+    """Return the members of a union type: int | None → (int, NoneType)."""
     return get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
 
 
 def meant(value: Any, expected: Any) -> Any:
-    """``none`` of a command line is the word, where a word is expected and None is not."""
+    """Return "none" for None if the option takes a string and not None: the command line reads ``none`` as None."""
     options = alternatives(expected)
     return "none" if value is None and str in options and type(None) not in options else value
 
 
 def at_least(record: Any, who: str, bound: int, *names: str) -> None:
+    """Raise ValueError if a named attribute is below ``bound``. None is allowed."""
     for name in names:
         if (value := getattr(record, name)) is not None and value < bound:
             raise ValueError(f"{who} expects {name} of at least {bound}; got {value!r}")
 
 
 def positive(record: Any, who: str, *names: str) -> None:
+    """Raise ValueError unless every named attribute is above 0 and at most `LARGEST`. None is allowed."""
     for name in names:
         value = getattr(record, name)
         if value is not None and not value > 0:

@@ -1,4 +1,4 @@
-"""Settings as TOML: numbers, words, flags, lists and tables of these. Python reads TOML but does not write it."""
+"""Writes settings as TOML: numbers, strings, booleans, lists and tables. Python's tomllib only reads TOML."""
 
 import json
 import re
@@ -9,7 +9,7 @@ PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def dumps(tables: Mapping[str, Any]) -> str:
-    """Plain values first, then a section for each table."""
+    """Return ``tables`` as TOML: plain values first, then a section for each table."""
     plain = {key: value for key, value in tables.items() if not isinstance(value, Mapping)}
     sections = {key: value for key, value in tables.items() if isinstance(value, Mapping)}
     lines = [f"{quoted(key)} = {inline(value)}" for key, value in plain.items()]
@@ -19,13 +19,14 @@ def dumps(tables: Mapping[str, Any]) -> str:
 
 
 def inline(value: Any) -> str:
+    """Return a value as TOML on one line."""
     match value:
         case bool():
             return str(value).lower()
         case int():
             return str(value)
         case float():
-            return repr(value)  # as TOML spells it, inf and nan included
+            return repr(value)  # valid TOML, also for inf and nan
         case str():
             return text(value)
         case Mapping():
@@ -42,5 +43,5 @@ def quoted(key: str) -> str:
 
 
 def text(value: str) -> str:
-    """As JSON, whose escapes TOML shares, all but one."""
+    """Return a TOML string. It is a JSON string, except that TOML requires an escape for U+007F."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -141,7 +141,7 @@ def test_weights_that_say_no_number_are_refused(run, monkeypatch):
     monkeypatch.setattr(nn.Linear, "forward", lambda self, x: torch.full((*x.shape[:-1], self.out_features), math.nan))
     code, out, err = run("listen", "run")
     assert (code, out) == (2, "")
-    assert err == "steadygrad: listen expects numbers; the best weights of run predict what is none\n"
+    assert err == "steadygrad: listen expects finite predictions; got NaN or infinity from the best weights of run\n"
 
 
 class Prophet(nn.Module):

@@ -19,7 +19,7 @@ from steadygrad.experiments.fingerprint import (
     why_not,
 )
 from steadygrad.experiments.recipe import read
-from steadygrad.experiments.reproduce import reproduce, run_directory
+from steadygrad.experiments.reproduce import has_ended, reproduce, run_directory
 from steadygrad.layers import LAYERS
 from steadygrad.models import SequenceModel
 from steadygrad.tasks import TASKS
@@ -163,10 +163,12 @@ def test_a_revision_changes_it(monkeypatch, cls, tmp_path):
     assert directory.revisions() == {}
     monkeypatch.setattr(cls, "revision", 1, raising=False)
     assert fingerprint(settings()) == before
+    assert has_ended(RNN, "paper", 0, tmp_path)
     monkeypatch.setattr(cls, "revision", 2)
     assert fingerprint(settings()) != before
     assert fingerprint(settings(), revisions={}) == before
     assert result_scale(RNN, 0, directory) is None
+    assert not has_ended(RNN, "paper", 0, tmp_path)
     assert "revision." in why_not(RNN, 0, directory, "paper")
     with pytest.raises(RunError, match=r"belongs to other settings: revisions\.\w+ 'not given', asked 2"):
         train(RNN.settings(), directory.path, resume=True)

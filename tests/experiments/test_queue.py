@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+from dataclasses import replace
 from multiprocessing import get_context
 from types import SimpleNamespace
 from typing import ClassVar
@@ -332,6 +333,11 @@ def test_a_probe_measures_what_an_estimate_needs(capsys):
         assert begun["updates"] == found["timings"]["updates"] == recipe.settings("smoke").train.steps
         assert 0 < estimate(found["timings"]) < 60
         assert ("tests" in found["timings"]) == bool(recipe.transfers("smoke"))
+
+
+def test_a_probe_of_a_row_that_diverges_at_once_has_an_estimate(capsys):
+    worker.probe(replace(QUICK, train=QUICK.train | {"max_loss": 1e-9}), "paper", 0)
+    assert "timings" in messages(capsys)[-1]
 
 
 def test_a_probe_says_which_data_are_missing(capsys, monkeypatch, tmp_path):

@@ -1,6 +1,7 @@
 """Promises that every layer keeps. A layer added to LAYERS is tested without a line here."""
 
 import copy
+import inspect
 import math
 
 import pytest
@@ -665,3 +666,14 @@ def test_trained_state_copies_saves_maps_and_lives_on_meta(make, x, tmp_path):
     meta = make(I, N, trained_state=True, device="meta")
     assert {start.device.type for start in meta.initial_state} == {"meta"}
     assert meta(torch.empty(7, 4, I, device="meta"))[0].shape == (7, 4, meta.output_size)
+
+
+@every_layer
+def test_help_lists_every_option(make):
+    """By name, with its default: those of torch.nn.GRU too."""
+    shown = inspect.signature(make)
+    assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in shown.parameters.values())
+    defaults = {"batch_first": False, "dropout": 0.0, "bidirectional": False, "device": None, "dtype": None}
+    assert {name: shown.parameters[name].default for name in defaults} == defaults
+    given = {name: one.default for name, one in shown.parameters.items() if one.default is not one.empty}
+    make(I, N, **given)

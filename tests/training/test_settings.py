@@ -275,8 +275,8 @@ def test_every_option_of_a_layer_has_a_default_but_its_size(layer):
 def test_what_asks_for_the_next_input_is_for_one_direction(task):
     table = {"name": "gru", "hidden_size": 3, "bidirectional": True}
     given = Settings.from_tables({"layer": table, "task": {"name": task}})
-    words = f"^{TASKS[task].__name__} asks for what comes next and expects a layer of one direction; got another$"
-    with pytest.raises(ValueError, match=words):
+    words = "predicts the next input and expects a unidirectional layer; got bidirectional=True$"
+    with pytest.raises(ValueError, match=f"^{TASKS[task].__name__} {words}"):
         build(given)
     assert build(settings(layer={"bidirectional": True})).layer.bidirectional  # what is said later may be seen
 
