@@ -56,8 +56,5 @@ class AntisymmetricRNN(RecurrentLayer):
         gated: bool = False,
         **common: Unpack[Common],
     ) -> None:
-        super().__init__(
-            lambda width: AntisymmetricCell(width, hidden_size, epsilon, gamma, gated),
-            *(input_size, hidden_size, num_layers),
-            **common,
-        )
+        own = (hidden_size, epsilon, gamma, gated)
+        super().__init__(lambda width: AntisymmetricCell(width, *own), input_size, hidden_size, num_layers, **common)
