@@ -87,7 +87,7 @@ def main() -> None:
 
 def units(text: str) -> list[int]:
     if not all(part.isdecimal() and int(part) for part in text.split(",")):
-        raise argparse.ArgumentTypeError(f"expects whole numbers as in 430,1000,430; got {text!r}")
+        raise argparse.ArgumentTypeError(f"expects integers as in 430,1000,430; got {text!r}")
     return [int(part) for part in text.split(",")]
 
 

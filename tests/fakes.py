@@ -28,7 +28,7 @@ def write_timit_sample(folder: Path, samples: int = SAMPLES, varied: int = 0) ->
 
 
 def babble(samples: int, seed: int, rate: int = 16000) -> np.ndarray:
-    """A voice that is louder and softer at random, with some noise: whole numbers of 16 bits."""
+    """A voice that is louder and softer at random, with some noise: integers of 16 bits."""
     random = np.random.default_rng(seed)
     time, pitch = np.arange(samples) / rate, random.uniform(80, 250)
     voice = sum(np.sin(2 * np.pi * pitch * k * time + random.uniform(0, 6)) / k for k in range(1, 25))

@@ -237,7 +237,7 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
         raise ValueError(f"{who} expects a task with a data set if its test counts; got {task}")
     seeds = merged.get("seeds", [0])
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
-        raise ValueError(f"{who} expects seeds to be a list of whole numbers; got {seeds!r}")
+        raise ValueError(f"{who} expects seeds to be a list of integers; got {seeds!r}")
     merged["seeds"] = tuple(seeds)
     for key in ("figures", "seeded"):
         listed = merged.get(key, [])

@@ -227,7 +227,7 @@ class Screening(Memory):
         super().__init__()
         for name, value, least in (("short", short, 1), ("relevant", relevant, 0)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"a memory expects {name} to be a whole number of at least {least}; got {value!r}")
+                raise ValueError(f"a memory expects {name} to be an integer of at least {least}; got {value!r}")
         if isinstance(score, str) and score not in SCORES:
             raise ValueError(f"a memory expects a score out of {', '.join(SCORES)}, or a function; got {score!r}")
         self.units, self.short, self.relevant = units, short, relevant

@@ -100,7 +100,7 @@ class RecurrentLayer(nn.Module):
         counts = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
         for name, value in counts.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{self._name} expects {name} to be a whole number of at least 1; got {value!r}")
+                raise ValueError(f"{self._name} expects {name} to be an integer of at least 1; got {value!r}")
         if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
             raise ValueError(f"{self._name} expects dropout between 0 and 1; got {dropout!r}")
         if dtype is not None and not dtype.is_floating_point:

@@ -61,7 +61,7 @@ class LanguageModel(nn.Module):
                 raise ValueError(f"LanguageModel expects {name} of at least 0 and below 1; got {share!r}")
         for name, count in (("vocabulary", vocabulary), ("embedding_size", embedding_size)):
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise ValueError(f"LanguageModel expects {name} to be a whole number of at least 1; got {count!r}")
+                raise ValueError(f"LanguageModel expects {name} to be an integer of at least 1; got {count!r}")
         if sizes is not None and (not isinstance(sizes, list | tuple) or not sizes):
             raise ValueError(f"LanguageModel expects sizes to be a list of units, one a layer; got {sizes!r}")
         self.word_dropout, self.input_dropout = word_dropout, input_dropout

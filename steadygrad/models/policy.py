@@ -40,7 +40,7 @@ class PolicyModel(nn.Module):
         super().__init__()
         for name, count in (("embedding_size", embedding_size), ("head_size", head_size)):
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise ValueError(f"PolicyModel expects {name} to be a whole number of at least 1; got {count!r}")
+                raise ValueError(f"PolicyModel expects {name} to be an integer of at least 1; got {count!r}")
         if (side := (view - 1) // 2 - 2) < 1:
             raise ValueError(f"PolicyModel expects a view of at least 7 squares; got {view!r}")
         self.view, self.features = view, view**2 * len(kinds) + others

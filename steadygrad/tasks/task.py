@@ -91,13 +91,13 @@ class Task:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < bound:
                 who = type(self).__name__
-                raise ValueError(f"{who} expects {name} to be a whole number of at least {bound}; got {value!r}")
+                raise ValueError(f"{who} expects {name} to be an integer of at least {bound}; got {value!r}")
 
     def check_seed(self, name: str) -> None:
         """Raise ValueError unless the field is an integer from 0 to 2³² − 1, the seeds that NumPy accepts."""
         if not isinstance(value := getattr(self, name), int) or isinstance(value, bool) or not 0 <= value < 2**32:
             who = type(self).__name__
-            raise ValueError(f"{who} expects {name} to be a whole number from 0 to {2**32 - 1}; got {value!r}")
+            raise ValueError(f"{who} expects {name} to be an integer from 0 to {2**32 - 1}; got {value!r}")
 
     def check_flags(self, *names: str) -> None:
         """Raise ValueError unless every named field is a bool."""

@@ -374,7 +374,7 @@ def check_type(who: str, key: str, value: Any, expected: Any) -> Any:
         return value
     if float in plain and type(value) is int:
         return float(value)
-    kinds = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", dict: "a table"}
+    kinds = {int: "an integer", float: "a number", str: "a string", bool: "true or false", dict: "a table"}
     wanted = " or ".join(kinds[option] for option in plain if option in kinds)
     raise ValueError(f"{who} expects {key} to be {wanted}; got {value!r}")
 

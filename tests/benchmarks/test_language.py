@@ -57,4 +57,4 @@ def test_bad_sizes_end_with_a_sentence(text, capsys, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         language.main()
     assert stop.value.code == 2
-    assert f"expects whole numbers as in 430,1000,430; got {text!r}" in capsys.readouterr().err
+    assert f"expects integers as in 430,1000,430; got {text!r}" in capsys.readouterr().err

@@ -230,10 +230,10 @@ def test_show_draws_problems_of_a_task_of_objects(run, tmp_path, settings):
         ("train lstm copy --train.lr fast", "expects lr to be a number; got 'fast'"),
         ("train lstm copy --train.lr -1", "Train expects lr above 0; got -1.0"),
         ("train lstm copy --train.lr", "--train.lr expects a value"),
-        ("train lstm copy --train.steps 1e3", "expects steps to be a whole number; got 1000.0"),
-        ("train lstm copy --task.delay 0", "Copy expects delay to be a whole number of at least 1; got 0"),
+        ("train lstm copy --train.steps 1e3", "expects steps to be an integer; got 1000.0"),
+        ("train lstm copy --task.delay 0", "Copy expects delay to be an integer of at least 1; got 0"),
         ("train lstm copy --train.optimizer lion", "Train expects optimizer to be one of adam, "),
-        ("train lstm copy --layer.hidden_size 0", "expects hidden_size to be a whole number of at least 1; got 0"),
+        ("train lstm copy --layer.hidden_size 0", "expects hidden_size to be an integer of at least 1; got 0"),
         ("train rnn copy --layer.recurrent shur", "no matrix 'shur'; choose from free, "),
         ("train lstm adding --train.window 5", "truncated back-propagation expects targets at every step"),
         ("train lstm copy --threads 0", " here; got 0"),
@@ -483,7 +483,7 @@ def test_evaluate_in_json(run, trained):
     [
         ("--task.symbols 5", "was trained for (10, 9) inputs and outputs; this task has (7, 6)"),
         ("--task.T 5", "task copy: unknown key 'T'; known: delay, "),
-        ("--task.delay 5,x", "task copy expects delay to be a whole number; got 'x'"),
+        ("--task.delay 5,x", "task copy expects delay to be an integer; got 'x'"),
         ("--task.delay 5,10 --task.length 1,2,3", "lists of settings expect one length; got 2, 3"),
     ],
 )

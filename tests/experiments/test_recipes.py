@@ -425,7 +425,7 @@ def test_wrong_tests_are_explained(text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('transfer = { delay = ["6"] }', "paper/table/row, transfer: task copy expects delay to be a whole number"),
+        ('transfer = { delay = ["6"] }', "paper/table/row, transfer: task copy expects delay to be an integer"),
         ("transfer = { delay = [0] }", "paper/table/row, transfer: Copy expects delay .* of at least 1; got 0"),
         (
             "task = { symbols = 8 }\ntransfer = { symbols = [4] }",
@@ -508,7 +508,7 @@ def test_wrong_recipes_are_explained(text, message):
             "paper/table/row, smoke scale, train: unknown key 'stesp'; known: steps, epochs, batch",
         ),
         ("smoke = { task = { dealy = 1 } }\n", "unknown key 'dealy'; known: delay, length"),
-        ("smoke = { train = { steps = 1.5 } }\n", "expects steps to be a whole number; got 1.5"),
+        ("smoke = { train = { steps = 1.5 } }\n", "expects steps to be an integer; got 1.5"),
         ('smoke = { layer = { name = "lstn" } }\n', "no layer 'lstn'; known: rnn, "),
     ],
 )
@@ -578,15 +578,15 @@ def test_unknown_rows_are_explained(pattern, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (WHOLE + "seeds = 3\n", r"paper.toml \[table.row\] expects seeds to be a list of whole numbers; got 3"),
-        (WHOLE + "seeds = []\n", r"paper.toml \[table.row\] expects seeds to be a list of whole numbers; got \[\]"),
+        (WHOLE + "seeds = 3\n", r"paper.toml \[table.row\] expects seeds to be a list of integers; got 3"),
+        (WHOLE + "seeds = []\n", r"paper.toml \[table.row\] expects seeds to be a list of integers; got \[\]"),
         (WHOLE + "published = 5\n", r"paper.toml \[table.row\] published expects a table; got 5"),
         (WHOLE + "published = { loss = nan }\n", r"paper.toml \[table.row\] published expects loss to be finite"),
         (WHOLE + "desk = 5\n", r"paper.toml \[table.row\] desk expects a table; got 5"),
         (WHOLE + "desk = { train = 5 }\n", r"paper.toml \[table.row\] desk.train expects a table; got 5"),
         (WHOLE + "train = 5\n", r"paper.toml \[table.row\] train expects a table; got 5"),
         (WHOLE + "ablation = 1\n", r"paper.toml \[table.row\] expects ablation to be true or false; got 1"),
-        (WHOLE + "parameters = 15\n", r"paper.toml \[table.row\] expects parameters to be a word; got 15"),
+        (WHOLE + "parameters = 15\n", r"paper.toml \[table.row\] expects parameters to be a string; got 15"),
         ("a = 3\n", r"paper.toml \[a\] expects a table; got 3"),
         ("paper = 3\n", r"paper.toml \[paper\] expects a table; got 3"),
         ("[table\n", r"paper.toml: "),

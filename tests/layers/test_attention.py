@@ -524,9 +524,9 @@ def test_copies_and_pickles(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"short": 0}, "expects short to be a whole number of at least 1; got 0"),
-        ({"short": True}, "expects short to be a whole number of at least 1; got True"),
-        ({"relevant": -1}, "expects relevant to be a whole number of at least 0; got -1"),
+        ({"short": 0}, "expects short to be an integer of at least 1; got 0"),
+        ({"short": True}, "expects short to be an integer of at least 1; got True"),
+        ({"relevant": -1}, "expects relevant to be an integer of at least 0; got -1"),
         ({"score": "loud"}, "expects a score out of received, learned, or a function; got 'loud'"),
         ({"alignment": "cosine"}, "expects alignment to be one of additive, dot; got 'cosine'"),
         ({"combine": "times"}, "expects combine to be one of average, add, concatenate; got 'times'"),

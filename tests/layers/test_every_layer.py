@@ -488,7 +488,7 @@ def test_bad_input_is_explained(make, x):
     with pytest.raises(ValueError, match=f"{name} expects at least one time step"):
         layer(x[:0])
     for hidden_size in (0, -1, 2.5, True):
-        with pytest.raises(ValueError, match=f"{name} expects hidden_size to be a whole number of at least 1; got"):
+        with pytest.raises(ValueError, match=f"{name} expects hidden_size to be an integer of at least 1; got"):
             make(I, hidden_size)
     with pytest.raises(ValueError, match=f"{name} expects num_layers"):
         make(I, N, 0)

@@ -119,9 +119,9 @@ def test_weights_are_dropped_in_training_alone(make):
     ("options", "words"),
     [
         ({"input_dropout": 1.0}, "LanguageModel expects input_dropout of at least 0 and below 1; got 1.0"),
-        ({"embedding_size": 0}, "LanguageModel expects embedding_size to be a whole number of at least 1; got 0"),
+        ({"embedding_size": 0}, "LanguageModel expects embedding_size to be an integer of at least 1; got 0"),
         ({"sizes": []}, r"LanguageModel expects sizes to be a list of units, one a layer; got \[\]"),
-        ({"sizes": [0]}, "GRU expects hidden_size to be a whole number of at least 1; got 0"),
+        ({"sizes": [0]}, "GRU expects hidden_size to be an integer of at least 1; got 0"),
     ],
 )
 def test_bad_options_are_explained(options, words):
@@ -130,7 +130,7 @@ def test_bad_options_are_explained(options, words):
 
 
 def test_layers_that_see_the_future_are_refused():
-    with pytest.raises(ValueError, match="Stack expects layers that take time first and one direction"):
+    with pytest.raises(ValueError, match="Stack expects unidirectional layers that take time first; got bidirectional=True"):
         model(lambda inputs, units: GRU(inputs, units, bidirectional=True))
 
 

@@ -107,7 +107,7 @@ def test_the_penalty_is_the_layers():
 def test_bad_arguments_are_explained():
     with pytest.raises(ValueError, match=r"PolicyModel expects 102 features per step; got x of shape \(3, 7, 101\)"):
         model()(sights()[..., 1:])
-    with pytest.raises(ValueError, match="PolicyModel expects head_size to be a whole number of at least 1; got 0"):
+    with pytest.raises(ValueError, match="PolicyModel expects head_size to be an integer of at least 1; got 0"):
         model(head_size=0)
     with pytest.raises(ValueError, match="PolicyModel expects a view of at least 7 squares; got 5"):
         PolicyModel(lambda inputs: GRU(inputs, 8), 5, (5, 3), 4, 6)

@@ -177,7 +177,7 @@ def test_weights_survive_a_file(name, images):
         ({"l1": -1.0}, "expects a finite l1 of at least 0; got -1.0"),
         ({"l1": float("inf")}, "expects a finite l1 of at least 0; got inf"),
         ({"l1": "1"}, "expects a finite l1 of at least 0; got '1'"),
-        ({"objects": 0}, "expects objects to be a whole number of at least 1; got 0"),
+        ({"objects": 0}, "expects objects to be an integer of at least 1; got 0"),
         ({"image_size": 7}, "Encoder expects images of at least 8 × 8 pixels; got 7"),
         ({"segments": ((0, 2),)}, r"expects segments that hold each of 4 objects once, in order; got \(\(0, 2\),\)"),
         (
@@ -194,7 +194,7 @@ def test_what_cannot_be_is_refused(name, options, message):
 @every_model
 def test_counts_are_whole_and_positive(name):
     for key in options_of(name).keys() & SMALL.keys():
-        with pytest.raises(ValueError, match=f"expects {key} to be a whole number of at least 1; got 0"):
+        with pytest.raises(ValueError, match=f"expects {key} to be an integer of at least 1; got 0"):
             build(name, **{key: 0})
 
 

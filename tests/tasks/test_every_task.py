@@ -250,7 +250,7 @@ def test_bad_values_are_explained(cls, field):
     zero = [] if seed or field in ("noise", "held_out") else [0]  # brackets alone will do
     bounds = f"from 0 to {2**32 - 1}" if seed else "of at least [0-3]"
     for value in (*zero, *([2**32] if seed else []), -1, True, False, 1.5, "3", None):
-        expected = f"{cls.__name__} expects {field} to be a whole number {bounds}; got {value!r}"
+        expected = f"{cls.__name__} expects {field} to be an integer {bounds}; got {value!r}"
         with pytest.raises(ValueError, match=expected):
             cls(**{field: value})
 
@@ -266,7 +266,7 @@ def test_unknown_recall_is_explained(recall):
 
 
 def test_adding_needs_two_halves():
-    with pytest.raises(ValueError, match="Adding expects length to be a whole number of at least 3; got 2"):
+    with pytest.raises(ValueError, match="Adding expects length to be an integer of at least 3; got 2"):
         Adding(length=2)
     assert sample(Adding(length=3), 2)[0].shape == (2, 3, 2)
 

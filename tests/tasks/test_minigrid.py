@@ -97,7 +97,7 @@ def test_a_missing_package_is_explained():
     ("options", "words"),
     [
         ({"environment": "DoorKey-7x7"}, "MiniGrid expects environment to be one of Empty-5x5, .*; got 'DoorKey-7x7'"),
-        ({"limit": 0}, "MiniGrid expects limit to be a whole number of at least 1; got 0"),
+        ({"limit": 0}, "MiniGrid expects limit to be an integer of at least 1; got 0"),
         ({"discount": 1.1}, "MiniGrid expects discount to be a number from 0 to 1; got 1.1"),
         ({"trace": "much"}, "MiniGrid expects trace to be a number from 0 to 1; got 'much'"),
         ({"clip_ratio": -0.1}, "MiniGrid expects clip_ratio to be a number from 0 to 1; got -0.1"),

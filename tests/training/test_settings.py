@@ -71,22 +71,22 @@ def test_what_the_task_or_the_loop_decides_is_no_setting_of_a_layer(layer, key):
 @pytest.mark.parametrize(
     ("table", "key", "value", "kind"),
     [
-        ("train", "steps", True, "a whole number"),
-        ("train", "steps", 20.0, "a whole number"),
-        ("train", "steps", "20", "a whole number"),
-        ("train", "steps", None, "a whole number"),
-        ("train", "window", 2.5, "a whole number"),
+        ("train", "steps", True, "an integer"),
+        ("train", "steps", 20.0, "an integer"),
+        ("train", "steps", "20", "an integer"),
+        ("train", "steps", None, "an integer"),
+        ("train", "window", 2.5, "an integer"),
         ("train", "lr", "fast", "a number"),
         ("train", "lr", True, "a number"),
         ("train", "lr", [1e-3], "a number"),
         ("train", "clip", "none", "a number"),
-        ("train", "optimizer", 3, "a word"),
-        ("task", "delay", 5.0, "a whole number"),
-        ("task", "delay", True, "a whole number"),
-        ("task", "recall", 1, "a word"),
-        ("layer", "hidden_size", 4.0, "a whole number"),
-        ("layer", "hidden_size", True, "a whole number"),
-        ("layer", "hidden_size", None, "a whole number"),
+        ("train", "optimizer", 3, "a string"),
+        ("task", "delay", 5.0, "an integer"),
+        ("task", "delay", True, "an integer"),
+        ("task", "recall", 1, "a string"),
+        ("layer", "hidden_size", 4.0, "an integer"),
+        ("layer", "hidden_size", True, "an integer"),
+        ("layer", "hidden_size", None, "an integer"),
         ("layer", "dropout", "much", "a number"),
         ("layer", "bidirectional", 1, "true or false"),
     ],
@@ -100,7 +100,7 @@ def test_wrong_types_are_refused_with_what_came(table, key, value, kind):
 
 @pytest.mark.parametrize("seed", [1.5, True, "1", None])
 def test_a_seed_is_a_whole_number(seed):
-    with pytest.raises(ValueError, match=r"^mine.toml expects seed to be a whole number; got "):
+    with pytest.raises(ValueError, match=r"^mine.toml expects seed to be an integer; got "):
         settings(seed=seed)
 
 
@@ -148,7 +148,7 @@ def test_values_out_of_range_are_refused(key, value, wanted):
         ({"train": {"schedule": "linear"}}, f"Train expects schedule to be one of {', '.join(SCHEDULES)}; got 'linea"),
         ({"layer": {"name": "lstmm"}}, f"no layer 'lstmm'; known: {', '.join(LAYERS)}"),
         ({"task": {"name": "copying"}}, f"no task 'copying'; known: {', '.join(TASKS)}"),
-        ({"task": {"delay": 0}}, "Copy expects delay to be a whole number of at least 1; got 0"),
+        ({"task": {"delay": 0}}, "Copy expects delay to be an integer of at least 1; got 0"),
         ({"task": {"recall": "never"}}, "Copy expects recall to be one of after, at; got 'never'"),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_layer_needs_its_size(layer):
 
 
 def test_what_a_layer_itself_refuses_is_passed_on():
-    with pytest.raises(ValueError, match="expects hidden_size to be a whole number of at least 1; got 0"):
+    with pytest.raises(ValueError, match="expects hidden_size to be an integer of at least 1; got 0"):
         build(settings(layer={"hidden_size": 0}))
     with pytest.raises(ValueError, match="no matrix 'shur'; choose from free"):
         build(settings(layer={"name": "rnn", "recurrent": "shur"}))
@@ -344,7 +344,7 @@ def test_every_option_of_a_relational_network_has_a_default(model):
         ({"name": "corelnet", "objects": 3}, r"^layer corelnet: unknown key 'objects'; known: hidden_size, "),
         (
             {"name": "corelnet", "hidden_size": 3.5},
-            r"^layer corelnet expects hidden_size to be a whole number; got 3.5$",
+            r"^layer corelnet expects hidden_size to be an integer; got 3.5$",
         ),
         ({"name": "corelnet", "full": 1}, r"^layer corelnet expects full to be true or false; got 1$"),
         (
@@ -356,8 +356,8 @@ def test_every_option_of_a_relational_network_has_a_default(model):
             r"^layer gru: unknown key 'units'; known: hidden_size, .*encoder, normalisation, l1$",
         ),
         ({"name": "gru", "encoder": "random"}, r"^layer gru expects hidden_size; got nothing$"),
-        ({"name": "gru", "hidden_size": 3, "encoder": 1}, r"^layer gru expects encoder to be a word; got 1$"),
-        ({"name": "gru", "hidden_size": 0}, r"GRU expects hidden_size to be a whole number of at least 1; got 0"),
+        ({"name": "gru", "hidden_size": 3, "encoder": 1}, r"^layer gru expects encoder to be a string; got 1$"),
+        ({"name": "gru", "hidden_size": 0}, r"GRU expects hidden_size to be an integer of at least 1; got 0"),
         ({"name": "corelnett"}, r"^no layer 'corelnett'; known: rnn, .*corelnet, "),
     ],
 )

@@ -106,7 +106,7 @@ class RelationalModel(nn.Module):
         """Raise ValueError unless every count is an integer of at least 1."""
         for name, value in counts.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{self._name} expects {name} to be a whole number of at least 1; got {value!r}")
+                raise ValueError(f"{self._name} expects {name} to be an integer of at least 1; got {value!r}")
 
     def check_choice(self, name: str, value: str, known: Iterable[str]) -> None:
         if value not in known:
