@@ -97,7 +97,7 @@ def describe_networks(name: str) -> None:
     """Describe the layer of this name, the relational network of this name, or both."""
     from steadygrad.layers import LAYERS
     from steadygrad.models import MODELS
-    from steadygrad.training.settings import keyword_options, layer_options
+    from steadygrad.training.typed import keyword_options, layer_options
 
     layer, model = LAYERS.get(name), MODELS.get(name)
     if layer:
@@ -120,7 +120,8 @@ def describe(network: type, options: dict[str, inspect.Parameter]) -> None:
 
 def describe_task(name: str) -> None:
     from steadygrad.tasks import TASKS
-    from steadygrad.training.settings import keyword_options, surroundings
+    from steadygrad.training.settings import surroundings
+    from steadygrad.training.typed import keyword_options
 
     task = TASKS[name]
     say(f"{name}: steadygrad.tasks.{task.__name__}\n")
@@ -141,7 +142,7 @@ def draw_task(name: str | None, given: dict[str, Any], target: str) -> None:
 
     from steadygrad.report.problems import Problem, problems
     from steadygrad.tasks import TASKS, ObjectTask
-    from steadygrad.training.settings import build
+    from steadygrad.training.typed import build
 
     tasks = {key: task for key, task in TASKS.items() if issubclass(task, ObjectTask)}
     if name not in tasks:

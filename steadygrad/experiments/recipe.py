@@ -11,7 +11,8 @@ from typing import Any
 
 from steadygrad.tasks import TASKS, DataTask
 from steadygrad.training import Settings, check_sizes
-from steadygrad.training.settings import check_type, networks, refuse_unknown
+from steadygrad.training.settings import networks
+from steadygrad.training.typed import check_type, refuse_unknown
 
 PAPERS = Path(__file__).parent / "papers"
 SCALES = ("smoke", "desk", "paper")

@@ -5,8 +5,9 @@ from steadygrad.training.directory import InUseError, RunDirectory, RunError, fi
 from steadygrad.training.evaluate import check_sizes, evaluate, evaluate_run, load_model, parameter_count
 from steadygrad.training.loop import Trainer, Watch, train
 from steadygrad.training.optimizers import JointOptimizer, TensorFlowRMSprop, make_optimizer
+from steadygrad.training.options import Train
 from steadygrad.training.progress import ShowProgress, TensorBoard
-from steadygrad.training.settings import Settings, Train
+from steadygrad.training.settings import Settings
 
 __all__ = [
     "Batches",

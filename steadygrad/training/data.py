@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from steadygrad.tasks import Batch, DataTask, ExampleTask, Task
-from steadygrad.training.settings import Train
+from steadygrad.training.options import Train
 
 
 def stream(seed: int, *names: str | int) -> Generator:

@@ -8,7 +8,8 @@ from torch import Tensor
 from steadygrad.models import PolicyModel
 from steadygrad.tasks import Batch, EnvironmentTask, Episodes
 from steadygrad.training.data import Batches, stream
-from steadygrad.training.settings import Train, updates_a_round
+from steadygrad.training.options import Train
+from steadygrad.training.settings import updates_a_round
 
 
 class Experience(Batches):

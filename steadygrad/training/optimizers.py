@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from steadygrad.matrices import Matrix
-from steadygrad.training.settings import OPTIMIZERS, Train
+from steadygrad.training.options import OPTIMIZERS, Train
 
 
 class TensorFlowRMSprop(Optimizer):

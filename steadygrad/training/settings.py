@@ -1,113 +1,34 @@
 """Settings of a run as data: layer, task, training and seed. Unknown keys are refused."""
 
 import inspect
-import math
-import types
-import typing
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any, TypeVar, Union, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
 
 from torch import nn
 
 from steadygrad.layers import LAYERS, RecurrentLayer
-from steadygrad.layers.recurrent import Common
 from steadygrad.models import MODELS, LanguageModel, PolicyModel, RelationalModel, SequenceModel
 from steadygrad.models.relational import FEATURES, Recurrent
 from steadygrad.tasks import TASKS, DataTask, EnvironmentTask, ObjectTask, Task, TextTask
+from steadygrad.training.options import Train
+from steadygrad.training.typed import (
+    build,
+    check_type,
+    construct,
+    keyword_options,
+    layer_options,
+    meant,
+    refuse_unknown,
+)
 
-OPTIMIZERS = ("adam", "adagrad", "rmsprop", "rmsprop-tf", "rmsprop-theano", "sgd")
-LARGEST = 1e30  # the largest float32 is 3.4e38
-SCHEDULES = ("constant", "step", "plateau", "cosine")
 FIRST_NAMES: dict[str, str] = {}
 """Renamed settings, later name → first name. The first name stays in stored files and in fingerprints.
 
 A key is written TABLE.KEY: {"train.updates": "train.steps"}. A name that is a value is written TABLE.KEY=NAME:
 {"layer.name=nc-gru": "layer.name=ncgru"}. A setting that is renamed twice has two entries, the newest last.
 """
-NOT_FOR_LAYERS = {"self", "input_size", "batch_first", "device", "dtype", "common"}
-"""keywords of a layer that settings cannot give"""
-
-Record = TypeVar("Record")
 Model = TypeVar("Model", bound=nn.Module)
-
-
-@dataclass(frozen=True)
-class Train:
-    """Training settings: length, optimizer, learning rates, regularisation, data, evaluation."""
-
-    steps: int = 2000
-    """number of updates"""
-    epochs: int | None = None
-    """passes through a data set, instead of ``steps``; with an evaluation after each, instead of ``evaluate_every``"""
-    batch: int = 50
-    optimizer: str = "adam"
-    """adam, adagrad, rmsprop, sgd (no momentum), rmsprop-tf (of TensorFlow 1: the mean square starts at 1, ε is inside
-    the square root) or rmsprop-theano (of the uRNN programs: the mean square starts at 0.001, ε is negligible)"""
-    optimizer_constrained: str | None = None
-    """optimizer of skew parts and reflectors; default: ``optimizer``"""
-    lr: float = 1e-3
-    lr_constrained: float | None = None
-    """learning rate of skew parts and reflectors, the parameters of orthogonal matrices; default: ``lr``"""
-    smoothing: float | None = None
-    """α of RMSprop or β₂ of Adam, for both optimizers if there are two; default: that of each optimizer"""
-    beta1: float | None = None
-    """β₁ of Adam, the decay rate of the mean gradient; default: 0.9"""
-    decay_transients: float = 0.0
-    """L2 weight decay of T of nnRNN, coupled: it is added to the gradient before the optimizer step"""
-    decay_readout: float = 0.0
-    """L2 weight decay of the readout matrix, in addition to ``weight_decay``"""
-    decay_matrices: float = 0.0
-    """L2 weight decay of free recurrent matrices, in addition to ``weight_decay``"""
-    weight_decay: float = 0.0
-    """L2 weight decay of all parameters except T of nnRNN, skew parts and reflectors"""
-    clip: float | None = None
-    """largest norm of the gradient; a larger gradient is scaled down to it"""
-    schedule: str = "constant"
-    """constant; step: learning rates are multiplied by ``lr_factor`` every ``lr_every`` updates; plateau: whenever the
-    best validation loss has not improved; cosine: learning rates follow half a cosine, from their full value to 0"""
-    lr_factor: float = 0.5
-    lr_every: int = 1000
-    examples: int | None = None
-    """size of a fixed training set, whose batches come in a new order every epoch; default: always new sequences"""
-    window: int | None = None
-    """truncated back-propagation: one update per ``window`` time steps; the state is carried on, its gradient is not"""
-    evaluate_every: int = 100
-    evaluate_examples: int = 1000
-    evaluate_batch: int = 100
-    log_every: int = 20
-    max_loss: float | None = None
-    """training loss above which a run has diverged; default: 10⁶ times the guessing loss, as bad starts may recover"""
-    stop_at: float | None = None
-    """end the run as soon as the task's score reaches this value in an evaluation"""
-    frames: int | None = None
-    """time steps that an agent plays, instead of ``steps``; the agent also learns from the last round of episodes"""
-
-    def __post_init__(self) -> None:
-        at_least(
-            self, "Train", 1, "steps", "batch", "evaluate_every", "evaluate_examples", "evaluate_batch", "log_every"
-        )
-        at_least(self, "Train", 1, "lr_every", "examples", "window", "epochs", "frames")
-        positive(self, "Train", "lr", "lr_constrained", "clip", "max_loss", "lr_factor")
-        for name in ("weight_decay", "decay_transients", "decay_readout", "decay_matrices"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"Train expects {name} to be at least 0; got {getattr(self, name)!r}")
-        if self.smoothing is not None and not 0 < self.smoothing < 1:
-            raise ValueError(f"Train expects smoothing above 0 and below 1; got {self.smoothing!r}")
-        if self.beta1 is not None and not 0 <= self.beta1 < 1:
-            raise ValueError(f"Train expects beta1 of at least 0 and below 1; got {self.beta1!r}")
-        if self.beta1 is not None and "adam" not in (self.optimizer, self.optimizer_constrained):
-            raise ValueError(f"Train expects beta1 with the optimizer adam only; got {self.optimizer!r}")
-        if self.examples is not None and self.examples < self.batch:
-            raise ValueError(f"Train expects examples for one batch of {self.batch} at least; got {self.examples}")
-        if self.epochs is not None and self.frames is not None:
-            raise ValueError(f"Train expects either epochs or frames; got {self.epochs} and {self.frames}")
-        one_of("Train", "optimizer", self.optimizer, OPTIMIZERS)
-        if self.optimizer_constrained is not None:
-            one_of("Train", "optimizer_constrained", self.optimizer_constrained, OPTIMIZERS)
-        one_of("Train", "schedule", self.schedule, SCHEDULES)
-        if self.schedule == "cosine" and self.frames is not None:
-            raise ValueError(f"Train expects steps or epochs for schedule cosine; got {self.frames} frames")
 
 
 @dataclass(frozen=True)
@@ -313,100 +234,3 @@ def named_network(table: Mapping[str, Any], task: str) -> str:
         known = ", ".join(filter(is_of_objects, TASKS))
         raise ValueError(f"layer {name} relates objects and expects a task out of {known}; got {task}")
     return named("layer", table, networks(task))
-
-
-def refuse_unknown(who: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise ValueError if a given key is not known."""
-    known = list(known)
-    if unknown := [key for key in given if key not in known]:
-        raise ValueError(f"{who}: unknown key {', '.join(map(repr, unknown))}; known: {', '.join(known)}")
-
-
-def layer_options(layer: type[nn.Module]) -> dict[str, Any]:
-    """Return the keywords of a layer that settings may give, by name, as `inspect.Parameter`s."""
-    shared = typing.get_type_hints(Common)
-    defaults = inspect.signature(RecurrentLayer).parameters
-    hints = typing.get_type_hints(layer.__init__)
-    own = {
-        key: parameter.replace(annotation=hints.get(key, Any))
-        for key, parameter in inspect.signature(layer).parameters.items()
-    }
-    common = {key: defaults[key].replace(annotation=hint) for key, hint in shared.items()}
-    return {key: parameter for key, parameter in (own | common).items() if key not in NOT_FOR_LAYERS}
-
-
-def keyword_options(model: type[nn.Module]) -> dict[str, Any]:
-    """Return the keyword-only arguments of a model in the same form. The task gives the other arguments."""
-    hints = typing.get_type_hints(model.__init__)
-    parameters = inspect.signature(model).parameters.items()
-    return {key: p.replace(annotation=hints[key]) for key, p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
-def construct(who: str, cls: Any, positional: Sequence[Any], given: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
-    """Return an instance of ``cls``. Raise ValueError if an option is unknown, missing or of the wrong type."""
-    refuse_unknown(who, given, known)
-    if missing := [key for key, option in known.items() if option.default is option.empty and key not in given]:
-        raise ValueError(f"{who} expects {', '.join(missing)}; got {', '.join(given) or 'nothing'}")
-    options = {key: check_type(who, key, value, known[key].annotation) for key, value in given.items()}
-    try:
-        return cls(*positional, **options)
-    except TypeError as error:
-        raise ValueError(f"{who}: {error}") from error
-
-
-def build(cls: type[Record], given: Mapping[str, Any], who: str) -> Record:
-    """Return a dataclass instance of ``cls``. Raise ValueError if a key is unknown, missing or of the wrong type."""
-    record: Any = cls  # a dataclass, which a type variable cannot express
-    known = {field.name: field for field in fields(record)}
-    refuse_unknown(who, given, known)
-    if missing := [name for name, field in known.items() if field.default is MISSING and name not in given]:
-        raise ValueError(f"{who} expects {', '.join(missing)}")
-    hints = typing.get_type_hints(cls)
-    return cls(**{key: check_type(who, key, value, hints[key]) for key, value in given.items()})
-
-
-def check_type(who: str, key: str, value: Any, expected: Any) -> Any:
-    """Return ``value`` if it has the expected type, else raise ValueError. An integer also passes for a float."""
-    value = meant(value, expected)
-    options = alternatives(expected)
-    plain = [option for option in options if option in (int, float, str, bool, dict, type(None))]
-    if len(plain) < len(options) or type(value) in plain:  # other types are checked by the class that takes the option
-        return value
-    if float in plain and type(value) is int:
-        return float(value)
-    kinds = {int: "an integer", float: "a number", str: "a string", bool: "true or false", dict: "a table"}
-    wanted = " or ".join(kinds[option] for option in plain if option in kinds)
-    raise ValueError(f"{who} expects {key} to be {wanted}; got {value!r}")
-
-
-def alternatives(expected: Any) -> tuple[Any, ...]:
-    """Return the members of a union type: int | None → (int, NoneType)."""
-    return get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
-
-
-def meant(value: Any, expected: Any) -> Any:
-    """Return "none" for None if the option takes a string and not None: the command line reads ``none`` as None."""
-    options = alternatives(expected)
-    return "none" if value is None and str in options and type(None) not in options else value
-
-
-def at_least(record: Any, who: str, bound: int, *names: str) -> None:
-    """Raise ValueError if a named attribute is below ``bound``. None is allowed."""
-    for name in names:
-        if (value := getattr(record, name)) is not None and value < bound:
-            raise ValueError(f"{who} expects {name} of at least {bound}; got {value!r}")
-
-
-def positive(record: Any, who: str, *names: str) -> None:
-    """Raise ValueError unless every named attribute is above 0 and at most `LARGEST`. None is allowed."""
-    for name in names:
-        value = getattr(record, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"{who} expects {name} above 0; got {value!r}")
-        if value is not None and value > LARGEST:
-            raise ValueError(f"{who} expects {name} of at most {LARGEST:g}; got {value!r}")
-
-
-def one_of(who: str, name: str, value: str, known: Iterable[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{who} expects {name} to be one of {', '.join(known)}; got {value!r}")

@@ -22,7 +22,8 @@ from steadygrad.models import MODELS
 from steadygrad.report import tables
 from steadygrad.tasks import TASKS
 from steadygrad.training import RunDirectory, ShowProgress, Train, loop
-from steadygrad.training.settings import keyword_options, networks
+from steadygrad.training.settings import networks
+from steadygrad.training.typed import keyword_options
 from tests import cached
 
 TINY = [

@@ -12,7 +12,7 @@ from steadygrad.layers import EURNN, GRU, LSTM, NNRNN, RNN, URNN, FullCapacityUR
 from steadygrad.layers import complex as complex_cells
 from steadygrad.matrices import COMPLEX, MATRICES, Givens, UnitaryEvolution
 from steadygrad.training.optimizers import parameter_groups
-from steadygrad.training.settings import Train
+from steadygrad.training.options import Train
 from tests.rounding import rounding
 
 I, N = 3, 6

@@ -130,7 +130,9 @@ def test_bad_options_are_explained(options, words):
 
 
 def test_layers_that_see_the_future_are_refused():
-    with pytest.raises(ValueError, match="Stack expects unidirectional layers that take time first; got bidirectional=True"):
+    with pytest.raises(
+        ValueError, match="Stack expects unidirectional layers that take time first; got bidirectional=True"
+    ):
         model(lambda inputs, units: GRU(inputs, units, bidirectional=True))
 
 

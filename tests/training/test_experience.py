@@ -24,7 +24,8 @@ from steadygrad.training import (
     train,
 )
 from steadygrad.training.experience import Experience
-from steadygrad.training.settings import Train, updates_a_round
+from steadygrad.training.options import Train
+from steadygrad.training.settings import updates_a_round
 
 pytest.importorskip("minigrid", reason="needs the extra minigrid")
 

@@ -30,7 +30,7 @@ from steadygrad.training import (
     stream,
     train,
 )
-from steadygrad.training.settings import OPTIMIZERS
+from steadygrad.training.options import OPTIMIZERS
 
 every_layer = pytest.mark.parametrize("layer", LAYERS)
 

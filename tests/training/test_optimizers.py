@@ -12,7 +12,7 @@ from steadygrad.layers import LAYERS
 from steadygrad.models import SequenceModel
 from steadygrad.training import JointOptimizer, TensorFlowRMSprop, Train, make_optimizer
 from steadygrad.training.optimizers import Schedule, parameter_groups
-from steadygrad.training.settings import OPTIMIZERS
+from steadygrad.training.options import OPTIMIZERS
 
 every_layer = pytest.mark.parametrize("layer", LAYERS)
 RATES = {"lr": 0.5, "lr_constrained": 0.25, "decay_transients": 0.125, "weight_decay": 0.0625}

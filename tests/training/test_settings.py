@@ -14,7 +14,9 @@ from steadygrad.models import MODELS, SequenceModel
 from steadygrad.models.relational import Recurrent
 from steadygrad.tasks import TASKS, ObjectTask
 from steadygrad.training import Settings, Train, toml
-from steadygrad.training.settings import OPTIMIZERS, SCHEDULES, is_of_objects, keyword_options, layer_options
+from steadygrad.training.options import OPTIMIZERS, SCHEDULES
+from steadygrad.training.settings import is_of_objects
+from steadygrad.training.typed import keyword_options, layer_options
 
 SMALL = {
     "copy": {"delay": 4, "length": 2, "symbols": 3},

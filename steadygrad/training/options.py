@@ -1,0 +1,110 @@
+"""Training settings of a run, and their valid ranges."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+OPTIMIZERS = ("adam", "adagrad", "rmsprop", "rmsprop-tf", "rmsprop-theano", "sgd")
+SCHEDULES = ("constant", "step", "plateau", "cosine")
+LARGEST = 1e30  # the largest float32 is 3.4e38
+
+
+@dataclass(frozen=True)
+class Train:
+    """Training settings: length, optimizer, learning rates, regularisation, data, evaluation."""
+
+    steps: int = 2000
+    """number of updates"""
+    epochs: int | None = None
+    """passes through a data set, instead of ``steps``; with an evaluation after each, instead of ``evaluate_every``"""
+    batch: int = 50
+    optimizer: str = "adam"
+    """adam, adagrad, rmsprop, sgd (no momentum), rmsprop-tf (of TensorFlow 1: the mean square starts at 1, ε is inside
+    the square root) or rmsprop-theano (of the uRNN programs: the mean square starts at 0.001, ε is negligible)"""
+    optimizer_constrained: str | None = None
+    """optimizer of skew parts and reflectors; default: ``optimizer``"""
+    lr: float = 1e-3
+    lr_constrained: float | None = None
+    """learning rate of skew parts and reflectors, the parameters of orthogonal matrices; default: ``lr``"""
+    smoothing: float | None = None
+    """α of RMSprop or β₂ of Adam, for both optimizers if there are two; default: that of each optimizer"""
+    beta1: float | None = None
+    """β₁ of Adam, the decay rate of the mean gradient; default: 0.9"""
+    decay_transients: float = 0.0
+    """L2 weight decay of T of nnRNN, coupled: it is added to the gradient before the optimizer step"""
+    decay_readout: float = 0.0
+    """L2 weight decay of the readout matrix, in addition to ``weight_decay``"""
+    decay_matrices: float = 0.0
+    """L2 weight decay of free recurrent matrices, in addition to ``weight_decay``"""
+    weight_decay: float = 0.0
+    """L2 weight decay of all parameters except T of nnRNN, skew parts and reflectors"""
+    clip: float | None = None
+    """largest norm of the gradient; a larger gradient is scaled down to it"""
+    schedule: str = "constant"
+    """constant; step: learning rates are multiplied by ``lr_factor`` every ``lr_every`` updates; plateau: whenever the
+    best validation loss has not improved; cosine: learning rates follow half a cosine, from their full value to 0"""
+    lr_factor: float = 0.5
+    lr_every: int = 1000
+    examples: int | None = None
+    """size of a fixed training set, whose batches come in a new order every epoch; default: always new sequences"""
+    window: int | None = None
+    """truncated back-propagation: one update per ``window`` time steps; the state is carried on, its gradient is not"""
+    evaluate_every: int = 100
+    evaluate_examples: int = 1000
+    evaluate_batch: int = 100
+    log_every: int = 20
+    max_loss: float | None = None
+    """training loss above which a run has diverged; default: 10⁶ times the guessing loss, as bad starts may recover"""
+    stop_at: float | None = None
+    """end the run as soon as the task's score reaches this value in an evaluation"""
+    frames: int | None = None
+    """time steps that an agent plays, instead of ``steps``; the agent also learns from the last round of episodes"""
+
+    def __post_init__(self) -> None:
+        at_least(
+            self, "Train", 1, "steps", "batch", "evaluate_every", "evaluate_examples", "evaluate_batch", "log_every"
+        )
+        at_least(self, "Train", 1, "lr_every", "examples", "window", "epochs", "frames")
+        positive(self, "Train", "lr", "lr_constrained", "clip", "max_loss", "lr_factor")
+        for name in ("weight_decay", "decay_transients", "decay_readout", "decay_matrices"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"Train expects {name} to be at least 0; got {getattr(self, name)!r}")
+        if self.smoothing is not None and not 0 < self.smoothing < 1:
+            raise ValueError(f"Train expects smoothing above 0 and below 1; got {self.smoothing!r}")
+        if self.beta1 is not None and not 0 <= self.beta1 < 1:
+            raise ValueError(f"Train expects beta1 of at least 0 and below 1; got {self.beta1!r}")
+        if self.beta1 is not None and "adam" not in (self.optimizer, self.optimizer_constrained):
+            raise ValueError(f"Train expects beta1 with the optimizer adam only; got {self.optimizer!r}")
+        if self.examples is not None and self.examples < self.batch:
+            raise ValueError(f"Train expects examples for one batch of {self.batch} at least; got {self.examples}")
+        if self.epochs is not None and self.frames is not None:
+            raise ValueError(f"Train expects either epochs or frames; got {self.epochs} and {self.frames}")
+        one_of("Train", "optimizer", self.optimizer, OPTIMIZERS)
+        if self.optimizer_constrained is not None:
+            one_of("Train", "optimizer_constrained", self.optimizer_constrained, OPTIMIZERS)
+        one_of("Train", "schedule", self.schedule, SCHEDULES)
+        if self.schedule == "cosine" and self.frames is not None:
+            raise ValueError(f"Train expects steps or epochs for schedule cosine; got {self.frames} frames")
+
+
+def at_least(record: Any, who: str, bound: int, *names: str) -> None:
+    """Raise ValueError if a named attribute is below ``bound``. None is allowed."""
+    for name in names:
+        if (value := getattr(record, name)) is not None and value < bound:
+            raise ValueError(f"{who} expects {name} of at least {bound}; got {value!r}")
+
+
+def positive(record: Any, who: str, *names: str) -> None:
+    """Raise ValueError unless every named attribute is above 0 and at most `LARGEST`. None is allowed."""
+    for name in names:
+        value = getattr(record, name)
+        if value is not None and not value > 0:
+            raise ValueError(f"{who} expects {name} above 0; got {value!r}")
+        if value is not None and value > LARGEST:
+            raise ValueError(f"{who} expects {name} of at most {LARGEST:g}; got {value!r}")
+
+
+def one_of(who: str, name: str, value: str, known: Iterable[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{who} expects {name} to be one of {', '.join(known)}; got {value!r}")
