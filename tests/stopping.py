@@ -2,14 +2,14 @@
 
 import math
 
-from steadygrad.training import Watch
+from steadygrad.training import Callback
 
 
 class StoppedError(Exception):
     pass
 
 
-class StopAt(Watch):
+class StopAt(Callback):
     """Has the loop save after ``save`` updates and dies after ``die``, as a process does: without a word."""
 
     def __init__(self, save, die):

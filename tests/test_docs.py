@@ -88,8 +88,8 @@ def drawn_from(results, patterns, folder, monkeypatch):
     monkeypatch.setattr(results, "PAGE", folder / "docs" / "results.md")
     monkeypatch.setattr(sys, "argv", ["results.py", "--collect", str(folder / "runs")])
     recipes = [recipe for pattern in patterns for recipe in experiments.select(pattern)]
-    watches = [experiments.Observer()]
-    experiments.reproduce(recipes, scale="smoke", seeds=2, out=folder / "runs", watches=lambda *_: watches)
+    callbacks = [experiments.Observer()]
+    experiments.reproduce(recipes, scale="smoke", seeds=2, out=folder / "runs", callbacks=lambda *_: callbacks)
     results.main()
     return results.PAGE.read_text("utf-8")
 

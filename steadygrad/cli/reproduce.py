@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     check_folder(out)
     if options.missing:
         return run_queue(recipes, options.scale, options.seeds, out, given)
-    rows = reproduce(recipes, scale=options.scale, seeds=options.seeds, out=out, watches=follow)
+    rows = reproduce(recipes, scale=options.scale, seeds=options.seeds, out=out, callbacks=follow)
     failed = False
     for _, group in groupby(rows, key=lambda row: (row["paper"], row["table"])):
         found = list(group)

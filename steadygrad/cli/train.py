@@ -43,12 +43,12 @@ def run(options: argparse.Namespace) -> int:
     settings = Settings.from_tables({**tables, "seed": options.seed}, "train")
     out = options.out or f"runs/{options.layer}-{options.task}-{options.seed}"
     note = f"settings: {near.source}" + (", with yours" if given else "")
-    watches = [
+    callbacks = [
         ShowProgress(f"{options.layer} {options.task}", note=note),
         Observer(),
         *([TensorBoard()] if options.tensorboard else []),
     ]
-    result = train(settings, out, resume=options.resume, watches=watches, device=options.device)
+    result = train(settings, out, resume=options.resume, callbacks=callbacks, device=options.device)
     say(summary(result, out))
     if result["status"] == "diverged":
         return fail(f"diverged {result['why']}", 1)

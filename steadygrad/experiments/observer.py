@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from steadygrad.diagnostics import gradient_norms, observe, portrait
 from steadygrad.diagnostics.portrait import numbers, relation_portrait
 from steadygrad.models import Inside, RelationalModel
-from steadygrad.training import Trainer, Watch, finite, stream
+from steadygrad.training import Callback, Trainer, finite, stream
 
 OBSERVATIONS, PORTRAIT = "observations.jsonl", "portrait.json"
 LOOKS = 40
@@ -21,7 +21,7 @@ SEQUENCES = 32
 """number of sequences over which a portrait averages gradients along time"""
 
 
-class Observer(Watch):
+class Observer(Callback):
     """Writes ``observations.jsonl``, a row per measurement, and at the end ``portrait.json`` of the best weights.
 
     A network without a recurrent layer has no observations, and has a portrait only if it has a matrix of relations

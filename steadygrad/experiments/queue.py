@@ -28,7 +28,7 @@ from steadygrad.experiments.recipe import SCALES, Recipe
 from steadygrad.experiments.reproduce import FAILED, run_directory, seeds_of
 from steadygrad.training import RunDirectory
 from steadygrad.training.directory import write_whole
-from steadygrad.training.loop import graceful_stop
+from steadygrad.training.stop import graceful_stop
 
 STATE = "queue.json"
 STORED = Path(steadygrad.__file__).parent.parent / "results"

@@ -8,9 +8,9 @@ from typing import Any
 
 from steadygrad.experiments.recipe import Recipe
 from steadygrad.experiments.transfer import reason, tests, transfer, words
-from steadygrad.training import InUseError, RunDirectory, RunError, Watch, train
+from steadygrad.training import Callback, InUseError, RunDirectory, RunError, train
 
-Watches = Callable[[Recipe, int], Sequence[Watch]]
+Callbacks = Callable[[Recipe, int], Sequence[Callback]]
 """function that returns the callbacks for the run of a row with a seed"""
 Notes = Mapping[str, str]
 """facts that are not in a run's files: ``status`` and ``why`` of a run without a result, and why it is ``untested``"""
@@ -35,7 +35,7 @@ def reproduce(
     scale: str = "desk",
     seeds: int = 1,
     out: str | Path = "runs",
-    watches: Watches = lambda recipe, seed: (),
+    callbacks: Callbacks = lambda recipe, seed: (),
 ) -> list[dict[str, Any]]:
     """Run every row with every seed and return the rows of the table.
 
@@ -52,19 +52,19 @@ def reproduce(
     turns = [(recipe, seeds_of(recipe, seeds)[number]) for number in range(seeds) for recipe in recipes]
     for _ in range(2):  # a second pass: by then another process may have finished its runs or stopped
         for recipe, seed in turns:
-            notes[recipe.name, seed] = run_row(recipe, scale, seed, Path(out), watches)
+            notes[recipe.name, seed] = run_row(recipe, scale, seed, Path(out), callbacks)
         turns = [turn for turn in turns if notes[turn[0].name, turn[1]].get("status") == ELSEWHERE]
     return [summary(recipe, scale, seeds_of(recipe, seeds), Path(out), notes) for recipe in recipes]
 
 
-def run_row(recipe: Recipe, scale: str, seed: int, out: Path, watches: Watches) -> Notes:
+def run_row(recipe: Recipe, scale: str, seed: int, out: Path, callbacks: Callbacks) -> Notes:
     """Train a row with one seed and run its transfer tests. Return errors as notes: the other rows still run."""
     directory, trained = run_directory(recipe, seed, out), False
     try:
-        result = train(recipe.settings(scale, seed), directory, resume=True, watches=watches(recipe, seed))
+        result = train(recipe.settings(scale, seed), directory, resume=True, callbacks=callbacks(recipe, seed))
         trained = True
         if result["status"] != "interrupted" and (changes := recipe.transfers(scale)):
-            transfer(RunDirectory(directory), changes, watches(recipe, seed), recipe.weights)
+            transfer(RunDirectory(directory), changes, callbacks(recipe, seed), recipe.weights)
     except InUseError:
         return {"status": ELSEWHERE}
     except Exception as error:

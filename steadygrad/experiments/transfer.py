@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from steadygrad.training import RunDirectory, RunError, Watch, evaluate_run, finite
+from steadygrad.training import Callback, RunDirectory, RunError, evaluate_run, finite
 
 TRANSFER = "transfer.json"
 
@@ -25,7 +25,7 @@ def reason(error: Exception) -> str:
 
 
 def transfer(
-    directory: RunDirectory, changes: Sequence[Change], watches: Sequence[Watch] = (), weights: str = "best"
+    directory: RunDirectory, changes: Sequence[Change], callbacks: Sequence[Callback] = (), weights: str = "best"
 ) -> None:
     """Test the best or the last weights on the task with each change, on as many sequences as in evaluations.
 
@@ -44,7 +44,7 @@ def transfer(
         try:
             for number, (change, other, length) in enumerate(zip(missing, others, lengths, strict=True)):
                 before, total = examples * sum(lengths[:number]), examples * sum(lengths)
-                progress = partial(tell, watches, words(change), before, examples * length, total)
+                progress = partial(tell, callbacks, words(change), before, examples * length, total)
                 found.append({"task": change, "examples": examples})
                 try:
                     progress(0)
@@ -54,14 +54,14 @@ def transfer(
                 content = {"weights": weights, "step": step_of(weights, result), "tests": found}
                 directory.write(TRANSFER, json.dumps(finite(content), indent=1) + "\n")
         finally:
-            for watch in watches:
-                watch.close()
+            for callback in callbacks:
+                callback.close()
 
 
-def tell(watches: Sequence[Watch], what: str, before: int, steps: int, total: int, share: float) -> None:
+def tell(callbacks: Sequence[Callback], what: str, before: int, steps: int, total: int, share: float) -> None:
     """Report to the callbacks how many time steps of all tests are done."""
-    for watch in watches:
-        watch.tested(what, before + round(steps * share), total)
+    for callback in callbacks:
+        callback.tested(what, before + round(steps * share), total)
 
 
 def step_of(weights: str, result: Mapping[str, Any]) -> int:

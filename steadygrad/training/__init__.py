@@ -1,9 +1,10 @@
 """Training: settings, data, optimizers, the training loop, evaluation and run directories."""
 
+from steadygrad.training.callback import Callback
 from steadygrad.training.data import Batches, stream
 from steadygrad.training.directory import InUseError, RunDirectory, RunError, finite
 from steadygrad.training.evaluate import check_sizes, evaluate, evaluate_run, load_model, parameter_count
-from steadygrad.training.loop import Trainer, Watch, train
+from steadygrad.training.loop import Trainer, train
 from steadygrad.training.optimizers import JointOptimizer, TensorFlowRMSprop, make_optimizer
 from steadygrad.training.options import Train
 from steadygrad.training.progress import ShowProgress, TensorBoard
@@ -11,6 +12,7 @@ from steadygrad.training.settings import Settings
 
 __all__ = [
     "Batches",
+    "Callback",
     "InUseError",
     "JointOptimizer",
     "RunDirectory",
@@ -21,7 +23,6 @@ __all__ = [
     "TensorFlowRMSprop",
     "Train",
     "Trainer",
-    "Watch",
     "check_sizes",
     "evaluate",
     "evaluate_run",

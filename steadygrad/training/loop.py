@@ -2,64 +2,31 @@
 
 import math
 import os
-import platform
-import signal
-import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-import steadygrad
 from steadygrad.layers.recurrent import State, as_tuple
 from steadygrad.matrices import Matrix, NonFiniteError
 from steadygrad.models import PolicyModel
 from steadygrad.tasks import DataTask, EnvironmentTask, TextTask
+from steadygrad.training.callback import Callback
 from steadygrad.training.data import Batches, stream
 from steadygrad.training.directory import BEST, CHECKPOINT, LAST, METRICS, RESULT, Checkpoint, RunDirectory, RunError
 from steadygrad.training.evaluate import check_data, evaluate, parameter_count, walk
 from steadygrad.training.experience import Experience
 from steadygrad.training.optimizers import Schedule, make_optimizer
+from steadygrad.training.provenance import commit, versions
 from steadygrad.training.settings import Settings
+from steadygrad.training.stop import graceful_stop
 
 CHECKPOINT_SECONDS = 20.0
-
-
-class Watch:
-    """Callback: receives events from a training run. All methods are optional."""
-
-    def begin(self, trainer: "Trainer") -> None:
-        """Called before the first update, after a checkpoint has been restored."""
-
-    def update(self, trainer: "Trainer", loss: float) -> None:
-        """Called after every update, with the training loss of its batch."""
-
-    def row(self, trainer: "Trainer", row: dict[str, Any]) -> None:
-        """Called with every row of ``metrics.jsonl``, after it has been written."""
-
-    def evaluating(self, trainer: "Trainer", split: str, share: float) -> None:
-        """Called with the share that is done, after every batch of an evaluation or time step of played episodes."""
-
-    def end(self, trainer: "Trainer", result: dict[str, Any]) -> None:
-        """Called after ``result.json`` has been written."""
-
-    def lacks(self, trainer: "Trainer", result: dict[str, Any]) -> bool:
-        """Return whether a finished run was killed before `end` had completed. `end` is then called again."""
-        return False
-
-    def tested(self, what: str, done: int, total: int) -> None:
-        """Called when a trained run is tested: first with 0 done, then after every batch. The unit is time steps."""
-
-    def close(self) -> None:
-        """Called last, however the run ended."""
 
 
 class StopError(Exception):
@@ -75,7 +42,7 @@ def train(
     out: str | os.PathLike[str],
     *,
     resume: bool = False,
-    watches: Sequence[Watch] = (),
+    callbacks: Sequence[Callback] = (),
     device: str | torch.device = "cpu",
 ) -> dict[str, Any]:
     """Train in the directory ``out`` until the run is done, diverges or is interrupted. Return its ``result.json``.
@@ -83,7 +50,7 @@ def train(
     With ``resume`` a stopped run continues from its last checkpoint, exactly as if it had not been stopped.
     """
     directory = RunDirectory(out)
-    trainer = Trainer(settings, directory, watches, device)  # first: an invalid setting then leaves no directory
+    trainer = Trainer(settings, directory, callbacks, device)  # first: an invalid setting then leaves no directory
     directory.refuse(settings, resume)
     directory.path.mkdir(parents=True, exist_ok=True)
     with directory.locked():
@@ -112,9 +79,9 @@ class Trainer:
     """Runs one training job: updates, evaluations, checkpoints."""
 
     def __init__(
-        self, settings: Settings, directory: RunDirectory, watches: Sequence[Watch], device: str | torch.device
+        self, settings: Settings, directory: RunDirectory, callbacks: Sequence[Callback], device: str | torch.device
     ) -> None:
-        self.settings, self.directory, self.watches = settings, directory, watches
+        self.settings, self.directory, self.callbacks = settings, directory, callbacks
         self.device = usable(device)
         self.task = settings.build_task()
         self.options = settings.in_updates(self.task)
@@ -183,13 +150,13 @@ class Trainer:
         try:
             return self.follow()
         finally:
-            for watch in self.watches:
-                watch.close()
+            for callback in self.callbacks:
+                callback.close()
 
     def follow(self) -> dict[str, Any]:
         """Train until the run is done, interrupted or diverged. Write and return the result."""
-        for watch in self.watches:
-            watch.begin(self)
+        for callback in self.callbacks:
+            callback.begin(self)
         status, why = "done", None
         with graceful_stop() as self.asked:
             try:
@@ -211,13 +178,13 @@ class Trainer:
             if status == "done" and (test := self.test()) is not None:
                 result["test"] = test
             self.directory.write_result(result)
-        for watch in self.watches:
-            watch.end(self, result)
+        for callback in self.callbacks:
+            callback.end(self, result)
         return result
 
     def catch_up(self, result: dict[str, Any]) -> None:
         """Call `end` of the callbacks that lack it for a finished run, if the weights of the run can be loaded."""
-        late = [watch for watch in self.watches if watch.lacks(self, result)]
+        late = [callback for callback in self.callbacks if callback.lacks(self, result)]
         if not late:
             return
         try:
@@ -228,12 +195,12 @@ class Trainer:
             return
         self.step = result["steps"]
         try:
-            for watch in late:
-                watch.begin(self)
-                watch.end(self, result)
+            for callback in late:
+                callback.begin(self)
+                callback.end(self, result)
         finally:
-            for watch in late:
-                watch.close()
+            for callback in late:
+                callback.close()
 
     def stop_if_asked(self) -> None:
         if self.asked.is_set():
@@ -253,8 +220,8 @@ class Trainer:
         self.step += 1
         self.last_loss = loss
         self.schedule.after_update(self.step)
-        for watch in self.watches:
-            watch.update(self, loss)
+        for callback in self.callbacks:
+            callback.update(self, loss)
         if logs:
             found = self.task.conclude({"loss": loss, **metrics})
             self.log({"step": self.step, "split": "train", **found, "gradient_norm": norm, **self.batches.counts()})
@@ -343,8 +310,8 @@ class Trainer:
 
     def tell(self, split: str, share: float) -> None:
         """Report to the callbacks which share of an evaluation or round is done."""
-        for watch in self.watches:
-            watch.evaluating(self, split, share)
+        for callback in self.callbacks:
+            callback.evaluating(self, split, share)
 
     def test(self) -> dict[str, float] | None:
         """Return loss and metrics of the best weights on the test split; None for a task without a data set."""
@@ -369,8 +336,8 @@ class Trainer:
         row = row | {"seconds": round(self.seconds, 3)}
         self.directory.log(row)
         self.rows += 1
-        for watch in self.watches:
-            watch.row(self, row)
+        for callback in self.callbacks:
+            callback.row(self, row)
 
     # checkpoints and the result
 
@@ -454,12 +421,7 @@ class Trainer:
             "guessing_loss": self.task.guessing_loss,
             "wall_seconds": round(self.seconds, 2),
             "threads": torch.get_num_threads(),
-            "versions": {
-                "steadygrad": steadygrad.__version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
+            "versions": versions(),
             "commit": self.commit,
             **self.data(),
             "status": status,
@@ -496,47 +458,3 @@ def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def detached(state: State) -> State:
     return tuple(part.detach() for part in state) if isinstance(state, tuple) else state.detach()
-
-
-def commit() -> str | None:
-    """Return the git commit of the source tree, with + if it has changes, or None if it is not under git."""
-    folder = Path(steadygrad.__file__).parent
-    try:
-        asked = [
-            "git",
-            "--no-optional-locks",
-            "-C",
-            str(folder),
-            "describe",
-            "--always",
-            "--abbrev=40",
-            "--dirty=+",
-            "--exclude=*",
-        ]
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-@contextmanager
-def graceful_stop() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set, so that a run can stop between two updates.
-
-    A second signal raises KeyboardInterrupt. Outside the main thread the signals are not caught.
-    """
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-
-    def ask(number: int, frame: object) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -7,12 +7,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from steadygrad.training.loop import Trainer, Watch
+from steadygrad.training.callback import Callback
+from steadygrad.training.loop import Trainer
 
 QUIET_SECONDS = 10.0  # between two plain lines, where the output is not a terminal
 
 
-class ShowProgress(Watch):
+class ShowProgress(Callback):
     """Shows loss, score, updates or frames per second, and the time left.
 
     On a terminal it is a live line, elsewhere a plain line about every 10 s. ``label`` names the run if there are
@@ -101,7 +102,7 @@ class ShowProgress(Watch):
         return "  ".join([*parts, f"{rounded(self.rate(done))} {unit}/s"])
 
 
-class TensorBoard(Watch):
+class TensorBoard(Callback):
     """Writes every row of metrics to ``tensorboard/`` in the run directory. Needs the package tensorboard."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from steadygrad.experiments import Observer, observer
 from steadygrad.experiments.observer import LOOKS, OBSERVATIONS, PORTRAIT, SEQUENCES
 from steadygrad.layers import LAYERS
 from steadygrad.tasks import TASKS, EnvironmentTask, ObjectTask, TextTask
-from steadygrad.training import RunDirectory, Settings, Watch, finite, load_model, loop, stream, train
+from steadygrad.training import Callback, RunDirectory, Settings, finite, load_model, loop, stream, train
 from steadygrad.training.directory import SETTINGS
 from tests.stopping import StopAt, StoppedError
 
@@ -96,7 +96,7 @@ LAYER_TABLES = {
 @pytest.mark.parametrize("layer", LAYER_TABLES.values(), ids=LAYER_TABLES)
 def test_a_run_is_the_same_bit_by_bit_with_and_without(tmp_path, layer):
     settings = tiny(layer, steps=8, log_every=1, evaluate_every=3)
-    results = [train(settings, tmp_path / "alone"), train(settings, tmp_path / "watched", watches=[Observer()])]
+    results = [train(settings, tmp_path / "alone"), train(settings, tmp_path / "watched", callbacks=[Observer()])]
     assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
     assert steps(tmp_path / "watched") == [0, 3, 6, 8]
     for result in results:
@@ -123,13 +123,13 @@ def test_a_run_is_the_same_bit_by_bit_with_and_without(tmp_path, layer):
     ],
 )
 def test_it_looks_at_the_start_at_evaluations_and_at_the_end(tmp_path, options, expected):
-    train(quick(**options), tmp_path, watches=[Observer()])
+    train(quick(**options), tmp_path, callbacks=[Observer()])
     assert steps(tmp_path) == expected
 
 
 @pytest.mark.parametrize("updates", [79, 85])
 def test_it_never_looks_too_often(tmp_path, updates):
-    train(quick(steps=updates, evaluate_every=1, log_every=1000), tmp_path, watches=[Observer()])
+    train(quick(steps=updates, evaluate_every=1, log_every=1000), tmp_path, callbacks=[Observer()])
     found = steps(tmp_path)
     assert (found[0], found[-1]) == (0, updates)
     assert found == sorted(set(found))
@@ -138,7 +138,7 @@ def test_it_never_looks_too_often(tmp_path, updates):
 
 def test_a_look_has_the_numbers_of_that_moment(tmp_path):
     settings = tiny("ncgru")
-    train(settings, tmp_path, watches=[Observer()])
+    train(settings, tmp_path, callbacks=[Observer()])
     first, *_, last = observations(tmp_path)
     assert first.keys() == last.keys() == {"step", "matrices", "gates"}
     torch.manual_seed(stream(settings.seed, "model").initial_seed())
@@ -156,7 +156,7 @@ def test_a_look_has_the_numbers_of_that_moment(tmp_path):
 # stopping and going on
 
 
-class Interrupt(Watch):
+class Interrupt(Callback):
     def __init__(self, step):
         self.step = step
 
@@ -178,7 +178,7 @@ def alone(tmp_path_factory):
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("alone")
     for layer, settings in CUT.items():
-        train(settings, folder / layer, watches=[Observer()])
+        train(settings, folder / layer, callbacks=[Observer()])
     return folder
 
 
@@ -188,18 +188,18 @@ def alone(tmp_path_factory):
 )
 def test_killed_and_resumed_it_has_seen_the_same(tmp_path, alone, layer, save, die):
     with pytest.raises(StoppedError):
-        train(CUT[layer], tmp_path, watches=[StopAt(save, die), Observer()])
-    assert train(CUT[layer], tmp_path, resume=True, watches=[Observer()])["status"] == "done"
+        train(CUT[layer], tmp_path, callbacks=[StopAt(save, die), Observer()])
+    assert train(CUT[layer], tmp_path, resume=True, callbacks=[Observer()])["status"] == "done"
     assert files(tmp_path) == files(alone / layer)
     assert outcome(tmp_path) == outcome(alone / layer)
 
 
 @pytest.mark.parametrize("step", [1, 12])
 def test_interrupted_and_resumed_it_has_seen_the_same(tmp_path, alone, step):
-    result = train(CUT["nnrnn"], tmp_path, watches=[Interrupt(step), Observer()])
+    result = train(CUT["nnrnn"], tmp_path, callbacks=[Interrupt(step), Observer()])
     assert (result["status"], result["steps"]) == ("interrupted", step)
     assert drawn(tmp_path)["step"] == (result["best"]["step"] if step >= 5 else step)  # no evaluation yet: the latest
-    train(CUT["nnrnn"], tmp_path, resume=True, watches=[Observer()])
+    train(CUT["nnrnn"], tmp_path, resume=True, callbacks=[Observer()])
     assert files(tmp_path) == files(alone / "nnrnn")
 
 
@@ -207,25 +207,25 @@ def test_interrupted_and_resumed_it_has_seen_the_same(tmp_path, alone, step):
 def test_rows_after_the_checkpoint_are_written_again(tmp_path, alone, damage):
     """Whether the last one was cut off, or is of a past that will not come again."""
     with pytest.raises(StoppedError):
-        train(CUT["nnrnn"], tmp_path, watches=[StopAt(10, 17), Observer()])
+        train(CUT["nnrnn"], tmp_path, callbacks=[StopAt(10, 17), Observer()])
     path = tmp_path / OBSERVATIONS
     assert steps(tmp_path) == [0, 5, 10, 15]
     path.write_text(damage(path.read_text()))
-    train(CUT["nnrnn"], tmp_path, resume=True, watches=[Observer()])
+    train(CUT["nnrnn"], tmp_path, resume=True, callbacks=[Observer()])
     assert files(tmp_path) == files(alone / "nnrnn")
 
 
 def test_a_run_that_grows_goes_on_with_what_was_seen(tmp_path):
-    train(tiny(steps=20), tmp_path, watches=[Observer()])
+    train(tiny(steps=20), tmp_path, callbacks=[Observer()])
     before = observations(tmp_path)
-    train(tiny(steps=40), tmp_path, resume=True, watches=[Observer()])
+    train(tiny(steps=40), tmp_path, resume=True, callbacks=[Observer()])
     assert steps(tmp_path) == [0, 10, 20, 30, 40]
     assert observations(tmp_path)[:3] == before
 
 
 def test_who_comes_late_sees_the_rest(tmp_path):
     train(tiny(steps=20), tmp_path)
-    train(tiny(steps=40), tmp_path, resume=True, watches=[Observer()])
+    train(tiny(steps=40), tmp_path, resume=True, callbacks=[Observer()])
     assert steps(tmp_path) == [20, 30, 40]
 
 
@@ -243,11 +243,11 @@ def left(folder):
 @pytest.mark.parametrize("layer", CUT)
 def test_a_run_killed_before_its_portrait_has_it_later(tmp_path, alone, layer):
     with pytest.raises(StoppedError):
-        train(CUT[layer], tmp_path, watches=[Killed()])
+        train(CUT[layer], tmp_path, callbacks=[Killed()])
     before = left(tmp_path)
     assert "result.json" in before
     assert PORTRAIT not in before
-    again = train(CUT[layer], tmp_path, resume=True, watches=[Observer()])
+    again = train(CUT[layer], tmp_path, resume=True, callbacks=[Observer()])
     assert again == RunDirectory(tmp_path).result()
     assert files(tmp_path) == files(alone / layer)
     assert outcome(tmp_path) == outcome(alone / layer)
@@ -255,29 +255,29 @@ def test_a_run_killed_before_its_portrait_has_it_later(tmp_path, alone, layer):
 
 
 def test_a_portrait_of_weights_that_were_the_best_once_is_made_anew(tmp_path, alone):
-    train(CUT["nnrnn"], tmp_path, watches=[Interrupt(12), Observer()])
+    train(CUT["nnrnn"], tmp_path, callbacks=[Interrupt(12), Observer()])
     with pytest.raises(StoppedError):
-        train(CUT["nnrnn"], tmp_path, resume=True, watches=[Killed()])
+        train(CUT["nnrnn"], tmp_path, resume=True, callbacks=[Killed()])
     assert files(tmp_path)[1] != files(alone / "nnrnn")[1]
-    train(CUT["nnrnn"], tmp_path, resume=True, watches=[Observer()])
+    train(CUT["nnrnn"], tmp_path, resume=True, callbacks=[Observer()])
     assert files(tmp_path) == files(alone / "nnrnn")
 
 
 def test_a_run_that_diverged_has_its_portrait_later_too(tmp_path):
     settings = tiny("irnn", optimizer="sgd", max_loss=100.0, evaluate_every=1, lr=1e8)
     with pytest.raises(StoppedError):
-        train(settings, tmp_path / "killed", watches=[Killed()])
-    train(settings, tmp_path / "killed", resume=True, watches=[Observer()])
-    train(settings, tmp_path / "alone", watches=[Observer()])
+        train(settings, tmp_path / "killed", callbacks=[Killed()])
+    train(settings, tmp_path / "killed", resume=True, callbacks=[Observer()])
+    train(settings, tmp_path / "alone", callbacks=[Observer()])
     assert files(tmp_path / "killed") == files(tmp_path / "alone")
 
 
 def test_a_run_that_has_its_portrait_is_not_looked_at_again(tmp_path, monkeypatch):
-    result = train(tiny(), tmp_path, watches=[Observer()])
+    result = train(tiny(), tmp_path, callbacks=[Observer()])
     before = left(tmp_path)
     monkeypatch.setattr(Observer, "begin", refuse)
     monkeypatch.setattr(Observer, "end", refuse)
-    assert train(tiny(), tmp_path, resume=True, watches=[Observer()]) == finite(result)
+    assert train(tiny(), tmp_path, resume=True, callbacks=[Observer()]) == finite(result)
     assert left(tmp_path) == before
 
 
@@ -286,7 +286,7 @@ def test_without_its_weights_a_run_that_is_over_has_no_portrait(tmp_path, weight
     result = train(tiny(), tmp_path)
     for path in tmp_path.glob("*.safetensors"):
         path.unlink() if weights is None else path.write_bytes(weights)
-    assert train(tiny(), tmp_path, resume=True, watches=[Observer()]) == finite(result)
+    assert train(tiny(), tmp_path, resume=True, callbacks=[Observer()]) == finite(result)
     assert not (tmp_path / PORTRAIT).exists()
 
 
@@ -303,7 +303,7 @@ def best_model(folder):
 
 def test_the_portrait_is_of_the_best_weights(tmp_path):
     settings = tiny("rnn", optimizer="sgd", lr=10.0, steps=16, evaluate_every=2)
-    result = train(settings, tmp_path, watches=[Observer()])
+    result = train(settings, tmp_path, callbacks=[Observer()])
     assert 2 < result["best"]["step"] < 16  # up and down
     found = drawn(tmp_path)
     assert found["step"] == result["best"]["step"]
@@ -318,7 +318,7 @@ def test_the_portrait_is_of_the_best_weights(tmp_path):
 @pytest.mark.parametrize("task", SHORT)
 def test_its_gradients_are_those_of_the_tasks_loss(tmp_path, task):
     settings = tiny("gru", {"name": task, **SHORT[task]}, steps=4, evaluate_every=2, evaluate_examples=4)
-    train(settings, tmp_path, watches=[Observer()])
+    train(settings, tmp_path, callbacks=[Observer()])
     model, task, x, target = best_model(tmp_path)
     h_0 = torch.zeros(1, 1, 6, requires_grad=True)
     task.loss(model.walk(x, h_0)[0], target).backward()
@@ -330,7 +330,7 @@ def test_its_gradients_are_those_of_the_tasks_loss(tmp_path, task):
 @pytest.mark.parametrize("layer", ["gru", "relrnn"])
 def test_several_sequences_are_taken_together(tmp_path, monkeypatch, layer):
     monkeypatch.setattr(observer, "SEQUENCES", SEQUENCES)
-    train(tiny(layer), tmp_path, watches=[Observer()])
+    train(tiny(layer), tmp_path, callbacks=[Observer()])
     model, task, settings = load_model(RunDirectory(tmp_path))
     x, targets = task.sample(SEQUENCES, stream(settings.seed, "observe"))
 
@@ -358,7 +358,7 @@ def reading(layer, **options):
 def test_a_language_model_is_looked_at(tmp_path):
     settings = reading({"name": "nnrnn", "hidden_size": 6})
     train(settings, tmp_path / "alone")
-    train(settings, tmp_path / "watched", watches=[Observer()])
+    train(settings, tmp_path / "watched", callbacks=[Observer()])
     assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
     assert steps(tmp_path / "watched") == [0, 2, 4]
     found = drawn(tmp_path / "watched")
@@ -372,7 +372,7 @@ def test_a_language_model_is_looked_at(tmp_path):
 
 
 def test_layers_of_a_language_model_are_looked_at_as_one(tmp_path):
-    train(reading({"name": "gru", "sizes": [5, 3]}), tmp_path, watches=[Observer()])
+    train(reading({"name": "gru", "sizes": [5, 3]}), tmp_path, callbacks=[Observer()])
     found = drawn(tmp_path)
     assert list(found["input_maps"]) == ["layer 0", "layer 1"]
     assert len(found["exponents"]) == 8
@@ -388,7 +388,7 @@ def among_objects(layer):
 
 
 def test_a_network_without_a_recurrent_layer_or_a_matrix_of_relations_is_left_alone(tmp_path):
-    assert train(among_objects({"name": "transformer"}), tmp_path, watches=[Observer()])["status"] == "done"
+    assert train(among_objects({"name": "transformer"}), tmp_path, callbacks=[Observer()])["status"] == "done"
     assert not (tmp_path / OBSERVATIONS).exists()
     assert not (tmp_path / PORTRAIT).exists()
 
@@ -397,7 +397,7 @@ def test_a_network_without_a_recurrent_layer_or_a_matrix_of_relations_is_left_al
 def test_how_a_network_relates_unseen_objects_is_kept(tmp_path, layer):
     settings = among_objects({"name": layer})
     train(settings, tmp_path / "alone")
-    result = train(settings, tmp_path / "watched", watches=[Observer()])
+    result = train(settings, tmp_path / "watched", callbacks=[Observer()])
     assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
     assert not (tmp_path / "watched" / OBSERVATIONS).exists()
     model, task, _, _ = best_model(tmp_path / "watched")
@@ -411,7 +411,7 @@ def test_a_problem_that_cannot_be_had_does_not_end_a_run(tmp_path, monkeypatch):
         raise ValueError("no images")
 
     monkeypatch.setattr(observer, "relation_portrait", fail)
-    result = train(among_objects({"name": "corelnet"}), tmp_path, watches=[Observer()])
+    result = train(among_objects({"name": "corelnet"}), tmp_path, callbacks=[Observer()])
     assert result["status"] == "done"
     assert drawn(tmp_path) == {"step": result["best"]["step"], "failed": "no images"}
 
@@ -419,7 +419,7 @@ def test_a_problem_that_cannot_be_had_does_not_end_a_run(tmp_path, monkeypatch):
 def test_a_layer_that_looks_at_objects_is_looked_at(tmp_path):
     settings = among_objects({"name": "gru", "hidden_size": 6})
     train(settings, tmp_path / "alone")
-    train(settings, tmp_path / "watched", watches=[Observer()])
+    train(settings, tmp_path / "watched", callbacks=[Observer()])
     assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
     assert steps(tmp_path / "watched") == [0, 4]
     model, task, images, target = best_model(tmp_path / "watched")
@@ -436,7 +436,7 @@ def test_a_layer_that_looks_at_objects_is_looked_at(tmp_path):
 
 def test_a_network_that_the_flow_refuses_is_trained_to_its_end(tmp_path):
     layer = {"name": "gru", "bidirectional": True}
-    assert train(tiny(layer), tmp_path, watches=[Observer()])["status"] == "done"
+    assert train(tiny(layer), tmp_path, callbacks=[Observer()])["status"] == "done"
     found = drawn(tmp_path)
     assert found.keys() == {"step", "failed"}
     assert "one direction" in found["failed"]
@@ -457,7 +457,7 @@ def test_looking_never_ends_a_run(tmp_path, monkeypatch, error, words):
 
     monkeypatch.setattr(observer, "observe", fail)
     monkeypatch.setattr(observer, "portrait", fail)
-    assert train(tiny(), tmp_path, watches=[Observer()])["status"] == "done"
+    assert train(tiny(), tmp_path, callbacks=[Observer()])["status"] == "done"
     assert [set(row) for row in observations(tmp_path)] == [{"step", "failed"}] * 4
     assert words in drawn(tmp_path)["failed"]
     assert "tomorrow" not in drawn(tmp_path)["failed"]
@@ -466,20 +466,20 @@ def test_looking_never_ends_a_run(tmp_path, monkeypatch, error, words):
 @pytest.mark.parametrize(("layer", "lr"), [("irnn", 1e8), ("nnrnn", 1e8), ("ncgru", 1e30)])
 def test_a_run_that_diverges_ends_as_it_would_alone(tmp_path, layer, lr):
     settings = tiny(layer, optimizer="sgd", max_loss=100.0, evaluate_every=1, lr=lr)
-    results = [train(settings, tmp_path / "alone"), train(settings, tmp_path / "watched", watches=[Observer()])]
+    results = [train(settings, tmp_path / "alone"), train(settings, tmp_path / "watched", callbacks=[Observer()])]
     assert [result["status"] for result in results] == ["diverged", "diverged"]
     assert results[0]["why"] == results[1]["why"]
     assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
     best = results[1]["best"]
     assert drawn(tmp_path / "watched")["step"] == (best["step"] if best else results[1]["steps"])
     assert steps(tmp_path / "watched")[0] == 0
-    again = train(settings, tmp_path / "watched", resume=True, watches=[Observer()])
+    again = train(settings, tmp_path / "watched", resume=True, callbacks=[Observer()])
     assert again == finite(results[1])  # and is not tried again
 
 
 def test_a_run_that_diverges_at_once_is_shown_as_it_started(tmp_path):
     settings = tiny(max_loss=1e-3)
-    result = train(settings, tmp_path, watches=[Observer()])
+    result = train(settings, tmp_path, callbacks=[Observer()])
     assert (result["status"], result["best"]) == ("diverged", None)
     (first,) = observations(tmp_path)
     found = drawn(tmp_path)
@@ -488,7 +488,7 @@ def test_a_run_that_diverges_at_once_is_shown_as_it_started(tmp_path):
         assert found["matrices"][name]["eigenvalues"] == seen["eigenvalues"]
 
 
-class Spoil(Watch):
+class Spoil(Callback):
     """A parameter overflows just before it is looked at."""
 
     def row(self, trainer, row):
@@ -498,7 +498,7 @@ class Spoil(Watch):
 
 @pytest.mark.parametrize("layer", ["rnn", "lstm", "nnrnn", "ncgru"])
 def test_what_is_not_finite_says_so_and_is_not_written(tmp_path, layer):
-    result = train(tiny(layer), tmp_path, watches=[Spoil(), Observer()])
+    result = train(tiny(layer), tmp_path, callbacks=[Spoil(), Observer()])
     assert result["status"] == "diverged"
     *_, last = observations(tmp_path)
     assert (last["step"], last.keys()) == (20, {"step", "failed"})

@@ -416,7 +416,7 @@ def forked(recipes, out):
 def test_a_queue_that_is_killed_ends_with_the_same_results(tmp_path):
     """Killed while it trains, and when its run is over. tests/kill_queue.py does it at random moments."""
     recipes, out = select("demo/copy/rnn"), tmp_path / "killed"
-    reproduce(recipes, scale="smoke", out=tmp_path / "alone", watches=lambda recipe, seed: [Observer()])
+    reproduce(recipes, scale="smoke", out=tmp_path / "alone", callbacks=lambda recipe, seed: [Observer()])
     directory = run_directory(recipes[0], 0, out)
     out.mkdir()
     known = State(out)  # one process less

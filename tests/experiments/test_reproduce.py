@@ -11,7 +11,7 @@ from steadygrad.experiments import reproduce, seeds_of, summary
 from steadygrad.experiments.recipe import read
 from steadygrad.experiments.reproduce import run_directory, whole_table
 from steadygrad.experiments.transfer import transfer
-from steadygrad.training import RunDirectory, RunError, Watch, evaluate_run
+from steadygrad.training import Callback, RunDirectory, RunError, evaluate_run
 
 PAPER = """
 [table]
@@ -32,8 +32,8 @@ RNN, GRU = read("paper", PAPER).recipes
 ALL = [RNN, GRU]
 
 
-def smoke(recipes, out, seeds=1, watches=lambda recipe, seed: ()):
-    return reproduce(recipes, scale="smoke", seeds=seeds, out=out, watches=watches)
+def smoke(recipes, out, seeds=1, callbacks=lambda recipe, seed: ()):
+    return reproduce(recipes, scale="smoke", seeds=seeds, out=out, callbacks=callbacks)
 
 
 def changed(old, new):
@@ -49,12 +49,12 @@ class Beginnings:
         self.begun = []
 
     def __call__(self, recipe, seed):
-        note = Watch()
+        note = Callback()
         note.begin = lambda trainer: self.begun.append((recipe.row, seed))
         return [note]
 
 
-class Stop(Watch):
+class Stop(Callback):
     """Ctrl-C after an update."""
 
     def __init__(self, step):
@@ -83,7 +83,7 @@ def logged(recipe, seed, out):
 
 def test_every_row_runs_with_every_seed(tmp_path):
     beginnings = Beginnings()
-    rnn, gru = smoke(ALL, tmp_path, seeds=2, watches=beginnings)
+    rnn, gru = smoke(ALL, tmp_path, seeds=2, callbacks=beginnings)
     assert beginnings.begun == [("rnn", 0), ("gru", 0), ("rnn", 1), ("gru", 1)]  # all rows before a second seed
     for row, recipe in ((rnn, RNN), (gru, GRU)):
         assert (row["paper"], row["table"], row["row"]) == ("paper", "table", recipe.row)
@@ -112,7 +112,7 @@ def test_a_row_of_the_table_has_our_numbers_beside_theirs(tmp_path):
 def test_what_is_done_is_not_done_again(tmp_path):
     first = smoke(ALL, tmp_path, seeds=2)
     before, beginnings = contents(tmp_path), Beginnings()
-    assert smoke(ALL, tmp_path, seeds=2, watches=beginnings) == first
+    assert smoke(ALL, tmp_path, seeds=2, callbacks=beginnings) == first
     assert beginnings.begun == []
     assert contents(tmp_path) == before
 
@@ -120,7 +120,7 @@ def test_what_is_done_is_not_done_again(tmp_path):
 def test_another_seed_runs_alone(tmp_path):
     smoke(ALL, tmp_path)
     beginnings = Beginnings()
-    smoke(ALL, tmp_path, seeds=2, watches=beginnings)
+    smoke(ALL, tmp_path, seeds=2, callbacks=beginnings)
     assert beginnings.begun == [("rnn", 1), ("gru", 1)]
 
 
@@ -128,7 +128,7 @@ def test_what_is_half_done_goes_on(tmp_path):
     """To the same numbers as if nobody had stopped it; the rows after it wait."""
     stopped, whole = tmp_path / "stopped", tmp_path / "whole"
     with pytest.raises(KeyboardInterrupt):
-        smoke(ALL, stopped, watches=lambda recipe, seed: [Stop(4)])
+        smoke(ALL, stopped, callbacks=lambda recipe, seed: [Stop(4)])
     assert RunDirectory(run_directory(RNN, 0, stopped)).result()["status"] == "interrupted"
     assert not run_directory(GRU, 0, stopped).exists()
     assert [row["ours"] for row in smoke(ALL, stopped)] == [row["ours"] for row in smoke(ALL, whole)]
@@ -166,12 +166,12 @@ def test_what_another_process_gave_up_is_run_at_the_end(tmp_path):
     lock.__enter__()
     beginnings = Beginnings()
 
-    def watches(recipe, seed):
+    def callbacks(recipe, seed):
         if recipe is GRU:
             lock.__exit__(None, None, None)
         return beginnings(recipe, seed)
 
-    rnn, *_ = smoke(ALL, tmp_path, watches=watches)
+    rnn, *_ = smoke(ALL, tmp_path, callbacks=callbacks)
     assert rnn["runs"][0]["status"] == "done"
     assert beginnings.begun == [("gru", 0), ("rnn", 0)]
 
@@ -192,7 +192,7 @@ def test_the_whole_table_has_nothing_that_is_not_of_it(tmp_path):
     smoke([RNN], tmp_path, seeds=5)
     place = run_directory(RNN, 0, tmp_path).parent
     with pytest.raises(KeyboardInterrupt):
-        smoke([RNN], tmp_path, seeds=6, watches=lambda recipe, seed: [Stop(4)])
+        smoke([RNN], tmp_path, seeds=6, callbacks=lambda recipe, seed: [Stop(4)])
     (place / "seed-1" / "settings.toml").unlink()
     (place / "seed-2" / "result.json").write_text("{")
     settings = place / "seed-3" / "settings.toml"
@@ -271,10 +271,10 @@ class Hears:
         self.seen, self.closed = [], 0
 
     def __call__(self, recipe, seed):
-        watch = Watch()
-        watch.tested = lambda *words: self.seen.append(words)
-        watch.close = self.close
-        return [watch]
+        callback = Callback()
+        callback.tested = lambda *words: self.seen.append(words)
+        callback.close = self.close
+        return [callback]
 
     def close(self):
         self.closed += 1
@@ -283,8 +283,8 @@ class Hears:
 def test_what_is_tested_is_not_tested_again(tmp_path):
     first = smoke([with_tests([4, 9])], tmp_path)
     before, tests = contents(tmp_path), Hears()
-    assert smoke([with_tests([4, 9])], tmp_path, watches=tests) == first
-    (fewer,) = smoke([with_tests([9])], tmp_path, watches=tests)
+    assert smoke([with_tests([4, 9])], tmp_path, callbacks=tests) == first
+    (fewer,) = smoke([with_tests([9])], tmp_path, callbacks=tests)
     assert fewer["runs"][0]["transfer"] == first[0]["runs"][0]["transfer"][1:]
     assert tests.seen == []
     assert contents(tmp_path) == before
@@ -293,7 +293,7 @@ def test_what_is_tested_is_not_tested_again(tmp_path):
 def test_of_other_settings_only_what_is_new_is_tested(tmp_path):
     (first,) = smoke([with_tests([4, 9])], tmp_path)
     tests = Hears()
-    (row,) = smoke([with_tests([9, 6])], tmp_path, watches=tests)
+    (row,) = smoke([with_tests([9, 6])], tmp_path, callbacks=tests)
     assert {what for what, *_ in tests.seen} == {"delay 6"}
     assert [test["task"]["delay"] for test in written(RNN, tmp_path)["tests"]] == [4, 9, 6]
     assert row["runs"][0]["transfer"][0] == first["runs"][0]["transfer"][1]
@@ -303,7 +303,7 @@ def test_of_other_settings_only_what_is_new_is_tested(tmp_path):
 def test_who_watches_hears_how_far_the_tests_are(tmp_path):
     """In time steps, as long sequences take longer; copy has delay + 4 of them here."""
     tests = Hears()
-    smoke([with_tests([4, 9])], tmp_path, watches=tests)
+    smoke([with_tests([4, 9])], tmp_path, callbacks=tests)
     total = 4 * 8 + 4 * 13
     assert tests.seen == [
         ("delay 4", 0, total),
@@ -326,16 +326,16 @@ def test_new_best_weights_are_tested_again(tmp_path):
 
 
 def test_tests_that_were_stopped_go_on(tmp_path):
-    class Impatient(Watch):
+    class Impatient(Callback):
         def tested(self, what, done, total):
             if what == "delay 9":
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        smoke([with_tests([4, 9])], tmp_path, watches=lambda recipe, seed: [Impatient()])
+        smoke([with_tests([4, 9])], tmp_path, callbacks=lambda recipe, seed: [Impatient()])
     assert [test["task"]["delay"] for test in written(RNN, tmp_path)["tests"]] == [4]
     tests = Hears()
-    smoke([with_tests([4, 9])], tmp_path, watches=tests)
+    smoke([with_tests([4, 9])], tmp_path, callbacks=tests)
     assert {what for what, *_ in tests.seen} == {"delay 9"}
 
 
@@ -381,7 +381,7 @@ def test_a_test_that_fails_says_why_and_is_tried_again(tmp_path, monkeypatch):
     assert not any("why" in run["transfer"][place] or run["transfer"][place]["value"] is None for place in (0, 2))
     assert summary(recipe, "smoke", [0], tmp_path) == row  # who reads the files knows it too
     tests = Hears()
-    (again,) = smoke([recipe], tmp_path, watches=tests)
+    (again,) = smoke([recipe], tmp_path, callbacks=tests)
     assert {what for what, *_ in tests.seen} == {"delay 9"}
     assert not any("why" in test for test in again["runs"][0]["transfer"])
     assert again["runs"][0]["transfer"][::2] == run["transfer"][::2]
@@ -443,11 +443,11 @@ def test_a_run_of_other_settings_fails_its_row_alone(tmp_path):
 
 
 def test_an_error_in_a_run_fails_its_row_alone(tmp_path):
-    class Clumsy(Watch):
+    class Clumsy(Callback):
         def update(self, trainer, loss):
             raise RuntimeError("dropped it")
 
-    rnn, gru = smoke(ALL, tmp_path, watches=lambda recipe, seed: [Clumsy()] if recipe is RNN else [])
+    rnn, gru = smoke(ALL, tmp_path, callbacks=lambda recipe, seed: [Clumsy()] if recipe is RNN else [])
     assert (rnn["runs"][0]["status"], rnn["runs"][0]["why"]) == ("failed", "RuntimeError: dropped it")
     assert rnn["ours"] is None
     assert gru["runs"][0]["status"] == "done"

@@ -25,7 +25,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for recipe in select("demo"):
         settings = recipe.settings("smoke")
         often = replace(settings, train=replace(settings.train, evaluate_every=2))
-        train(often, run_directory(recipe, 0, folder), watches=[Observer()])
+        train(often, run_directory(recipe, 0, folder), callbacks=[Observer()])
     table = folder / "demo" / "copy" / "table.json"
     table.write_text(json.dumps([summary(recipe, "smoke", [0], folder) for recipe in select("demo")]), "utf-8")
     target = folder / "report.html"

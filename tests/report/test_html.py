@@ -149,7 +149,9 @@ def trained(tmp_path_factory):
     """Three small networks, two seeds each, as `reproduce` leaves them."""
     folder = tmp_path_factory.mktemp("runs")
     torch.set_num_threads(1)
-    rows = reproduce(read("paper", PAPER).recipes, scale="paper", seeds=2, out=folder, watches=lambda *_: [Observer()])
+    rows = reproduce(
+        read("paper", PAPER).recipes, scale="paper", seeds=2, out=folder, callbacks=lambda *_: [Observer()]
+    )
     assert [[run["status"] for run in row["runs"]] for row in rows] == [["done"] * 2, ["done"] * 2, ["done"] * 2]
     (folder / "paper" / "table" / "table.json").write_text(json.dumps(rows), "utf-8")
     return folder

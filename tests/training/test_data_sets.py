@@ -9,11 +9,11 @@ from steadygrad.models import LanguageModel, SequenceModel
 from steadygrad.tasks import CharPTB, Copy, WordPTB
 from steadygrad.training import (
     Batches,
+    Callback,
     RunDirectory,
     Settings,
     Train,
     Trainer,
-    Watch,
     evaluate,
     evaluate_run,
     load_model,
@@ -59,12 +59,12 @@ def test_epochs_are_for_data_sets(tiny, tmp_path):
 
 
 def test_before_the_first_evaluation_no_weights_are_better_than_the_last(text, tmp_path):
-    class Impatient(Watch):
+    class Impatient(Callback):
         def update(self, trainer, loss):
             if trainer.step == 3:
                 trainer.asked.set()
 
-    result = train(text(), tmp_path, watches=[Impatient()])
+    result = train(text(), tmp_path, callbacks=[Impatient()])
     assert (result["status"], result["best"]) == ("interrupted", None)
     directory = RunDirectory(tmp_path)
     best, last = (load_model(directory, weights=weights)[0].state_dict() for weights in ("best", "last"))
@@ -159,7 +159,7 @@ def test_a_run_that_is_stopped_in_an_epoch_ends_the_same(task, text, tmp_path, s
         settings = Settings.from_tables({"layer": layer, "task": task, "train": train_ | {"evaluate_batch": 5000}})
     train(settings, tmp_path / "whole")
     with pytest.raises(stopped):
-        train(settings, tmp_path / "parts", watches=[stop_at(2, 3)])
+        train(settings, tmp_path / "parts", callbacks=[stop_at(2, 3)])
     train(settings, tmp_path / "parts", resume=True)
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
 
@@ -168,7 +168,7 @@ def test_tied_weights_are_saved_and_go_on(text, tmp_path, stop_at, stopped, outc
     settings = text({"name": "gru", "sizes": [5, 6], "tied": True})
     train(settings, tmp_path / "whole")
     with pytest.raises(stopped):
-        train(settings, tmp_path / "parts", watches=[stop_at(2, 3)])
+        train(settings, tmp_path / "parts", callbacks=[stop_at(2, 3)])
     train(settings, tmp_path / "parts", resume=True)
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
     model, _, _ = load_model(RunDirectory(tmp_path / "parts"))
@@ -180,7 +180,7 @@ def test_more_than_ten_carried_tensors_go_on_in_their_order(text, tmp_path, stop
     settings = text({"name": "lstm", "sizes": [4, 5, 6, 7, 6, 5]}, epochs=1)
     train(settings, tmp_path / "whole")
     with pytest.raises(stopped):
-        train(settings, tmp_path / "parts", watches=[stop_at(2, 3)])
+        train(settings, tmp_path / "parts", callbacks=[stop_at(2, 3)])
     train(settings, tmp_path / "parts", resume=True)
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from steadygrad.training import RunDirectory, RunError, Watch, loop, train
+from steadygrad.training import Callback, RunDirectory, RunError, loop, train
 from steadygrad.training.directory import CHECKPOINT, METRICS, RESULT, SETTINGS
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "empty": torch.empty(0), "flag": torch.tensor(True), "n": torch.tensor(3)}
@@ -292,7 +292,7 @@ def test_a_row_that_cannot_be_written_is_an_error(directory, monkeypatch):
 
 
 def test_a_run_whose_disk_was_full_goes_on_as_if_it_had_not_been(tmp_path, tiny, monkeypatch, outcome):
-    class Fill(Watch):
+    class Fill(Callback):
         def update(self, trainer, loss):
             if trainer.step == 17:
                 patch.setattr(os, "fsync", full_disk)
@@ -301,7 +301,7 @@ def test_a_run_whose_disk_was_full_goes_on_as_if_it_had_not_been(tmp_path, tiny,
     with monkeypatch.context() as patch:
         patch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)  # after every update
         with pytest.raises(RunError, match="No space left on device"):
-            train(tiny(), tmp_path / "full", watches=[Fill()])
+            train(tiny(), tmp_path / "full", callbacks=[Fill()])
     left = files(RunDirectory(tmp_path / "full"))
     assert not [name for name in left if name.endswith(".tmp")]
     assert RESULT not in left
@@ -345,15 +345,15 @@ def test_a_directory_in_use_is_refused_until_its_user_dies(tmp_path, tiny):
 
 @locks
 def test_a_directory_in_use_is_refused_within_a_process_too(tmp_path, tiny):
-    class Twice(Watch):
+    class Twice(Callback):
         def begin(self, trainer):
             with pytest.raises(RunError, match="is in use"):
                 train(tiny(), tmp_path / "run", resume=True)
             self.tried = True
 
-    watch = Twice()
-    assert train(tiny(steps=2), tmp_path / "run", watches=[watch])["status"] == "done"
-    assert watch.tried
+    callback = Twice()
+    assert train(tiny(steps=2), tmp_path / "run", callbacks=[callback])["status"] == "done"
+    assert callback.tried
 
 
 def test_a_refused_directory_is_left_as_it_was(tmp_path, tiny):

@@ -12,10 +12,10 @@ from steadygrad.experiments.observer import PORTRAIT
 from steadygrad.layers import LAYERS
 from steadygrad.tasks import MiniGrid
 from steadygrad.training import (
+    Callback,
     RunDirectory,
     Settings,
     Trainer,
-    Watch,
     evaluate,
     evaluate_run,
     load_model,
@@ -160,7 +160,7 @@ def test_progress_is_in_frames_if_the_length_is(agent, tmp_path):
     assert trainer(agent(frames=50), tmp_path).progress == (0, 50, "frames")
 
 
-class Heard(Watch):
+class Heard(Callback):
     def __init__(self):
         self.shares = []
 
@@ -170,7 +170,7 @@ class Heard(Watch):
 
 def test_playing_and_evaluations_tell_how_far_they_are(agent, tmp_path):
     heard = Heard()
-    train(agent(steps=1, evaluate_examples=3, evaluate_batch=2), tmp_path, watches=[heard])
+    train(agent(steps=1, evaluate_examples=3, evaluate_batch=2), tmp_path, callbacks=[heard])
     shares = {split: [share for kind, share in heard.shares if kind == split] for split in ("train", "valid")}
     for found in shares.values():
         assert found == sorted(found)
@@ -182,7 +182,7 @@ def test_playing_and_evaluations_tell_how_far_they_are(agent, tmp_path):
 def test_an_agent_is_looked_at_and_plays_the_same(agent, tmp_path, layer, outcome):
     settings = agent(layer, log_every=1)
     train(settings, tmp_path / "alone")
-    train(settings, tmp_path / "watched", watches=[Observer()])
+    train(settings, tmp_path / "watched", callbacks=[Observer()])
     assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
     found = json.loads((tmp_path / "watched" / PORTRAIT).read_text("utf-8"))
     model, task, settings = load_model(RunDirectory(tmp_path / "watched"))
@@ -196,7 +196,7 @@ def test_an_agent_is_looked_at_and_plays_the_same(agent, tmp_path, layer, outcom
     assert not several.isnan().any()
 
 
-class Interrupt(Watch):
+class Interrupt(Callback):
     """Ctrl-C while a round after the first is being played."""
 
     def __init__(self):
@@ -212,9 +212,9 @@ class Interrupt(Watch):
 def test_a_round_that_is_broken_off_is_played_again(agent, tmp_path, outcome):
     settings = agent("gru", log_every=1)
     train(settings, tmp_path / "alone")
-    watch = Interrupt()
-    assert train(settings, tmp_path / "cut", watches=[watch])["status"] == "interrupted"
-    assert watch.heard == 2  # at once, not when the round is over
+    callback = Interrupt()
+    assert train(settings, tmp_path / "cut", callbacks=[callback])["status"] == "interrupted"
+    assert callback.heard == 2  # at once, not when the round is over
     torch.manual_seed(99)
     assert train(settings, tmp_path / "cut", resume=True)["status"] == "done"
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
@@ -228,7 +228,7 @@ def test_a_run_that_died_in_the_midst_of_a_round_goes_on_as_if_it_had_not(
     train(settings, tmp_path / "alone")
     for save, die in ((2, 3), (4, 6), (9, 9), (11, 13)):
         with pytest.raises(stopped):
-            train(settings, tmp_path / "cut", resume=True, watches=[stop_at(save, die)])
+            train(settings, tmp_path / "cut", resume=True, callbacks=[stop_at(save, die)])
     torch.manual_seed(99)
     assert train(settings, tmp_path / "cut", resume=True)["status"] == "done"
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")

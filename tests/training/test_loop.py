@@ -19,10 +19,10 @@ from steadygrad.layers import LAYERS
 from steadygrad.matrices import Matrix
 from steadygrad.models import SequenceModel
 from steadygrad.training import (
+    Callback,
     RunDirectory,
     RunError,
     Settings,
-    Watch,
     evaluate,
     evaluate_run,
     loop,
@@ -46,7 +46,7 @@ def rows(folder, split=None):
     return [row for row in found if split in (None, row["split"])]
 
 
-class Count(Watch):
+class Count(Callback):
     def __init__(self):
         self.calls = []
 
@@ -122,10 +122,10 @@ def test_it_learns(tmp_path, tiny):
 
 
 def test_watches_are_told_everything_in_order(tmp_path, tiny):
-    watch = Count()
-    train(tiny(steps=4, log_every=2, evaluate_every=3), tmp_path / "run", watches=[Watch(), watch])
+    callback = Count()
+    train(tiny(steps=4, log_every=2, evaluate_every=3), tmp_path / "run", callbacks=[Callback(), callback])
     updates = [("update", 1), ("update", 2), ("train", 2), ("update", 3), ("valid", 3), ("update", 4)]
-    assert watch.calls == [("begin", 0), *updates, ("train", 4), ("valid", 4), ("end", "done")]
+    assert callback.calls == [("begin", 0), *updates, ("train", 4), ("valid", 4), ("end", "done")]
 
 
 @every_layer
@@ -199,9 +199,9 @@ def test_a_wrong_setting_leaves_no_directory_behind(tmp_path, tiny, change):
 # going on
 
 
-def cut_short(settings, folder, watch, stopped):
+def cut_short(settings, folder, callback, stopped):
     with pytest.raises(stopped):
-        train(settings, folder, watches=[watch])
+        train(settings, folder, callbacks=[callback])
 
 
 @every_layer
@@ -212,9 +212,9 @@ def test_a_run_that_died_goes_on_as_if_it_had_not(tmp_path, tiny, layer, stop_at
     assert RunDirectory(tmp_path / "cut").checkpoint().state["step"] == 5
     assert len(rows(tmp_path / "cut")) > RunDirectory(tmp_path / "cut").checkpoint().state["rows"]
     torch.manual_seed(99)
-    watch = Count()
-    assert train(settings, tmp_path / "cut", resume=True, watches=[watch])["status"] == "done"
-    assert watch.calls[:2] == [("begin", 5), ("update", 6)]
+    callback = Count()
+    assert train(settings, tmp_path / "cut", resume=True, callbacks=[callback])["status"] == "done"
+    assert callback.calls[:2] == [("begin", 5), ("update", 6)]
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
 
 
@@ -248,7 +248,7 @@ def test_whatever_a_run_remembers_survives(tmp_path, tiny, options, stop_at, sto
     train(settings, tmp_path / "alone")
     for save, die in ((6, 9), (20, 20), (23, 29)):
         with pytest.raises(stopped):
-            train(settings, tmp_path / "cut", resume=True, watches=[stop_at(save, die)])
+            train(settings, tmp_path / "cut", resume=True, callbacks=[stop_at(save, die)])
     assert train(settings, tmp_path / "cut", resume=True)["status"] == "done"
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
 
@@ -293,10 +293,10 @@ def test_time_before_a_stop_counts(tmp_path, tiny, stop_at, stopped):
 
 
 def test_what_is_done_is_not_done_again(tmp_path, tiny):
-    first, watch = train(tiny(), tmp_path / "run"), Count()
+    first, callback = train(tiny(), tmp_path / "run"), Count()
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir() if path.suffix != ".toml"}
-    assert train(tiny(), tmp_path / "run", resume=True, watches=[watch]) == first
-    assert watch.calls == []
+    assert train(tiny(), tmp_path / "run", resume=True, callbacks=[callback]) == first
+    assert callback.calls == []
     assert {path: path.stat().st_mtime_ns for path in before if path.name != ".lock"} == {
         path: time for path, time in before.items() if path.name != ".lock"
     }
@@ -305,16 +305,16 @@ def test_what_is_done_is_not_done_again(tmp_path, tiny):
 def test_more_updates_go_on_from_where_it_ended(tmp_path, tiny, outcome):
     train(tiny(steps=40), tmp_path / "alone")
     train(tiny(steps=20), tmp_path / "grown")
-    watch = Count()
-    result = train(tiny(steps=40), tmp_path / "grown", resume=True, watches=[watch])
-    assert watch.calls[0] == ("begin", 20)
+    callback = Count()
+    result = train(tiny(steps=40), tmp_path / "grown", resume=True, callbacks=[callback])
+    assert callback.calls[0] == ("begin", 20)
     assert result["steps"] == result["train"]["steps"] == 40
     assert outcome(tmp_path / "grown") == outcome(tmp_path / "alone")
     with pytest.raises(ValueError, match=r"train\.steps 40, asked 20"):
         train(tiny(steps=20), tmp_path / "grown", resume=True)
 
 
-class Interrupt(Watch):
+class Interrupt(Callback):
     def __init__(self, number, *steps):
         self.number, self.steps = number, steps
 
@@ -328,10 +328,10 @@ def test_an_interrupted_run_saves_says_so_and_goes_on(tmp_path, tiny, number, ou
     settings = tiny("ncgru", log_every=1)
     train(settings, tmp_path / "alone")
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-    watch = Count()
-    result = train(settings, tmp_path / "cut", watches=[Interrupt(number, 12), watch])
+    callback = Count()
+    result = train(settings, tmp_path / "cut", callbacks=[Interrupt(number, 12), callback])
     assert (result["status"], result["steps"]) == ("interrupted", 12)
-    assert watch.calls[-1] == ("end", "interrupted")
+    assert callback.calls[-1] == ("end", "interrupted")
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
     directory = RunDirectory(tmp_path / "cut")
     assert directory.result() == result
@@ -343,14 +343,14 @@ def test_an_interrupted_run_saves_says_so_and_goes_on(tmp_path, tiny, number, ou
 
 
 def test_a_second_interrupt_ends_it_at_once(tmp_path, tiny):
-    class Impatient(Watch):
+    class Impatient(Callback):
         def update(self, trainer, loss):
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        train(tiny(), tmp_path / "run", watches=[Impatient()])
+        train(tiny(), tmp_path / "run", callbacks=[Impatient()])
     assert signal.getsignal(signal.SIGINT) is before
     assert train(tiny(), tmp_path / "run", resume=True)["status"] == "done"
 
@@ -373,9 +373,9 @@ def test_a_run_that_diverges_says_when_and_what_to_try(tmp_path, tiny, layer, lr
 
 def test_what_diverged_is_not_tried_again(tmp_path, tiny):
     settings = tiny(lr=1e8, optimizer="sgd", max_loss=100.0)
-    first, watch = train(settings, tmp_path / "run"), Count()
-    assert train(settings, tmp_path / "run", resume=True, watches=[watch]) == first
-    assert watch.calls == []
+    first, callback = train(settings, tmp_path / "run"), Count()
+    assert train(settings, tmp_path / "run", resume=True, callbacks=[callback]) == first
+    assert callback.calls == []
 
 
 def test_with_clipping_the_advice_is_another(tmp_path, tiny):
@@ -391,7 +391,7 @@ def test_a_loss_above_the_bound_counts_as_diverged(tmp_path, tiny):
     assert "above 0.001; try" in result["why"]
 
 
-class Spoil(Watch):
+class Spoil(Callback):
     """Puts a NaN into a free tensor, as a gradient that overflows does."""
 
     def update(self, trainer, loss):
@@ -402,7 +402,7 @@ class Spoil(Watch):
 
 @every_layer
 def test_a_parameter_that_is_not_finite_is_divergence(tmp_path, tiny, layer):
-    result = train(tiny(layer), tmp_path / "run", watches=[Spoil()])
+    result = train(tiny(layer), tmp_path / "run", callbacks=[Spoil()])
     assert (result["status"], result["steps"]) == ("diverged", 7)
     assert "; the loss before was " in result["why"]
     if any(isinstance(module, Matrix) for module in LAYERS[layer](2, 3).modules()):  # which says what is wrong with it
@@ -413,7 +413,7 @@ def test_a_parameter_that_is_not_finite_is_divergence(tmp_path, tiny, layer):
 
 
 def test_a_parameter_that_is_not_finite_at_an_evaluation_is_divergence(tmp_path, tiny):
-    result = train(tiny("nnrnn", evaluate_every=7), tmp_path / "run", watches=[Spoil()])
+    result = train(tiny("nnrnn", evaluate_every=7), tmp_path / "run", callbacks=[Spoil()])
     assert result["status"] == "diverged"
 
 

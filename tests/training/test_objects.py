@@ -29,7 +29,7 @@ def test_killed_and_resumed_a_run_is_the_same_bit_by_bit(tmp_path, layer, outcom
     result = train(given, tmp_path / "alone")
     assert (result["status"], result["steps"]) == ("done", 5)
     with pytest.raises(stopped):
-        train(given, tmp_path / "cut", watches=[stop_at(save=2, die=4)])
+        train(given, tmp_path / "cut", callbacks=[stop_at(save=2, die=4)])
     assert train(given, tmp_path / "cut", resume=True)["status"] == "done"
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
 

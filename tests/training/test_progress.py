@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from steadygrad.training import ShowProgress, TensorBoard, Watch, progress, train
+from steadygrad.training import Callback, ShowProgress, TensorBoard, progress, train
 from steadygrad.training.progress import duration
 
 
@@ -27,10 +27,10 @@ def test_durations_in_words(seconds, words):
 
 def test_a_plain_output_gets_a_line_now_and_then(tmp_path, tiny, monkeypatch):
     console = plain()
-    train(tiny(), tmp_path / "quiet", watches=[ShowProgress("quick", console)])
+    train(tiny(), tmp_path / "quiet", callbacks=[ShowProgress("quick", console)])
     assert console.file.getvalue() == ""
     monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
-    train(tiny(), tmp_path / "run", watches=[ShowProgress("gru copy", console)])
+    train(tiny(), tmp_path / "run", callbacks=[ShowProgress("gru copy", console)])
     spoken = console.file.getvalue().splitlines()
     lines = [line for line in spoken if "  valid " not in line]
     assert len(lines) == 30
@@ -43,30 +43,30 @@ def test_a_plain_output_gets_a_line_now_and_then(tmp_path, tiny, monkeypatch):
 
 def test_a_note_is_said_once_the_run_has_begun(tmp_path, tiny):
     console = plain()
-    watch = ShowProgress("gru copy", console, note="settings: mine")
+    callback = ShowProgress("gru copy", console, note="settings: mine")
     with pytest.raises(ValueError, match="unknown key 'units'"):
-        train(tiny({"name": "gru", "units": 3}), tmp_path / "run", watches=[watch])
+        train(tiny({"name": "gru", "units": 3}), tmp_path / "run", callbacks=[callback])
     assert console.file.getvalue() == ""
-    train(tiny(steps=1), tmp_path / "run", watches=[watch])
+    train(tiny(steps=1), tmp_path / "run", callbacks=[callback])
     assert console.file.getvalue() == "settings: mine\n"
 
 
 def test_a_terminal_gets_a_live_line_that_goes_away(tmp_path, tiny):
     console = terminal()
-    watch = ShowProgress("gru copy", console)
-    train(tiny(), tmp_path / "run", watches=[watch])
+    callback = ShowProgress("gru copy", console)
+    train(tiny(), tmp_path / "run", callbacks=[callback])
     assert "gru copy" in console.file.getvalue()
-    assert not watch.live.live.is_started
+    assert not callback.live.live.is_started
 
 
 def test_tests_of_a_trained_run_are_shown_too(monkeypatch):
     console = plain()
-    watch = ShowProgress("gru copy", console)
+    callback = ShowProgress("gru copy", console)
     for done in (0, 30, 60):
-        watch.tested("delay 9", done, 60)
+        callback.tested("delay 9", done, 60)
     assert console.file.getvalue() == ""  # quick ones need no words
     monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
-    watch.tested("delay 9", 30, 60)
+    callback.tested("delay 9", 30, 60)
     line = console.file.getvalue()
     assert line.startswith("gru copy: 30/60  time steps tested  delay 9  ")
     assert line.endswith(" s left\n")
@@ -75,41 +75,41 @@ def test_tests_of_a_trained_run_are_shown_too(monkeypatch):
 def test_no_time_is_left_behind_the_end(monkeypatch):
     monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
     console = plain()
-    watch = ShowProgress("", console)
-    watch.start(0, 8)
-    watch.show(12, 8, lambda: "frames")
+    callback = ShowProgress("", console)
+    callback.start(0, 8)
+    callback.show(12, 8, lambda: "frames")
     assert console.file.getvalue() == "12/8  frames  0.0 s left\n"
 
 
 def test_tests_on_a_terminal_have_a_live_line_that_goes_away():
     console = terminal()
-    watch = ShowProgress("gru copy", console)
-    watch.tested("delay 9", 0, 60)
-    assert watch.live.live.is_started
-    watch.close()
+    callback = ShowProgress("gru copy", console)
+    callback.tested("delay 9", 0, 60)
+    assert callback.live.live.is_started
+    callback.close()
     assert "gru copy" in console.file.getvalue()
-    assert not watch.live.live.is_started
+    assert not callback.live.live.is_started
 
 
 def test_going_on_is_said(tmp_path, tiny):
     train(tiny(steps=20), tmp_path / "run")
     console = plain()
-    train(tiny(steps=30), tmp_path / "run", resume=True, watches=[ShowProgress("gru copy", console)])
+    train(tiny(steps=30), tmp_path / "run", resume=True, callbacks=[ShowProgress("gru copy", console)])
     assert console.file.getvalue() == "gru copy: going on from update 20\n"
 
 
 def test_the_live_line_goes_away_when_a_run_fails(tmp_path, tiny):
-    class Fail(Watch):
+    class Fail(Callback):
         def update(self, trainer, loss):
             raise OSError("no disk")
 
-    watch = ShowProgress("gru copy", terminal())
+    callback = ShowProgress("gru copy", terminal())
     try:
         with pytest.raises(OSError, match="no disk"):
-            train(tiny(), tmp_path / "run", watches=[watch, Fail()])
-        assert not watch.live.live.is_started
+            train(tiny(), tmp_path / "run", callbacks=[callback, Fail()])
+        assert not callback.live.live.is_started
     finally:
-        watch.live.stop()
+        callback.live.stop()
 
 
 def test_tensorboard_gets_every_row_or_says_what_is_missing(tmp_path, tiny):
@@ -119,5 +119,5 @@ def test_tensorboard_gets_every_row_or_says_what_is_missing(tmp_path, tiny):
         with pytest.raises(ValueError, match=r"tensorboard is not installed: pip install steadygrad\[tensorboard\]"):
             TensorBoard()
         return
-    train(tiny(), tmp_path / "run", watches=[TensorBoard()])
+    train(tiny(), tmp_path / "run", callbacks=[TensorBoard()])
     assert list((tmp_path / "run" / "tensorboard").iterdir())

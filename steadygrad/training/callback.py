@@ -1,0 +1,35 @@
+"""Callbacks: objects that receive events from a training run."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from steadygrad.training.loop import Trainer
+
+
+class Callback:
+    """Callback: receives events from a training run. All methods are optional."""
+
+    def begin(self, trainer: "Trainer") -> None:
+        """Called before the first update, after a checkpoint has been restored."""
+
+    def update(self, trainer: "Trainer", loss: float) -> None:
+        """Called after every update, with the training loss of its batch."""
+
+    def row(self, trainer: "Trainer", row: dict[str, Any]) -> None:
+        """Called with every row of ``metrics.jsonl``, after it has been written."""
+
+    def evaluating(self, trainer: "Trainer", split: str, share: float) -> None:
+        """Called with the share that is done, after every batch of an evaluation or time step of played episodes."""
+
+    def end(self, trainer: "Trainer", result: dict[str, Any]) -> None:
+        """Called after ``result.json`` has been written."""
+
+    def lacks(self, trainer: "Trainer", result: dict[str, Any]) -> bool:
+        """Return whether a finished run was killed before `end` had completed. `end` is then called again."""
+        return False
+
+    def tested(self, what: str, done: int, total: int) -> None:
+        """Called when a trained run is tested: first with 0 done, then after every batch. The unit is time steps."""
+
+    def close(self) -> None:
+        """Called last, however the run ended."""
