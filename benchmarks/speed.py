@@ -198,7 +198,7 @@ def versions() -> dict[str, str | None]:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             found[package] = None
-    return found
+    return found | {"torch": torch.__version__}  # names the build too, such as +cpu; the metadata may not
 
 
 def write_atomically(path: Path, text: str) -> None:
