@@ -89,7 +89,7 @@ def overview() -> None:
 
 
 def first_line(thing: object) -> str:
-    """Return the first line of the docstring."""
+    """Return the first line of the docstring of a layer, model or task."""
     return (thing.__doc__ or "").strip().splitlines()[0].replace("``", "")
 
 

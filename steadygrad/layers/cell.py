@@ -76,11 +76,11 @@ class StepCell(Cell):
         raise NotImplementedError
 
     @property
-    def state_sizes(self) -> tuple[int, ...]:  # type: ignore[override]
+    def state_sizes(self) -> tuple[int, ...]:  # type: ignore[override]  # computed here, an attribute elsewhere
         return tuple(len(part) for part in self.initial_state())
 
     @property
-    def output_size(self) -> int:  # type: ignore[override]
+    def output_size(self) -> int:  # type: ignore[override]  # likewise
         return self.state_sizes[0]
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
