@@ -24,7 +24,7 @@ from steadygrad.tasks import TASKS, ObjectTask
 from steadygrad.tasks.relational.games import GAMES
 from steadygrad.tasks.relational.shapes import ShapeTask
 from steadygrad.training import RunDirectory
-from steadygrad.training.loop import length
+from steadygrad.training.start import length
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "results.md"

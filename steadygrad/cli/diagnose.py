@@ -111,9 +111,10 @@ def trained(directory: "RunDirectory") -> "tuple[nn.Module, Tensor]":
     """Return the recurrent layer of a run, and its inputs on sequences of the run's task."""
     from steadygrad.experiments import recurrent_part
     from steadygrad.training import load_model, stream
+    from steadygrad.training.kinds import kind_of
 
     model, task, settings = load_model(directory)
-    inputs, _ = task.shown(model, SEQUENCES, stream(settings.seed, "test", 0))
+    inputs, _ = kind_of(task).batches.examples(task, model, SEQUENCES, stream(settings.seed, "test", 0))
     part = recurrent_part(model, inputs)
     return part.layer, part.inputs.transpose(0, 1)
 

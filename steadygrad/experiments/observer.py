@@ -76,15 +76,16 @@ class Observer(Callback):
     def sequence_portrait(self, model: nn.Module, trainer: Trainer) -> dict[str, Any]:
         """Return the portrait of a recurrent network on one sequence, with the gradients of several sequences."""
         x, target = self.shown(model, trainer)
-        found = trained_portrait(recurrent_part(model, x), target, trainer.task.loss)
+        loss = trainer.batches.loss
+        found = trained_portrait(recurrent_part(model, x), target, loss)
         if "loss_gradients" in found:
             several, targets = self.shown(model, trainer, SEQUENCES)
-            found["batch_gradients"] = batch_gradients(recurrent_part(model, several), targets, trainer.task.loss)
+            found["batch_gradients"] = batch_gradients(recurrent_part(model, several), targets, loss)
         return found
 
     def shown(self, model: nn.Module, trainer: Trainer, batch: int = 1) -> tuple[Tensor, Tensor]:
         """Return sequences to measure on, drawn from a random stream of their own."""
-        return trainer.task.shown(model, batch, stream(trainer.settings.seed, "observe"))
+        return trainer.batches.examples(trainer.task, model, batch, stream(trainer.settings.seed, "observe"))
 
 
 def best_step(result: dict[str, Any]) -> int:

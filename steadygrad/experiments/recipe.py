@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from steadygrad.tasks import TASKS, DataTask
+from steadygrad.tasks import TASKS
 from steadygrad.training import Settings, check_sizes
-from steadygrad.training.settings import networks
+from steadygrad.training.kinds import networks_for
 from steadygrad.training.typed import check_type, refuse_unknown
 
 PAPERS = Path(__file__).parent / "papers"
@@ -231,10 +231,10 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
         if key in merged and merged[key] not in (*others, last):
             raise ValueError(f"{who} expects {key} to be {', '.join(others)} or {last}; got {merged[key]!r}")
     task, layer = merged["task"]["name"], merged["layer"]["name"]
-    for kind, name, registry in (("task", task, TASKS), ("layer", layer, networks(task) if task in TASKS else {})):
+    for kind, name, registry in (("task", task, TASKS), ("layer", layer, networks_for(task) if task in TASKS else {})):
         if name not in registry:
             raise ValueError(f"{who}: no {kind} {name!r}; known: {', '.join(registry)}")
-    if merged.get("counts") == "test" and not issubclass(TASKS[task], DataTask):
+    if merged.get("counts") == "test" and not TASKS[task].has_splits:
         raise ValueError(f"{who} expects a task with a data set if its test counts; got {task}")
     seeds = merged.get("seeds", [0])
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):

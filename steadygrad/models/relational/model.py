@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from steadygrad.models.model import Model
 from steadygrad.models.relational.encoder import FEATURES, Encoder, each_once
 from steadygrad.models.relational.normalisation import ContextNormalisation, Segments
 from steadygrad.models.relational.similarity import Views
@@ -19,7 +20,7 @@ def is_finite(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-class RelationalModel(nn.Module):
+class RelationalModel(Model):
     """Base class: x → z = normalised(encoder(x)) → answer(z).
 
     images (batch, objects, channels, image_size, image_size) → logits (batch, answers). ``segments`` are ranges

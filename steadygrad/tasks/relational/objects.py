@@ -53,6 +53,10 @@ class ObjectTask(Task):
         return self.objects
 
     @property
+    def model_sizes(self) -> dict[str, int]:
+        return {**super().model_sizes, "objects": self.objects}
+
+    @property
     def input_size(self) -> int:
         return self.channels * self.image_size**2
 
