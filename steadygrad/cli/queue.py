@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from steadygrad.cli.common import console, say, show_table
-from steadygrad.experiments.queue import DIVERGED, DONE, INTERRUPTED, LONG, QUEUED, TOO_LONG, Listener, Run
+from steadygrad.experiments.queued import DIVERGED, DONE, INTERRUPTED, LONG, QUEUED, TOO_LONG, Listener, Run
 from steadygrad.experiments.reproduce import ELSEWHERE, FAILED
 from steadygrad.training.progress import duration
 

@@ -16,7 +16,7 @@ from steadygrad.training.typed import (
     construct,
     keyword_options,
     layer_options,
-    meant,
+    none_as_string,
     refuse_unknown,
 )
 
@@ -90,7 +90,9 @@ class Settings:
         """Return the options in ``layer``, without the name."""
         known = self.known_options()
         given = {key: value for key, value in self.layer.items() if key != "name"}
-        return {key: meant(value, known[key].annotation) if key in known else value for key, value in given.items()}
+        return {
+            key: none_as_string(value, known[key].annotation) if key in known else value for key, value in given.items()
+        }
 
     def known_options(self) -> dict[str, Any]:
         """Return the options that ``layer`` may have besides the name, as `inspect.Parameter`s."""

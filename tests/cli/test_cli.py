@@ -301,7 +301,7 @@ def test_a_device_that_is_not_there_is_bad_input(run, tmp_path, device):
         pytest.skip("this machine has a CUDA device")
     code, out, err = run("train", "lstm", "copy", *TINY, "--device", device)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"training expects a device that {'has numbers' if device == 'meta' else 'is here'}; got {device}" in err
+    assert f"training expects a device that {'holds data' if device == 'meta' else 'is here'}; got {device}" in err
     assert list(tmp_path.iterdir()) == []
 
 

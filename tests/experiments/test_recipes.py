@@ -489,10 +489,10 @@ KNOWN = (
             WHOLE + 'counts = "test"\n',
             r"paper.toml \[table.row\] expects a task with a data set if its test counts; got copy",
         ),
-        (WHOLE + "seeded = [1]\n", r"paper.toml \[table.row\] expects seeded to be a list of names; got \[1\]"),
+        (WHOLE + "seeded = [1]\n", r"paper.toml \[table.row\] expects seeded to be a list of strings; got \[1\]"),
         (
             HEADER + TABLE + "figures = [1]\n" + ROW,
-            r"paper.toml \[table.row\] expects figures to be a list of names; got \[1\]",
+            r"paper.toml \[table.row\] expects figures to be a list of strings; got \[1\]",
         ),
         (HEADER + TABLE, r"paper.toml \[table\]: no rows"),
     ],
@@ -581,7 +581,7 @@ def test_unknown_rows_are_explained(pattern, message):
     ("text", "message"),
     [
         (WHOLE + "seeds = 3\n", r"paper.toml \[table.row\] expects seeds to be a list of integers; got 3"),
-        (WHOLE + "seeds = []\n", r"paper.toml \[table.row\] expects seeds to be a list of integers; got \[\]"),
+        (WHOLE + "seeds = []\n", r"paper.toml \[table.row\] expects at least one seed; got none"),
         (WHOLE + "published = 5\n", r"paper.toml \[table.row\] published expects a table; got 5"),
         (WHOLE + "published = { loss = nan }\n", r"paper.toml \[table.row\] published expects loss to be finite"),
         (WHOLE + "desk = 5\n", r"paper.toml \[table.row\] desk expects a table; got 5"),
