@@ -4,7 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +68,7 @@ class Observer(Callback):
 
     def lacks(self, trainer: Trainer, result: dict[str, Any]) -> bool:
         """Return whether the portrait is missing, or shows weights that were the best before the run was resumed."""
-        if not is_recurrent(trainer.model) and not isinstance(trainer.model, RelationalModel):
+        if not is_recurrent(trainer.model) and not relates_objects(trainer.model):
             return False
         drawn = trainer.directory.rows(PORTRAIT)
         return not drawn or drawn[0].get("step") != best_step(result)
@@ -99,6 +99,11 @@ def is_recurrent(model: nn.Module) -> bool:
     return hasattr(model, "inside")
 
 
+def relates_objects(model: nn.Module) -> bool:
+    """Return whether the model can give a matrix of relations between objects."""
+    return hasattr(model, "relate")
+
+
 @torch.no_grad()
 def recurrent_part(model: nn.Module, x: Tensor) -> Inside:
     """Return the recurrent layer of a model, the inputs that the layer receives for x, and the readout."""
@@ -110,10 +115,10 @@ def recurrent_part(model: nn.Module, x: Tensor) -> Inside:
 
 def unseen_problem(model: nn.Module, trainer: Trainer) -> dict[str, Any]:
     """Return how a relational network relates the objects of a new problem; an empty dict for other networks."""
-    if not isinstance(model, RelationalModel):
+    if not relates_objects(model):
         return {}
     images, answers = trainer.task.sample_unseen(1, stream(trainer.settings.seed, "observe"))
-    return relation_portrait(model, images[0], int(answers))
+    return relation_portrait(cast(RelationalModel, model), images[0], int(answers))
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
