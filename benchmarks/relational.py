@@ -27,9 +27,12 @@ from benchmarks.timing import Contender, interleave
 from steadygrad.cli.common import Parser
 from steadygrad.models import MODELS
 from steadygrad.report.tables import markdown
+from steadygrad.tasks import RMTS
 
-BATCH, OBJECTS, CHANNELS, SIZE, ANSWERS = 32, 6, 3, 32, 2
-PAIRS = ((0, 2), (2, 4), (4, 6))
+BATCH = 32
+PROBLEM = RMTS().problem
+OBJECTS, ANSWERS = PROBLEM.objects, PROBLEM.answers
+IMAGE = (PROBLEM.channels, PROBLEM.image_size, PROBLEM.image_size)
 GLYPHS = {"different": BATCH * OBJECTS, "five glyphs": 5}
 ENCODER = "encoder, forward + backward"
 BOUND = 1.5  # of CoRelNet's update to the encoder alone, images all different
@@ -69,7 +72,7 @@ def measured(names: list[str], seconds: float) -> dict:
     return {
         "batch": BATCH,
         "objects": OBJECTS,
-        "image": [CHANNELS, SIZE, SIZE],
+        "image": list(IMAGE),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "encoder_ms": 1e3 * timings.spread(ENCODER).median,
@@ -96,12 +99,12 @@ def batch(glyphs: int) -> Tensor:
     """Problems made of so many images, each of them used."""
     torch.manual_seed(0)
     which = torch.arange(BATCH * OBJECTS) % glyphs
-    return torch.rand(glyphs, CHANNELS, SIZE, SIZE)[which].view(BATCH, OBJECTS, CHANNELS, SIZE, SIZE)
+    return torch.rand(glyphs, *IMAGE)[which].view(BATCH, OBJECTS, *IMAGE)
 
 
 def build(name: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    return MODELS[name](OBJECTS, SIZE, CHANNELS, ANSWERS, PAIRS)
+    return MODELS[name](PROBLEM)
 
 
 def update(name: str, images: Tensor) -> Callable[[], None]:

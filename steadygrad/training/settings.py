@@ -63,10 +63,8 @@ class Settings:
                 "truncated back-propagation (window) expects a layer of one direction, to carry its state on"
             )
         if isinstance(task, ObjectTask):
-            problem = (task.objects, task.image_size, task.channels, task.output_size, task.segments)
-            if name in MODELS:
-                return construct(who, MODELS[name], problem, given, keyword_options(MODELS[name]))
-            return self.build_around(Recurrent, (self.build_layer(FEATURES), *problem))
+            layers = () if name in MODELS else (self.build_layer(FEATURES),)
+            return self.build_around(MODELS.get(name, Recurrent), (*layers, task.problem))
         if isinstance(task, TextTask):
             return self.build_around(LanguageModel, (self.build_layer, task.output_size))
         if isinstance(task, EnvironmentTask):

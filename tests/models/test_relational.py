@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import typing
 
 import numpy as np
 import pytest
@@ -14,9 +13,11 @@ from steadygrad.models import MODELS
 from steadygrad.models.relational import FEATURES, ContextNormalisation, CoRelNet, Encoder, Recurrent
 from steadygrad.models.relational import encoder as encoders
 from steadygrad.models.relational.encoder import copies, each_once
+from steadygrad.problem import Problem
 
 OBJECTS, SIZE, CHANNELS, ANSWERS = 4, 8, 2, 3
 SEGMENTS = ((0, 4),)
+PROBLEM = Problem(OBJECTS, SIZE, CHANNELS, ANSWERS, SEGMENTS)
 SMALL = {  # of whatever a network has
     "hidden_size": 6,
     "key_size": 5,
@@ -51,17 +52,11 @@ every_form = pytest.mark.parametrize(
 )
 
 
-def build(name, objects=OBJECTS, image_size=SIZE, segments=SEGMENTS, **options):
+def build(name, **options):
+    """Build a small network in float64. Options that are fields of `Problem` change the problem."""
     small = {key: value for key, value in SMALL.items() if key in options_of(name)}
-    model = MODELS[name](
-        objects=objects,
-        image_size=image_size,
-        channels=CHANNELS,
-        answers=ANSWERS,
-        segments=segments,
-        **(small | options),
-    )
-    return model.double()
+    problem = PROBLEM._replace(**{key: options.pop(key) for key in Problem._fields if key in options})
+    return MODELS[name](problem, **(small | options)).double()
 
 
 @pytest.fixture
@@ -73,13 +68,19 @@ def images():
 @every_model
 def test_constructors_are_alike_and_their_options_plain(name):
     parameters = inspect.signature(MODELS[name]).parameters
-    assert list(parameters)[:5] == ["objects", "image_size", "channels", "answers", "segments"]
-    assert options_of(name).keys() == set(parameters) - set(list(parameters)[:5])
-    hints = typing.get_type_hints(MODELS[name].__init__)
-    for key, option in options_of(name).items():
-        assert hints[key] in (int, float, bool, str)
-        assert type(option.default) is hints[key]
-    assert {"encoder", "normalisation", "l1"} <= options_of(name).keys()
+    assert list(parameters) == ["problem", *options_of(name)]
+    for option in options_of(name).values():
+        assert option.annotation in (int, float, bool, str)
+        assert type(option.default) is option.annotation
+    assert list(options_of(name))[-3:] == ["encoder", "normalisation", "l1"]
+
+
+@every_model
+@pytest.mark.parametrize("option", ["colour", "asymmetric"])
+def test_unknown_options_are_refused(name, option):
+    if option not in options_of(name):
+        with pytest.raises(TypeError, match=f"{option}'"):
+            build(name, **{option: True})
 
 
 @every_model
@@ -306,7 +307,7 @@ def test_identical_images_have_the_same_bits(l1):
     """In float32 with two threads, where the rows of one product are not always rounded alike."""
     torch.set_num_threads(2)
     for objects in range(2, 9):
-        model = CoRelNet(2 * objects, 32, 3, ANSWERS, ((0, 2 * objects),), l1=l1)
+        model = CoRelNet(Problem(2 * objects, 32, 3, ANSWERS, ((0, 2 * objects),)), l1=l1)
         glyph, others = torch.rand(1, 3, 32, 32).expand(objects, -1, -1, -1), torch.rand(objects, 3, 32, 32)
         z = model.encode(torch.stack([glyph, others], dim=1).flatten(0, 1).unsqueeze(0))[0, ::2]
         assert torch.equal(z, z[:1].expand_as(z))
@@ -373,9 +374,7 @@ def test_two_objects_are_alike_or_opposite():
 
 
 def test_any_layer_relates_objects(images):
-    model = Recurrent(
-        NNRNN(FEATURES, 6, spectrum_pull=0.3), OBJECTS, SIZE, CHANNELS, ANSWERS, SEGMENTS, l1=2.0
-    ).double()
+    model = Recurrent(NNRNN(FEATURES, 6, spectrum_pull=0.3), PROBLEM, l1=2.0).double()
     with torch.no_grad():
         for parameter in model.sequence.layer.parameters():
             parameter.add_(0.1)
@@ -384,7 +383,7 @@ def test_any_layer_relates_objects(images):
     assert own > 0
     torch.testing.assert_close(model.penalty(), own + 2.0 * sum(p.abs().sum() for p in model.selection.parameters()))
     with pytest.raises(ValueError, match="Recurrent expects a layer of 128 features per step; got 5"):
-        Recurrent(LSTM(5, 6), OBJECTS, SIZE, CHANNELS, ANSWERS, SEGMENTS)
+        Recurrent(LSTM(5, 6), PROBLEM)
 
 
 # Thesis, table C.3: objects, answers; CoRelNet, the hidden size and count of CoRelNet-nhid, ESBN.
@@ -407,7 +406,7 @@ def test_parameter_counts_are_those_that_the_thesis_prints(row):
 
     def count(name, **options):
         with torch.device("meta"):
-            model = MODELS[name](objects, 32, 3, answers, ((0, objects),), **options)
+            model = MODELS[name](Problem(objects, 32, 3, answers, ((0, objects),)), **options)
         return sum(parameter.numel() for parameter in model.parameters())
 
     assert count("corelnet") == corelnet

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from steadygrad.models import relational
 from steadygrad.models.relational.attention import AttentionLayer
 from steadygrad.models.relational.corelnet_diff import Difference
+from steadygrad.problem import Problem
 
 ORACLES = Path(__file__).parents[1] / "oracles"
 OBJECTS, ANSWERS, BATCH = 4, 3, 2
@@ -32,7 +33,7 @@ def two_views():
 
 def build(make, **options):
     """With biases that do not start at zero, lest one of them be left out unnoticed."""
-    model = make(OBJECTS, 8, 1, ANSWERS, ((0, OBJECTS),), **options).double().eval()
+    model = make(Problem(OBJECTS, 8, 1, ANSWERS, ((0, OBJECTS),)), **options).double().eval()
     for key, parameter in model.named_parameters():
         if "bias" in key:
             nn.init.normal_(parameter)
@@ -269,7 +270,7 @@ def close(ours, theirs):
 def test_esbn_is_its_authors():
     """Values at every stage, and gradients of all weights and of the images; some images are there twice."""
     stored, o = (np.load(ORACLES / f"{name}.npz", allow_pickle=False) for name in ("esbn_weights", "esbn_rmts_full"))
-    model = relational.ESBN(6, 32, 1, 2, ((0, 6),)).double()
+    model = relational.ESBN(Problem(6, 32, 1, 2, ((0, 6),))).double()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             theirs = their_name(name)

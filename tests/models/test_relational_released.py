@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from steadygrad.models import MODELS
+from steadygrad.problem import Problem
 
 ORACLES = Path(__file__).parents[1] / "oracles" / "relational"
 TOLERANCE = 1e-9
@@ -164,7 +165,7 @@ def frozen(case):
     o = load(case)
     x = torch.from_numpy(o["x_u8"]) / torch.tensor(255.0, dtype=torch.float64)
     count = x.shape[1]
-    model = MODELS[network](count, 32, 3, o["logits"].shape[1], ((0, count),), **options).double()
+    model = MODELS[network](Problem(count, 32, 3, o["logits"].shape[1], ((0, count),)), **options).double()
     weights = weights_of(load("encoder3"), "encoder.") | weights_of(load(file) if file else o)
     fixed = [weights.pop(f"mnm.memfunc.l{layer}") for layer in (1, 2, 3)] if network == "mnm" else []
     state, seen = dict(model.named_parameters()), set()
@@ -324,7 +325,7 @@ def drawn(network, options, objects):
     states = []
     for seed in range(SEEDS):
         torch.manual_seed(seed)
-        states.append(MODELS[network](objects, 32, 3, 2, ((0, objects),), **options).state_dict())
+        states.append(MODELS[network](Problem(objects, 32, 3, 2, ((0, objects),)), **options).state_dict())
     return states
 
 
@@ -404,7 +405,7 @@ def test_networks_are_as_large_as_the_live_part_of_the_released_programs(program
     for task, (whole, live) in found.items():
         objects, answers, size = COUNTED[task]
         with torch.device("meta"):
-            model = MODELS[network](objects, size, 3, answers, ((0, objects),), **options)
+            model = MODELS[network](Problem(objects, size, 3, answers, ((0, objects),)), **options)
         one_bias = 4 * 512 if program == "LSTM" else 0
         expected = whole if (program, task) == ("NTM", "same_diff") else live
         assert sum(parameter.numel() for parameter in model.parameters()) == expected - one_bias, task

@@ -1,5 +1,7 @@
 """An LSTM over objects, a baseline of Webb et al. (2021)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -7,8 +9,8 @@ from steadygrad.layers import LSTM, RecurrentLayer
 from steadygrad.layers.lstm import LSTMCell
 from steadygrad.models.relational import starts
 from steadygrad.models.relational.encoder import FEATURES
-from steadygrad.models.relational.normalisation import Segments
 from steadygrad.models.relational.recurrent import Recurrent
+from steadygrad.problem import Problem
 
 
 class RelationalLSTM(Recurrent):
@@ -22,30 +24,8 @@ class RelationalLSTM(Recurrent):
 
     revision = 2  # revision 1 had torch's initialisation
 
-    def __init__(
-        self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
-        *,
-        hidden_size: int = 512,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
-    ) -> None:
-        super().__init__(
-            LSTM(FEATURES, hidden_size),
-            objects,
-            image_size,
-            channels,
-            answers,
-            segments,
-            encoder=encoder,
-            normalisation=normalisation,
-            l1=l1,
-        )
+    def __init__(self, problem: Problem, *, hidden_size: int = 512, **shared: Any) -> None:
+        super().__init__(LSTM(FEATURES, hidden_size), problem, **shared)
         start(self.sequence.layer)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel
-from steadygrad.models.relational.normalisation import Segments
+from steadygrad.problem import Problem
 
 
 class MNM(RelationalModel):
@@ -29,21 +29,9 @@ class MNM(RelationalModel):
     memory: Tensor
 
     def __init__(
-        self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
-        *,
-        hidden_size: int = 128,
-        memory_size: int = 128,
-        memory_layers: int = 3,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
+        self, problem: Problem, *, hidden_size: int = 128, memory_size: int = 128, memory_layers: int = 3, **shared: Any
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+        super().__init__(problem, **shared)
         self.check_counts(hidden_size=hidden_size, memory_size=memory_size, memory_layers=memory_layers)
         self.lstm = nn.LSTMCell(FEATURES + memory_size, hidden_size)
         bound = memory_size**-0.5
@@ -52,7 +40,7 @@ class MNM(RelationalModel):
         self.rate = nn.Linear(memory_size, 1)
         self.expected = nn.Linear(memory_size, memory_layers * memory_size)
         self.merge = nn.Linear(hidden_size + memory_size, hidden_size)
-        self.readout = nn.Linear(hidden_size, answers)
+        self.readout = nn.Linear(hidden_size, problem.answers)
         self.meta_loss: Tensor | float = 0.0
 
     def answer(self, z: Tensor) -> Tensor:

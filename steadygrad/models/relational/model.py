@@ -1,15 +1,18 @@
 """Base class of relational networks: encode each object, normalise over the objects, answer."""
 
+import inspect
 import math
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from steadygrad.models.relational.encoder import FEATURES, Encoder, each_once
-from steadygrad.models.relational.normalisation import ContextNormalisation, Segments
+from steadygrad.models.relational.normalisation import ContextNormalisation
 from steadygrad.models.relational.similarity import Views
+from steadygrad.problem import Problem
 
 ENCODERS = ("learned", "random")
 NORMALISATIONS = ("context", "segmented", "none")
@@ -22,8 +25,8 @@ def is_finite(value: object) -> bool:
 class RelationalModel(nn.Module):
     """Base class: x → z = normalised(encoder(x)) → answer(z).
 
-    images (batch, objects, channels, image_size, image_size) → logits (batch, answers). ``segments`` are ranges
-    [begin, end) of objects that belong together. Options of all networks:
+    images (batch, objects, channels, image_size, image_size) → logits (batch, answers), sizes as in ``problem``.
+    Options of all networks, which a subclass takes as ``**shared``:
 
     ``encoder``        "learned", or "random": the encoder keeps its initial weights
     ``normalisation``  "context" over all objects, "segmented" over the objects of each segment, or "none"
@@ -34,19 +37,33 @@ class RelationalModel(nn.Module):
     and shift (`Views`); with ``l1`` the penalty is summed over both.
     """
 
+    __signature__: ClassVar[inspect.Signature]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Replace ``**shared`` in the signature of the class by the keyword-only parameters of its base class.
+
+        `help`, settings and the command line take the options of a network from its signature.
+        """
+        super().__init_subclass__(**options)
+        _, *own = inspect.signature(cls.__init__).parameters.values()
+        if own and own[-1].kind is own[-1].VAR_KEYWORD:
+            names = {parameter.name for parameter in own}
+            inherited = inspect.signature(cls.__mro__[1]).parameters.values()
+            own[-1:] = [p for p in inherited if p.kind is p.KEYWORD_ONLY and p.name not in names]
+        cls.__signature__ = inspect.Signature(own)
+
     def __init__(
         self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
-        encoder: str,
-        normalisation: str,
-        l1: float,
+        problem: Problem,
         asymmetric: bool = False,
+        /,
+        *,
+        encoder: str = "learned",
+        normalisation: str = "context",
+        l1: float = 0.0,
     ) -> None:
         super().__init__()
+        objects, image_size, channels, answers, segments = problem
         self.check_counts(objects=objects, image_size=image_size, channels=channels, answers=answers)
         self.check_choice("encoder", encoder, ENCODERS)
         self.check_choice("normalisation", normalisation, NORMALISATIONS)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-Segments = tuple[tuple[int, int], ...]
+from steadygrad.problem import Segments
 
 EPSILON = 1e-8  # added to the variance, as in ESBN's code
 

@@ -1,5 +1,7 @@
 """The neural Turing machine: an LSTM with a memory that it addresses by content and position (Graves et al., 2014)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -7,7 +9,7 @@ from torch.nn import functional as F
 from steadygrad.models.relational import starts
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel
-from steadygrad.models.relational.normalisation import Segments
+from steadygrad.problem import Problem
 
 SHIFTS = (-1, 0, 1)
 
@@ -28,21 +30,9 @@ class NTM(RelationalModel):
     revision = 2  # revision 1 wrote before it read
 
     def __init__(
-        self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
-        *,
-        hidden_size: int = 512,
-        slots: int = 10,
-        width: int = 256,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
+        self, problem: Problem, *, hidden_size: int = 512, slots: int = 10, width: int = 256, **shared: Any
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+        super().__init__(problem, **shared)
         self.check_counts(hidden_size=hidden_size, slots=slots, width=width)
         if slots < len(SHIFTS):
             raise ValueError(f"NTM expects at least {len(SHIFTS)} slots, as its heads move; got {slots}")
@@ -51,7 +41,7 @@ class NTM(RelationalModel):
         self.writer, self.reader = Head(hidden_size, width), Head(hidden_size, width)
         self.erase = nn.Linear(hidden_size, width)
         self.add = nn.Linear(hidden_size, width)
-        self.readout = nn.Linear(hidden_size, answers)
+        self.readout = nn.Linear(hidden_size, problem.answers)
         nn.init.xavier_normal_(self.memory)
         starts.lstm_cell(self.lstm)
         starts.xavier(self.erase)

@@ -1,6 +1,7 @@
 """The transformer's encoder over objects (Vaswani et al., 2017), a baseline of Webb et al. (2021)."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ from steadygrad.models.relational import starts
 from steadygrad.models.relational.attention import AttentionLayer
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron
-from steadygrad.models.relational.normalisation import Segments
+from steadygrad.problem import Problem
 
 POSITIONS = ("sinusoidal", "learned")
 
@@ -31,11 +32,7 @@ class Transformer(RelationalModel):
 
     def __init__(
         self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
+        problem: Problem,
         *,
         heads: int = 8,
         hidden_size: int = 512,
@@ -43,19 +40,17 @@ class Transformer(RelationalModel):
         layers: int = 1,
         positions: str = "sinusoidal",
         symmetric: bool = False,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
+        **shared: Any,
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+        super().__init__(problem, **shared)
         self.check_counts(heads=heads, hidden_size=hidden_size, decoder_size=decoder_size, layers=layers)
         self.check_choice("positions", positions, POSITIONS)
-        self.positions = nn.Parameter(torch.randn(objects, FEATURES)) if positions == "learned" else None
+        self.positions = nn.Parameter(torch.randn(problem.objects, FEATURES)) if positions == "learned" else None
         self.layers = nn.ModuleList(
             AttentionLayer(FEATURES, FEATURES, FEATURES, heads, hidden_size, symmetric) for _ in range(layers)
         )
         self.norm = nn.LayerNorm(FEATURES)
-        self.decoder = perceptron(FEATURES, decoder_size, answers)
+        self.decoder = perceptron(FEATURES, decoder_size, problem.answers)
         self.layers.apply(start)
         starts.decoder(self.decoder)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import permutations as ordered
 from typing import ClassVar
 
+from steadygrad.problem import Segments
 from steadygrad.tasks.relational.shapes import PatternTask, apart
 
 
@@ -22,7 +23,7 @@ class RMTS(PatternTask):
         return self.group, 2 * self.group
 
     @property
-    def segments(self) -> tuple[tuple[int, int], ...]:
+    def segments(self) -> Segments:
         """Return the range of each group. Webb et al. normalise each group by itself, Kerg et al. do not."""
         return tuple((begin, begin + self.group) for begin in range(0, self.objects, self.group))
 
