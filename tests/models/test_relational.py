@@ -11,8 +11,7 @@ import torch
 from steadygrad.layers import LSTM, NNRNN
 from steadygrad.models import MODELS
 from steadygrad.models.relational import FEATURES, ContextNormalisation, CoRelNet, Encoder, Recurrent
-from steadygrad.models.relational import encoder as encoders
-from steadygrad.models.relational.encoder import copies, each_once
+from steadygrad.models.relational.encoder import encode_each_once
 from steadygrad.problem import Problem
 
 OBJECTS, SIZE, CHANNELS, ANSWERS = 4, 8, 2, 3
@@ -320,25 +319,45 @@ def test_the_encoder_sees_every_pixel(size):
     assert images.grad.all()
 
 
-def test_an_image_is_encoded_once_and_as_if_it_stood_alone():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("grey", [False, True])
+def test_equal_images_are_encoded_once(dtype, grey):
+    glyphs = torch.rand(4, 2, 8, 8).to(dtype)
+    glyphs[3] = torch.nextafter(glyphs[2], torch.tensor(2.0, dtype=dtype))  # differs in the last bits
+    images = glyphs[[2, 0, 2, 1, 3, 0, 0]]
+    if grey:
+        images = images[:, :1].expand(-1, 3, -1, -1)  # channels share memory
+    encoded = []
+    features = encode_each_once(lambda x: encoded.append(x) or x.flatten(1), images)
+    assert len(encoded[0]) == 4
+    assert torch.equal(features, images.flatten(1))
+
+
+def test_gradients_of_encoding_once_are_those_of_encoding_each_image():
     encoder = Encoder(8, 2).double()
-    glyphs = torch.rand(3, 2, 8, 8, dtype=torch.float64)
-    images, weights = glyphs[[2, 0, 2, 1, 0, 0]], torch.randn(6, FEATURES, dtype=torch.float64)
+    images = torch.rand(3, 2, 8, 8, dtype=torch.float64)[[2, 0, 2, 1, 0, 0]]
+    weights = torch.randn(6, FEATURES, dtype=torch.float64)
     alone = torch.cat([encoder(image.unsqueeze(0)) for image in images])
-    rows = []
-    encoder.register_forward_hook(lambda module, args, output: rows.append(len(output)))
-    z = each_once(encoder, images)
-    assert rows == [3]
-    torch.testing.assert_close(z, alone)
-    ours, theirs = (torch.autograd.grad((out * weights).sum(), list(encoder.parameters())) for out in (z, alone))
+    once = encode_each_once(encoder, images)
+    torch.testing.assert_close(once, alone)
+    ours, theirs = (torch.autograd.grad((out * weights).sum(), list(encoder.parameters())) for out in (once, alone))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_per_problem_gradients_of_torch_func_add_up_to_autograds(images):
+    model = build("corelnet")
+    model(images).sum().backward()
+    weights = {key: value.detach() for key, value in model.named_parameters()}
+    gradient = torch.func.grad(lambda weights, x: torch.func.functional_call(model, weights, (x[None],)).sum())
+    for key, found in torch.func.vmap(gradient, in_dims=(None, 0))(weights, images).items():
+        torch.testing.assert_close(found.sum(dim=0), model.get_parameter(key).grad)
 
 
 def test_copies_of_an_image_have_gradients_of_their_own():
     encoder = Encoder(8, 2).double()
     images = torch.rand(1, 2, 8, 8, dtype=torch.float64).expand(3, -1, -1, -1).clone().requires_grad_()
-    each_once(encoder, images)[1].sum().backward()
+    encode_each_once(encoder, images)[1].sum().backward()
     assert images.grad[1].any()
     assert not images.grad[[0, 2]].any()
 
@@ -413,21 +432,3 @@ def test_parameter_counts_are_those_that_the_thesis_prints(row):
     assert count("corelnet", hidden_size=hidden_size) == nhid
     assert count("esbn") == esbn
     assert count("corelnet", full=True) == corelnet + 256 * objects * (objects - 1) // 2
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("alike", [False, True])
-def test_copies_of_an_image_are_found(dtype, alike, monkeypatch):
-    """Also where all have the same sum of bits."""
-    if alike:
-        monkeypatch.setattr(encoders, "weights_of_bits", lambda count, dtype, device: torch.zeros(count, dtype=dtype))
-    images = torch.rand(7, 2, 3, 3).to(dtype)[[0, 1, 1, 2, 0, 3, 6, 6, 5, 4]]
-    one_of_each, which = copies(images)
-    assert len(one_of_each) == 7
-    assert torch.equal(images[one_of_each][which], images)
-
-
-def test_images_that_differ_in_one_bit_are_different():
-    images = torch.ones(2, 3, 8, 8)
-    images[1, 0, 0, 0] = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))
-    assert len(copies(images)[0]) == 2

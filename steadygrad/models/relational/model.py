@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from steadygrad.models.relational.encoder import FEATURES, Encoder, each_once
+from steadygrad.models.relational.encoder import FEATURES, Encoder, encode_each_once
 from steadygrad.models.relational.normalisation import ContextNormalisation
 from steadygrad.models.relational.similarity import Views
 from steadygrad.problem import Problem
@@ -93,7 +93,7 @@ class RelationalModel(nn.Module):
         own = self.encoder.out.weight.dtype
         if images.dtype != own and not torch.is_autocast_enabled(images.device.type):
             raise ValueError(f"{self._name} expects images of {own}, as its parameters are; got {images.dtype}")
-        z = each_once(self.features, images.flatten(0, 1)).unflatten(0, images.shape[:2])
+        z = encode_each_once(self.features, images.flatten(0, 1)).unflatten(0, images.shape[:2])
         return z if self.normalisation is None else self.normalisation(z)
 
     def features(self, images: Tensor) -> Tensor:
