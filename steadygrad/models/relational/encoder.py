@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import needs_plain
-from steadygrad.models.relational.starts import kaiming
+from steadygrad.models.relational.initialisation import kaiming
 
 FEATURES = 128
-SMALLEST = 8  # side of an image of which three halvings leave one pixel
+SMALLEST = 8  # side of an image that three convolutions of stride 2 reduce to one position
 
 
 class Encoder(nn.Module):

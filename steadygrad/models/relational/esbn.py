@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from steadygrad.models.relational import starts
+from steadygrad.models.relational import initialisation
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel
 from steadygrad.models.relational.similarity import similarity, views
@@ -49,10 +49,10 @@ class ESBN(RelationalModel):
         self.confidence_gain = nn.Parameter(torch.ones(1))
         self.confidence_bias = nn.Parameter(torch.zeros(1))
         self.readout = nn.Linear(hidden_size, problem.answers)
-        starts.lstm_cell(self.lstm)
-        starts.kaiming(self.key)
-        starts.xavier(self.gate)
-        starts.xavier(self.readout)
+        initialisation.lstm_cell(self.lstm)
+        initialisation.kaiming(self.key)
+        initialisation.xavier(self.gate)
+        initialisation.xavier(self.readout)
         if self.selection is not None:
             for layer in self.selection.modules():
                 if isinstance(layer, nn.Linear):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from steadygrad.layers import LSTM, RecurrentLayer
 from steadygrad.layers.lstm import LSTMCell
-from steadygrad.models.relational import starts
+from steadygrad.models.relational import initialisation
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.recurrent import Recurrent
 from steadygrad.problem import Problem
@@ -26,18 +26,18 @@ class RelationalLSTM(Recurrent):
 
     def __init__(self, problem: Problem, *, hidden_size: int = 512, **shared: Any) -> None:
         super().__init__(LSTM(FEATURES, hidden_size), problem, **shared)
-        start(self.sequence.layer)
+        initialise(self.sequence.layer)
 
 
 @torch.no_grad()
-def start(layer: RecurrentLayer) -> None:
+def initialise(layer: RecurrentLayer) -> None:
     """Initialise the cells of an LSTM as in Webb's program."""
     for cell in layer.cells:
         assert isinstance(cell, LSTMCell)
-        starts.lstm_gates(cell.W)
+        initialisation.lstm_gates(cell.W)
         gates: list[Tensor] = list(cell.U.parameters())
         drawn = torch.cat(gates)
-        starts.lstm_gates(drawn)
+        initialisation.lstm_gates(drawn)
         for gate, values in zip(gates, drawn.chunk(len(gates)), strict=True):
             gate.copy_(values)
         if cell.b is not None:

@@ -59,12 +59,12 @@ class MNM(RelationalModel):
 
     def write(self, memory: list[Tensor], key: Tensor, target: Tensor, rate: Tensor) -> list[Tensor]:
         """Return the memory after one local step of each layer towards f(key) = target."""
-        made = [key, *recall(memory, key)]
+        outputs = [key, *recall(memory, key)]
         expected = self.expected(target).chunk(len(memory), dim=1)
         step = 2 / self.memory.shape[-1] * rate
         return [
-            M - (output - wanted).unsqueeze(2) * (step * input).unsqueeze(1)
-            for M, wanted, output, input in zip(memory, expected, made[1:], made[:-1], strict=True)
+            M - (output - layer_target).unsqueeze(2) * (step * input).unsqueeze(1)
+            for M, layer_target, output, input in zip(memory, expected, outputs[1:], outputs[:-1], strict=True)
         ]
 
     def penalty(self) -> Tensor | float:
@@ -78,10 +78,10 @@ class MNM(RelationalModel):
 
 def recall(memory: list[Tensor], key: Tensor) -> list[Tensor]:
     """Return the output of each layer for the key, (batch, memory_size). The last output is the value."""
-    made = []
+    outputs = []
     for layer, M in enumerate(memory, 1):
         key = (M @ key.unsqueeze(2)).squeeze(2)
         if layer < len(memory):
             key = key.tanh()
-        made.append(key)
-    return made
+        outputs.append(key)
+    return outputs

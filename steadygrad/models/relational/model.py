@@ -19,6 +19,7 @@ NORMALISATIONS = ("context", "segmented", "none")
 
 
 def is_finite(value: object) -> bool:
+    """Return whether the value is a finite number."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
@@ -71,7 +72,7 @@ class RelationalModel(nn.Module):
             raise ValueError(f"{self._name} expects a finite l1 of at least 0; got {l1!r}")
         if [i for begin, end in segments for i in range(begin, end)] != list(range(objects)):
             raise ValueError(
-                f"{self._name} expects segments that hold each of {objects} objects once, in order; got {segments}"
+                f"{self._name} expects segments that contain each of {objects} objects once, in order; got {segments}"
             )
         self.shape, self.answers, self.l1 = (objects, channels, image_size, image_size), answers, l1
         self.encoder = Encoder(image_size, channels).requires_grad_(encoder == "learned")
@@ -80,8 +81,9 @@ class RelationalModel(nn.Module):
             self.selection = Views(FEATURES)
         elif l1:
             self.selection = nn.Linear(FEATURES, FEATURES)
-        together = segments if normalisation == "segmented" else ((0, objects),)
-        self.normalisation = None if normalisation == "none" else ContextNormalisation(together, FEATURES)
+        if normalisation != "segmented":
+            segments = ((0, objects),)
+        self.normalisation = None if normalisation == "none" else ContextNormalisation(segments, FEATURES)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.answer(self.encode(images))
@@ -90,9 +92,9 @@ class RelationalModel(nn.Module):
         """Return the normalised features z (batch, objects, 128), or (batch, objects, 2, 128) with `Views`."""
         if tuple(images.shape[1:]) != self.shape:
             raise ValueError(f"{self._name} expects images (batch, *{self.shape}); got {tuple(images.shape)}")
-        own = self.encoder.out.weight.dtype
-        if images.dtype != own and not torch.is_autocast_enabled(images.device.type):
-            raise ValueError(f"{self._name} expects images of {own}, as its parameters are; got {images.dtype}")
+        dtype = self.encoder.out.weight.dtype
+        if images.dtype != dtype and not torch.is_autocast_enabled(images.device.type):
+            raise ValueError(f"{self._name} expects images of {dtype}, the dtype of its weights; got {images.dtype}")
         z = encode_each_once(self.features, images.flatten(0, 1)).unflatten(0, images.shape[:2])
         return z if self.normalisation is None else self.normalisation(z)
 
@@ -126,6 +128,7 @@ class RelationalModel(nn.Module):
                 raise ValueError(f"{self._name} expects {name} to be an integer of at least 1; got {value!r}")
 
     def check_choice(self, name: str, value: str, known: Iterable[str]) -> None:
+        """Raise ValueError unless the value is one of the known values."""
         if value not in known:
             raise ValueError(f"{self._name} expects {name} to be one of {', '.join(known)}; got {value!r}")
 

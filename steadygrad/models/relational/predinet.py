@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadygrad.models.relational import starts
+from steadygrad.models.relational import initialisation
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron, with_position
 from steadygrad.problem import Problem
@@ -43,8 +43,8 @@ class PrediNet(RelationalModel):
         self.relations = nn.Linear(width, relations, bias=False)
         self.decoder = perceptron(heads * (relations + 2), hidden_size, problem.answers)
         for layer in (self.key, self.first_query, self.second_query, self.relations):
-            starts.xavier(layer)
-        starts.decoder(self.decoder)
+            initialisation.xavier(layer)
+        initialisation.decoder(self.decoder)
 
     def answer(self, z: Tensor) -> Tensor:
         x = with_position(z)

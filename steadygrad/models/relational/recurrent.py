@@ -20,7 +20,7 @@ class Recurrent(RelationalModel):
     def __init__(self, layer: RecurrentLayer, problem: Problem, **shared: Any) -> None:
         super().__init__(problem, **shared)
         if layer.input_size != FEATURES:
-            raise ValueError(f"{self._name} expects a layer of {FEATURES} features per step; got {layer.input_size}")
+            raise ValueError(f"{self._name} expects a layer with input_size {FEATURES}; got {layer.input_size}")
         self.sequence = SequenceModel(layer, problem.answers, last_only=True)
 
     def answer(self, z: Tensor) -> Tensor:

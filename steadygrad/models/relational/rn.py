@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steadygrad.models.relational import starts
+from steadygrad.models.relational import initialisation
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron, with_position
 from steadygrad.problem import Problem
@@ -26,9 +26,9 @@ class RelationNetwork(RelationalModel):
     def __init__(self, problem: Problem, *, pair_size: int = 512, hidden_size: int = 256, **shared: Any) -> None:
         super().__init__(problem, **shared)
         self.check_counts(pair_size=pair_size, hidden_size=hidden_size)
-        self.g = perceptron(2 * (FEATURES + 1), pair_size, hidden_size).apply(starts.kaiming)
+        self.g = perceptron(2 * (FEATURES + 1), pair_size, hidden_size).apply(initialisation.kaiming)
         self.f = perceptron(hidden_size, hidden_size, problem.answers)
-        starts.decoder(self.f)
+        initialisation.decoder(self.f)
 
     def answer(self, z: Tensor) -> Tensor:
         x = with_position(z)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadygrad.models.relational import starts
+from steadygrad.models.relational import initialisation
 from steadygrad.models.relational.attention import AttentionLayer
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron
@@ -51,8 +51,8 @@ class Transformer(RelationalModel):
         )
         self.norm = nn.LayerNorm(FEATURES)
         self.decoder = perceptron(FEATURES, decoder_size, problem.answers)
-        self.layers.apply(start)
-        starts.decoder(self.decoder)
+        self.layers.apply(initialise)
+        initialisation.decoder(self.decoder)
 
     def answer(self, z: Tensor) -> Tensor:
         x = z + (sinusoidal(z) if self.positions is None else self.positions)
@@ -61,7 +61,7 @@ class Transformer(RelationalModel):
         return self.decoder(self.norm(x).mean(dim=1))
 
 
-def start(layer: nn.Module) -> None:
+def initialise(layer: nn.Module) -> None:
     """Initialise an attention layer as in Webb's program.
 
     Queries, keys and values are one Xavier matrix (3 width, width), also if queries and keys share their weights.
@@ -70,9 +70,9 @@ def start(layer: nn.Module) -> None:
         return
     for part in (layer.query, layer.key, layer.value):
         if part is not None:
-            starts.xavier(part, gain=math.sqrt(1 / 2))
-    starts.xavier(layer.merge)
-    layer.feedforward.apply(starts.kaiming)
+            initialisation.xavier(part, gain=math.sqrt(1 / 2))
+    initialisation.xavier(layer.merge)
+    layer.feedforward.apply(initialisation.kaiming)
 
 
 def sinusoidal(z: Tensor) -> Tensor:

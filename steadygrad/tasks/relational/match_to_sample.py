@@ -5,7 +5,7 @@ from itertools import permutations as ordered
 from typing import ClassVar
 
 from steadygrad.problem import Segments
-from steadygrad.tasks.relational.shapes import PatternTask, apart
+from steadygrad.tasks.relational.shapes import PatternTask, join_disjoint
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class RMTS(PatternTask):
         """Return the patterns that a group can have."""
         return "AA", "AB"
 
-    def puzzles(self, unseen: bool) -> tuple[tuple[str, int], ...]:
+    def patterns(self, unseen: bool) -> tuple[tuple[str, int], ...]:
         pairs = list(ordered(self.relations(unseen), 2))
-        first = [(apart(source, source, other), 0) for source, other in pairs]
-        return (*first, *((apart(source, other, source), 1) for source, other in pairs))
+        first = [(join_disjoint(source, source, other), 0) for source, other in pairs]
+        return (*first, *((join_disjoint(source, other, source), 1) for source, other in pairs))
 
 
 @dataclass(frozen=True)
