@@ -7,7 +7,7 @@ Segments = tuple[tuple[int, int], ...]
 
 
 class Problem(NamedTuple):
-    """Images (objects, channels, image_size, image_size) with one of ``answers`` answers."""
+    """Sizes of a problem: images (objects, channels, image_size, image_size) and one of ``answers`` answers."""
 
     objects: int
     image_size: int
