@@ -60,17 +60,13 @@ def sequence_arguments(task: Task, make: MakeLayer) -> tuple[Any, ...]:
     return make(task.input_size), task.output_size, task.last_only
 
 
-def problem(task: ObjectTask) -> tuple[Any, ...]:
-    return task.objects, task.image_size, task.channels, task.output_size, task.segments
-
-
 KINDS = (
     Kind(
         ObjectTask,
         Recurrent,
-        lambda task, make: (make(FEATURES), *problem(task)),
+        lambda task, make: (make(FEATURES), task.problem),
         networks=MODELS,
-        network_arguments=problem,
+        network_arguments=lambda task: (task.problem,),
     ),
     Kind(TextTask, LanguageModel, lambda task, make: (make, task.output_size), EpochBatches, units=256),
     Kind(

@@ -223,7 +223,10 @@ def test_show_draws_problems_of_a_task_of_objects(run, tmp_path, settings):
         ("train lstm copying", "no task 'copying'; known: copy, "),
         ("train corelnet copy", "layer corelnet expects a task out of same-different, rmts, "),
         ("train corelnet rmts --layer.units 5", "layer corelnet: unknown key 'units'; known: hidden_size, full, "),
-        ("train corelnet rmts --task.held_out 97", "RMTS expects held_out of at most 95, as it trains on 5; got 97"),
+        (
+            "train corelnet rmts --task.held_out 97",
+            "RMTS expects held_out to be at most 95, as training needs 5 shapes; got 97",
+        ),
         ("train lstm copy --layer.units 5", "layer lstm: unknown key 'units'; known: hidden_size, "),
         ("train lstm copy --task.T 5", "task copy: unknown key 'T'; known: delay, "),
         ("train lstm copy --train.rate 5", "train, train: unknown key 'rate'; known: steps, "),
