@@ -1,13 +1,13 @@
-"""What a training update of a relational network costs beside its encoder's bare forward and backward pass.
+"""Time a training update of a relational network against the forward and backward pass of its encoder alone.
 
     python benchmarks/relational.py                       CoRelNet, about a minute
     python benchmarks/relational.py --models corelnet,esbn,transformer
     python benchmarks/relational.py --json relational.json
 
-The batch is RMTS: 32 problems of 6 images, 3 × 32 × 32. "Different" has no image twice, so that nothing is saved by
-encoding each image once; "five glyphs" is what training with 95 of 100 held out looks like. The bare encoder passes
-every image through. All are timed in turns within one run. Where other programs hold the cores use --threads 1: a
-second thread that has to wait for one costs more than all of the work.
+The batch is RMTS: 32 problems of 6 images, 3 × 32 × 32. In "different" all images differ, so encoding each image once
+saves nothing. "five glyphs" is training with 95 of 100 shapes held out. The encoder alone processes every image. All
+are timed in turns within one run. Use --threads 1 if other programs occupy the cores: waiting for a second thread takes
+longer than the work itself.
 """
 
 import argparse
@@ -32,15 +32,15 @@ BATCH, OBJECTS, CHANNELS, SIZE, ANSWERS = 32, 6, 3, 32, 2
 PAIRS = ((0, 2), (2, 4), (4, 6))
 GLYPHS = {"different": BATCH * OBJECTS, "five glyphs": 5}
 ENCODER = "encoder, forward + backward"
-BOUND = 1.5  # of CoRelNet's update to the encoder alone, images all different
+BOUND = 1.5  # largest ratio of CoRelNet's update to the encoder alone, with different images
 HEADER = ["network", "images", "update, ms", "/ encoder", "10–90 %"]
 
 
 def main() -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="corelnet", help=f"of {', '.join(MODELS)} (default corelnet)")
-    parser.add_argument("--seconds", type=float, default=40.0, help="for all together (default 40)")
-    parser.add_argument("--threads", type=int, help="default: as many as torch takes")
+    parser.add_argument("--seconds", type=float, default=40.0, help="total time (default 40)")
+    parser.add_argument("--threads", type=int, help="default: the number that torch uses")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     names = options.models.split(",")
@@ -93,7 +93,7 @@ def lines(result: dict) -> list[list[str]]:
 
 
 def batch(glyphs: int) -> Tensor:
-    """Problems made of so many images, each of them used."""
+    """Return a batch of problems made of ``glyphs`` images, all of which are used."""
     torch.manual_seed(0)
     which = torch.arange(BATCH * OBJECTS) % glyphs
     return torch.rand(glyphs, CHANNELS, SIZE, SIZE)[which].view(BATCH, OBJECTS, CHANNELS, SIZE, SIZE)
