@@ -1,11 +1,11 @@
-# `make test` on a fresh clone needs Python 3.11+ and make; a C compiler makes the layers faster.
+# A fresh clone needs Python 3.11+ and make. A C compiler is optional and makes the layers faster.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
-# Worker processes of pytest: two cores give two. `make test PYTEST="-k neumann"` passes options on.
+# Number of pytest worker processes; auto means one per core. PYTEST holds further options: `make test PYTEST="-k neumann"`.
 WORKERS ?= auto
 PYTEST  ?=
 MATRIX  ?=
@@ -18,25 +18,25 @@ INPUTS := pyproject.toml constraints.txt setup.py $(wildcard steadygrad/kernels/
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: setup  ## a network that remembers beside two that forget, in half a minute once installed
+demo: setup  ## train three networks on the copy task and draw their curves (half a minute after setup)
 	$(BIN)/steadygrad reproduce demo --out runs
-	@echo 'Open runs/demo/copy/report.html in a browser to look around.'
+	@echo 'Open runs/demo/copy/report.html in a browser.'
 
-setup: $(VENV)/.dev  ## create .venv and install the package into it, editable
+setup: $(VENV)/.dev  ## create .venv and install the package in editable mode
 
-check: setup  ## ruff and mypy
+check: setup  ## run ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup  ## let ruff rewrite what `make check` would refuse
+format: setup  ## let ruff fix what it can of the errors of `make check`
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 $(PYTEST)
 
-test-matrix: setup  ## run the numeric tests in every environment that changes rounding; MATRIX="--whole" runs all
+test-matrix: setup  ## run the numeric tests in every environment that changes rounding; MATRIX="--whole" runs all tests
 	$(BIN)/python tests/environments.py --workers $(WORKERS) $(MATRIX)
 
 bench: setup $(VENV)/.bench  ## measure speed and memory against peers
@@ -45,7 +45,7 @@ bench: setup $(VENV)/.bench  ## measure speed and memory against peers
 results: setup  ## write docs/results.md from results/
 	$(BIN)/python docs/results.py
 
-clean:  ## remove the environment and everything that was built
+clean:  ## remove .venv and all build products
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f steadygrad/kernels/_native.*.so
 	find steadygrad tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
@@ -55,17 +55,17 @@ $(BIN)/python:
 		{ echo 'steadygrad needs Python 3.11 or newer: make setup PYTHON=python3.11' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-# The build backend comes from constraints.txt too, hence no isolated build environment.
+# constraints.txt pins the build backend too, so there is no isolated build environment.
 $(VENV)/.dev: $(INPUTS) | $(BIN)/python
-	@echo 'Installing steadygrad and its tools into $(VENV) (the first time takes a minute or two) ...'
+	@echo 'Installing steadygrad and its tools into $(VENV) (one or two minutes the first time) ...'
 	@$(PIP) setuptools
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@test -e steadygrad/kernels/_native$$($(BIN)/python -c 'import sysconfig as s; print(s.get_config_var("EXT_SUFFIX"))') && \
 		echo 'Done, with the C kernel.' || \
-		echo 'Done, but the C kernel was not built, so layers run slower (is there a C compiler?).'
+		echo 'Done, but without the C kernel, so layers run slower. Install a C compiler to build it.'
 	@touch $@
 
 $(VENV)/.bench: $(INPUTS) | $(VENV)/.dev
-	@echo 'Installing the peers that the benchmarks compare with ...'
+	@echo 'Installing the packages that the benchmarks compare with ...'
 	@$(PIP) --no-build-isolation --editable '.[bench]'
 	@touch $@

@@ -1,1 +1,1 @@
-"""Speed and memory against peers, side by side in one run: `python benchmarks/speed.py`."""
+"""Benchmarks of speed and memory against peers, interleaved in one run: `python benchmarks/speed.py`."""

@@ -1,13 +1,13 @@
-"""What attention over past states costs: an update of RelRNN, and how time and memory grow with the length.
+"""Measure the cost of attention over past states: an update of RelRNN, and time and memory against the length.
 
     python benchmarks/attention.py --json attention.json --figure memory.svg       about half an hour on two cores
     python benchmarks/attention.py --only update
     python benchmarks/attention.py --only growth --layers relrnn,memrnn --lengths 200,500,1000
     python benchmarks/attention.py --load attention.json --figure memory.svg
 
-The update is timed in turns with the same network as loops in Python, and with nn.RNN. Growth is measured in a fresh
-process for each layer and length, all of them once a round. A length is left out where the square of the ratio to the
-one before foretells more time or memory than is allowed; the output says so.
+The update is timed in turns with the same network written as Python loops, and with nn.RNN. Growth is measured in a new
+process for each layer and length, once per round. A length is left out if quadratic growth from the length before would
+exceed the allowed time or memory. The output lists these lengths.
 """
 
 import argparse
@@ -38,19 +38,19 @@ from steadygrad.report import compare
 
 PARTS = ("update", "growth")
 SETTING = SIZES[0]
-"""the copy task with T = 200 as in Kerg et al. (2020): 220 steps of 10 sequences, 128 units; ν = ρ = 10"""
+"""The copy task with T = 200 as in Kerg et al. (2020): 220 steps of 10 sequences, 128 units; ν = ρ = 10."""
 AUTHORS = 1.9
-"""seconds of an update by the code that the authors released, in this setting on two cores"""
+"""Seconds per update of the authors' released code, in this setting on two cores."""
 LENGTHS = (200, 500, 1000, 2000, 4000, 5000)
 LONG, SHORT = 4000, 1000
-"""a ratio of 4 is growth in proportion to the length, of 16 to its square"""
+"""A ratio of 4 means linear growth with the length, a ratio of 16 quadratic growth."""
 OURS, LOOPS, TORCH = "RelRNN", "RelRNN, loops in Python", "nn.RNN"
 Scored = tuple[Tensor, Tensor]
-"""a state and its score, rows of the whole batch"""
+"""A state and its score, for all sequences of the batch."""
 
 
 class Loops(nn.Module):
-    """The RelRNN given, as research code writes it: loops over time and over what is remembered, and autograd."""
+    """The given RelRNN as typical research code: loops over time and over the remembered states, with autograd."""
 
     def __init__(self, layer: RelRNN) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Loops(nn.Module):
         return torch.stack(outputs), None
 
     def screened(self, kept: list[Scored], leaving: Tensor, score: Tensor) -> list[Scored]:
-        """R with a state that leaves S in it, where there is room or, sequence by sequence, a lower score."""
+        """Return R after a state leaves S. It enters R if R has room, or replaces the lowest score if that is lower."""
         cell: Any = self.layer.cells[0]
         if len(kept) < cell.memory.relevant:
             return [*kept, (leaving, score)]
@@ -96,7 +96,7 @@ class Loops(nn.Module):
 
 @dataclass
 class Growth:
-    """Seconds of updates and bytes that they need, by layer and length, and why some are missing."""
+    """Seconds and bytes of an update for each layer and length, and the reasons for missing lengths."""
 
     lengths: Sequence[int]
     seconds: Timings = field(default_factory=Timings)
@@ -108,7 +108,7 @@ class Growth:
         self.bytes.setdefault(key(name, length), []).append(int(found["bytes"]))
 
     def too_much(self, name: str, length: int, most_seconds: float, most_bytes: float) -> str | None:
-        """Why not to measure it, judged by the length before."""
+        """Return the reason not to measure a length, extrapolated from the length before, or None."""
         before = dict(pairwise(sorted(self.lengths)))
         shorter = next((short for short, long in before.items() if long == length), None)
         if shorter is None:
@@ -166,11 +166,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--rounds", type=positive(int), default=3, help="of all layers and lengths (default 3)")
     add("--most-seconds", type=positive(float), default=120.0, help="that an update may take (default 120)")
     add("--most-gigabytes", type=positive(float), default=8.0, help="that an update may need (default 8)")
-    add("--threads", type=positive(int), default=torch.get_num_threads(), help="default: as many as torch takes")
+    add("--threads", type=positive(int), default=torch.get_num_threads(), help="default: the number that torch uses")
     add("--json", type=writable, metavar="FILE", help="write every number to FILE too, part by part")
     add("--load", type=Path, metavar="FILE", help="measure nothing, show what was written to FILE")
     add("--figure", type=writable, metavar="FILE", help="draw peak memory against the length (.svg, .png, .pdf)")
-    add("--one", nargs=2, help=argparse.SUPPRESS)  # a layer and a length, in a process of their own
+    add("--one", nargs=2, help=argparse.SUPPRESS)  # a layer and a length: measure only these, in this process
     return parser
 
 
@@ -199,11 +199,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         result[part] = runs[part](options)
         if options.json:
             write_atomically(options.json, json.dumps(result, indent=1, ensure_ascii=False))
-    return json.loads(json.dumps(result))  # as a file has it: its keys are text
+    return json.loads(json.dumps(result))  # as read from a file: JSON keys are strings
 
 
 def measure_update(options: argparse.Namespace) -> dict[str, Any]:
-    """Forward and backward of a batch, in turns."""
+    """Time the forward and backward pass of a batch, in turns."""
     timings = interleave(list(contenders()), options.seconds, after_round=progress(f"an update at {SETTING}"))
     ours = timings.spread(OURS)
     return {
@@ -259,7 +259,7 @@ def in_fresh_process(name: str, length: int, threads: int) -> dict[str, float]:
 
 
 def one(name: str, length: int, threads: int) -> dict[str, float]:
-    """Bytes by which an update makes this process grow, at the most, and the median of a few seconds of updates."""
+    """Return the peak memory growth of an update in bytes, and its median time over two seconds of updates."""
     torch.set_num_threads(threads)
     size = SETTING._replace(time=length)
     grown = growth(name, size)

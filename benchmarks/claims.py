@@ -1,4 +1,4 @@
-"""Which numbers are compared with which, and what is promised of the ratio."""
+"""Ratios that the benchmarks report, and the bounds that they should satisfy."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ LIMIT = "limit"
 
 @dataclass(frozen=True)
 class Claim:
-    """``above`` / ``below``, at least (or, with ``at_most``, at most) the bound of the size, if there is one."""
+    """The ratio ``above`` / ``below``. A bound is a minimum, or a maximum if ``at_most``. It may depend on the size."""
 
     label: str
     above: str
@@ -20,7 +20,7 @@ class Claim:
     bounds: tuple[float, ...] | float | None = None
     at_most: bool = False
     compact: bool = True
-    """whether it stands in the short table too"""
+    """Whether the short table includes the ratio."""
 
     def bound(self, index: int) -> float | None:
         return self.bounds[index] if isinstance(self.bounds, tuple) else self.bounds
@@ -29,7 +29,7 @@ class Claim:
         return ratio <= bound if self.at_most else ratio >= bound
 
 
-# The floors are those of the project's first milestone, set on two cores with AVX2; one for each of `SIZES`.
+# Bounds are those of the project's first milestone, measured on two cores with AVX2. There is one for each of `SIZES`.
 STEP_CLAIMS = (
     Claim("nn.RNN / expRNN", "nn.RNN", "ExpRNN", (4.5, 4, 3.3, 1.6, 1.1)),
     Claim("nn.RNN / nnRNN", "nn.RNN", "NNRNN", (4, 3.5, 3, 1.5, 1.0)),
@@ -78,7 +78,7 @@ MEMORY_CLAIMS = (
 
 
 def judged(claim: Claim, ratio: Spread | float, bound: float | None) -> dict[str, Any]:
-    """The ratio with its bound and whether that holds, ready for JSON."""
+    """Return the ratio, its bound and whether the bound holds, for JSON."""
     numbers = ratio.as_dict() if isinstance(ratio, Spread) else {"median": ratio}
     return {
         "label": claim.label,

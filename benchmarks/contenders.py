@@ -1,4 +1,4 @@
-"""Who takes part in the training steps, as data: a name and a function (input size, hidden size) → layer."""
+"""Layers that are compared in training steps: each has a name and a function (input size, hidden size) → layer."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from steadygrad.matrices import EigenvalueNormalized
 Build = Callable[[int, int], nn.Module]
 Module = TypeVar("Module", bound=nn.Module)
 
-UPDATE = 1e-4  # size of the change before each step, about that of an optimiser
+UPDATE = 1e-4  # size of the parameter change before each step, about that of an optimizer
 
 
 class Size(NamedTuple):
@@ -42,11 +42,11 @@ SIZES = (
 class Rival:
     build: Build
     every: int = 1
-    """rounds from one turn to the next: slow ones run less often"""
+    """The layer runs in every n-th round only; slow layers run less often."""
 
 
 def normalising(module: Module) -> Module:
-    """The same with every eigenvalue normalisation switched on, as it is for good once ρ has exceeded 1 in training."""
+    """Switch on every eigenvalue normalisation, as training does permanently once ρ > 1. Return the module."""
     for part in module.modules():
         if isinstance(part, EigenvalueNormalized):
             part.normalised.fill_(True)
@@ -54,7 +54,7 @@ def normalising(module: Module) -> Module:
 
 
 class Kernel(nn.Module):
-    """The kernel with its gradients and a free matrix, and nothing of a layer round it: no checks, no final state."""
+    """The kernel, its gradients and an unconstrained matrix, without the layer: no checks, no final state."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ COMPLEX: dict[str, Callable[..., nn.Module]] = {
 
 
 def half(layer: Callable[..., nn.Module]) -> Callable[[int, int], nn.Module]:
-    """With half as many units as features: each is a real and an imaginary part."""
+    """Return a builder with half as many units, because a complex unit gives two features."""
     return lambda inputs, hidden: layer(inputs, hidden // 2)
 
 
@@ -113,20 +113,20 @@ RIVALS: dict[str, Rival] = {
 BY_LENGTH: dict[str, Rival] = {
     name: Rival(layers.LAYERS[name]) for name in ("relrnn", "rellstm", "memrnn", "memlstm", "sab", "rnn", "lstm")
 }
-"""who takes part when it is about long sequences, by the names of the layers"""
+"""Layers that are measured on long sequences, by layer name."""
 
 
 class Update:
-    """A small change of every parameter, there and back in turns: no step sees the values of the one before.
+    """Changes every parameter slightly before each step, so that no step can reuse cached matrices.
 
-    It accumulates to nothing, so the last round measures the same matrices as the first.
+    The sign alternates, so the changes cancel and the last round measures the same matrices as the first.
     """
 
     def __init__(self, parameters: Iterable[Tensor], generator: torch.Generator) -> None:
         self.parameters = list(parameters)
         self.noise = [UPDATE * torch.randn(p.shape, generator=generator) for p in self.parameters]
         self.sign = 1
-        for p in self.parameters:  # away from the start, which may be special (block-diagonal, zero)
+        for p in self.parameters:  # leave the initial value, which may be special (block-diagonal, zero)
             p.data += UPDATE * torch.randn(p.shape, generator=generator)
 
     @torch.no_grad()
@@ -138,7 +138,7 @@ class Update:
 
 
 class TrainingStep:
-    """Forward and backward of one layer. The loss is a fixed random projection Σ output ∘ G, so its gradient is G."""
+    """Forward and backward pass of a layer. The loss is a fixed projection Σ output ∘ G, so its gradient is G."""
 
     def __init__(self, layer: nn.Module, size: Size) -> None:
         generator = torch.Generator().manual_seed(1)

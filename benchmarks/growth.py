@@ -1,10 +1,10 @@
-"""How the cost of a training step grows with the number of units, for matrices that need less than n² a product.
+"""Measure how a training step grows with the hidden size, for matrices whose product costs less than n².
 
     python benchmarks/growth.py                   about two minutes
     python benchmarks/growth.py --json growth.json
 
-Each layer steps without its matrix at every size ("operator"), also where the dense path is faster and taken by default
-("as it runs"). All sizes of all layers are timed in turns within one run.
+Path "operator" never forms the matrix. Path "as it runs" is the default, which uses the dense kernel where it is
+faster. All sizes of all layers are timed in turns within one run.
 """
 
 import argparse
@@ -37,8 +37,8 @@ HEADER = ["layer", "path", *(f"N = {n}, ms" for n in SIZES), f"N = {SIZES[-1]} /
 
 def main() -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=90.0, help="for all together (default 90)")
-    parser.add_argument("--threads", type=int, help="default: as many as torch takes")
+    parser.add_argument("--seconds", type=float, default=90.0, help="total time (default 90)")
+    parser.add_argument("--threads", type=int, help="default: the number that torch uses")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     if options.threads:

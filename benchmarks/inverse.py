@@ -1,11 +1,11 @@
-"""How long NC-GRU trains with an exact inverse and with a Neumann series: figure 6 of Mucllari et al. (2022).
+"""Time the training of NC-GRU with an exact inverse and with a Neumann series: figure 6 of Mucllari et al. (2022).
 
     python benchmarks/inverse.py                                  three layers of 430, 1000 and 430 units: four minutes
     python benchmarks/inverse.py --json inverse.json --picture inverse.png
 
-The model is that of ncgru-2022/char-ptb. An update is all of it, with the optimizer. "printed" is Algorithm 1 without
-the checks of `NeumannCayley`. "GRU" has no orthogonal matrix. All are timed in turns within one run. An epoch of the
-Penn Treebank has 1,594 updates.
+The model is that of ncgru-2022/char-ptb. An update includes the optimizer. "printed" is Algorithm 1 without the checks
+of `NeumannCayley`. "GRU" has no orthogonal matrix. All are timed in turns within one run. An epoch of the Penn
+Treebank has 1,594 updates.
 """
 
 import argparse
@@ -45,9 +45,9 @@ HEADER = ["inverse", "update, ms", "epoch, min", "/ exact"]
 
 def main() -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden", type=units, default=[430, 1000, 430], metavar="LIST", help="of each layer")
-    parser.add_argument("--seconds", type=float, default=240.0, help="for all together (default 240)")
-    parser.add_argument("--threads", type=int, help="default: as many as torch takes")
+    parser.add_argument("--hidden", type=units, default=[430, 1000, 430], metavar="LIST", help="size of each layer")
+    parser.add_argument("--seconds", type=float, default=240.0, help="total time (default 240)")
+    parser.add_argument("--threads", type=int, help="default: the number that torch uses")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--picture", metavar="FILE", help="draw the times as bars")
     options = parser.parse_args()

@@ -1,12 +1,12 @@
-"""How many characters a second a language model is trained on, beside torch.nn.RNN and torch.nn.LSTM.
+"""Measure the training speed of language models in characters a second, against torch.nn.RNN and torch.nn.LSTM.
 
     python benchmarks/language.py                         nnRNN, expRNN, NC-GRU at 1024 units: about five minutes
     python benchmarks/language.py --layers nnrnn,lstm --hidden 512 --batch 32 --window 100
     python benchmarks/language.py --layers ncgru,gru --hidden 430,1000,430 --batch 32 --window 100     three layers
     python benchmarks/language.py --json language.json
 
-An update is all of it: embedding (200), the layer from a carried state, readout (50 symbols), loss, gradients, RMSprop.
-The recurrent matrix is made anew in every update, as training does. All are timed in turns within one run.
+An update includes the embedding (200), the layer with a carried state, the readout (50 symbols), loss, gradients and
+RMSprop. The recurrent matrix is computed again in every update, as in training. All are timed in turns within one run.
 """
 
 import argparse
@@ -33,14 +33,14 @@ from steadygrad.report.tables import markdown
 SYMBOLS, EMBEDDING = 50, 200
 TORCH = {"torch.nn.RNN": nn.RNN, "torch.nn.LSTM": nn.LSTM}
 BOUNDS = {"torch.nn.RNN": 1.1, "torch.nn.LSTM": 2.5}
-"""how many times as fast nnRNN has to be"""
+"""Minimum speed of nnRNN relative to each peer."""
 AT = ([1024], 128, 150)
-"""units of each layer, batch and window that this is about"""
+"""Hidden sizes, batch and window for which `BOUNDS` are checked."""
 HEADER = ["layer", "characters/s", "update, ms", "/ nn.RNN", "/ nn.LSTM"]
 
 
 class TorchLanguageModel(nn.Module):
-    """The same as LanguageModel around layers of torch's."""
+    """A LanguageModel with torch's layers."""
 
     def __init__(self, make: type[nn.Module], sizes: Sequence[int]) -> None:
         super().__init__()
@@ -64,12 +64,12 @@ class TorchLanguageModel(nn.Module):
 
 def main() -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", default="nnrnn,exprnn,ncgru", help="of steadygrad's (default nnrnn,exprnn,ncgru)")
-    parser.add_argument("--hidden", type=units, default=[1024], metavar="LIST", help="of each layer (default 1024)")
+    parser.add_argument("--layers", default="nnrnn,exprnn,ncgru", help="steadygrad layers (default nnrnn,exprnn,ncgru)")
+    parser.add_argument("--hidden", type=units, default=[1024], metavar="LIST", help="size of each layer, default 1024")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--window", type=int, default=150)
-    parser.add_argument("--seconds", type=float, default=240.0, help="for all together (default 240)")
-    parser.add_argument("--threads", type=int, help="default: as many as torch takes")
+    parser.add_argument("--seconds", type=float, default=240.0, help="total time (default 240)")
+    parser.add_argument("--threads", type=int, help="default: the number that torch uses")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     names = options.layers.split(",")
@@ -130,7 +130,7 @@ def lines(result: dict) -> list[list[str]]:
 
 
 def update(make: Callable[[], nn.Module], batch: int, window: int) -> Callable[[], None]:
-    """One update after another on the same window, the state carried on."""
+    """Return a function that makes one update, always on the same window, and carries the state on."""
     torch.manual_seed(0)
     model = make()
     tokens = torch.randint(SYMBOLS, (batch, window + 1))

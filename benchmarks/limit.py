@@ -1,7 +1,7 @@
-"""The limit: the bare matrix products that a training step of a plain RNN cannot avoid, by the fastest loop found.
+"""The limit: the matrix products that a training step of a plain RNN cannot avoid, computed by the fastest loop found.
 
-T products (batch × N)(N × N) forward, T backward, one for the input and one for each weight's gradient. No bias, no
-activation, no autograd, every buffer allocated beforehand.
+There are T products (batch × N)(N × N) forward, T backward, one for the input and one for each weight gradient. There
+is no bias, no activation and no autograd, and all buffers are allocated beforehand.
 """
 
 import ctypes
@@ -23,20 +23,20 @@ Loop = Callable[[], None]
 IDENTITY = ACTIVATIONS.index("identity")
 
 WALK_ABI = 7
-"""the version of the C interface whose arguments `c_walk` knows"""
+"""Version of the C interface for which `c_walk` is written."""
 
 PROBE = 1024
-"""a square product of this size shows what rate the machine reaches"""
+"""Size of a square product that measures the peak rate of the machine."""
 
 
 def flops(size: Size) -> int:
-    """Multiplications and additions of these products."""
+    """Return the number of multiplications and additions of these products."""
     B, T, N, I = size
     return 2 * T * B * N * (3 * N + 2 * I)
 
 
 class Products:
-    """Operands and results. W is orthogonal, so that nothing fades into denormal numbers, which are slow."""
+    """Operands and results. W is orthogonal, so that values do not decay to denormal numbers, which are slow."""
 
     def __init__(self, size: Size) -> None:
         self.size = size
@@ -45,7 +45,7 @@ class Products:
         self.W = torch.nn.init.orthogonal_(torch.empty(N, N))
         self.G = torch.randn(T * B, N)
         self.initial, self.carried = torch.randn(B, N), torch.zeros(B, N)
-        # on large pages, as the kernels allocate them
+        # on large pages, as in the kernels
         self.projected, self.states, self.deltas = (native.empty(self.x, T * B, N).zero_() for _ in range(3))
         self.dW, self.dU, self.dU_walk = torch.zeros(N, N), torch.zeros(I, N), torch.zeros(N, I)
 
@@ -57,7 +57,7 @@ class Products:
         mm(self.x.mT, self.deltas, out=self.dU)
 
     def chain(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Every recurrent product (left, right, result), in order."""
+        """Return all recurrent products (left, right, result) in order."""
         states, deltas = self.states.split(self.size.batch), self.deltas.split(self.size.batch)[::-1]
         forward = zip((self.initial, *states), [self.W.mT] * len(states), states, strict=False)
         backward = zip((self.initial, *deltas), [self.W] * len(deltas), deltas, strict=False)
@@ -65,7 +65,7 @@ class Products:
 
 
 def mm_loop(products: Products) -> Loop:
-    """One `torch.mm` a step, all threads on each."""
+    """Return a loop with one `torch.mm` per step, which uses all threads."""
     chain = products.chain()
 
     def run() -> None:
@@ -78,8 +78,8 @@ def mm_loop(products: Products) -> Loop:
 
 
 def sgemm_slices(products: Products) -> Loop:
-    """One SGEMM a step and thread, each thread on its slice of the batch, straight from the library torch links."""
-    blas = ctypes.CDLL(torch._C.__file__)  # finds the symbols of libtorch_cpu, which it links
+    """Return a loop with one SGEMM of torch's BLAS per step and thread. Each thread takes a slice of the batch."""
+    blas = ctypes.CDLL(torch._C.__file__)  # it links libtorch_cpu and finds its symbols
     try:
         sgemm, set_threads = blas.sgemm_, blas.MKL_Set_Num_Threads_Local
     except AttributeError as error:
@@ -92,7 +92,7 @@ def sgemm_slices(products: Products) -> Loop:
         set_threads(1)
         for call in arguments:
             sgemm(*call)
-        set_threads(0)  # back to the global setting
+        set_threads(0)  # restore the global setting
 
     def run() -> None:
         products.project()
@@ -111,7 +111,7 @@ def slices(batch: int, parts: int) -> list[tuple[int, int]]:
 
 
 def sgemm_calls(products: Products, begin: int, end: int) -> list[tuple[object, ...]]:
-    """Arguments for rows begin … end of each product. To Fortran rows are columns: resultᵀ = rightᵀ leftᵀ."""
+    """Return arguments for rows begin … end of each product. In Fortran order this is resultᵀ = rightᵀ leftᵀ."""
     N, pointer = products.size.hidden, ctypes.byref
     n, columns = ctypes.c_int(N), ctypes.c_int(end - begin)
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
@@ -130,7 +130,7 @@ def sgemm_calls(products: Products, begin: int, end: int) -> list[tuple[object, 
 
 
 def c_chains(products: Products, mm: Callable[..., Tensor] = torch.mm) -> Loop:
-    """The kernels' walk of a linear network, once with W and once with Wᵀ; ``mm`` for the weights' gradients."""
+    """Return a loop of the linear forward kernel, run with W and with Wᵀ. ``mm`` computes the weight gradients."""
     need_library()
     B, T, N, I = products.size
     p, steps, parts = products, Steps.padded(T, B), min(torch.get_num_threads(), B)
@@ -145,7 +145,7 @@ def c_chains(products: Products, mm: Callable[..., Tensor] = torch.mm) -> Loop:
 
 
 def c_walk(products: Products) -> Loop:
-    """The kernels' walk forward and backward, which finds the weights' gradients on its way."""
+    """Return a loop that runs the forward and the backward kernel, which also computes the weight gradients."""
     need_library()
     if native.ABI != WALK_ABI:
         raise MissingError(f"it calls version {WALK_ABI} of the C interface, and this is version {native.ABI}")
@@ -185,5 +185,5 @@ def probe() -> Loop:
 
 
 def rate(seconds: float) -> float:
-    """Floating-point operations a second of a probe that took so long."""
+    """Return the floating-point operations per second of a probe that took ``seconds``."""
     return 2 * PROBE**3 / seconds

@@ -1,4 +1,4 @@
-"""What a matrix costs by itself: evaluation and gradient after an update, for each name in `MATRICES`."""
+"""Time the evaluation and gradient of a single matrix after an update, for each name in `MATRICES`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -23,7 +23,7 @@ BUILD: dict[str, Callable[[int], Matrix]] = {
 
 
 class Evaluation:
-    """W and its gradient, from free tensors that have just changed."""
+    """Computes W and its gradient from parameters that have just changed."""
 
     prepare: Callable[[], None]
 
@@ -39,7 +39,7 @@ class Evaluation:
 
 
 class TorchExponential(Evaluation):
-    """`torch.matrix_exp` of the very same skew matrices, without the cost of unpacking them."""
+    """`torch.matrix_exp` of the same skew-symmetric matrices. The cost of unpacking them is not included."""
 
     def __init__(self, size: int) -> None:
         super().__init__(MATRICES["exponential"], size)
@@ -54,7 +54,7 @@ class TorchExponential(Evaluation):
 
 
 class Eigenvalues(Evaluation):
-    """`torch.linalg.eigvals` of a matrix without structure: what a spectral radius costs. No gradient."""
+    """`torch.linalg.eigvals` of an unconstrained matrix, the cost of a spectral radius. No gradient."""
 
     def __init__(self, size: int) -> None:
         super().__init__(MATRICES["free"], size)

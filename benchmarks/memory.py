@@ -1,7 +1,7 @@
-"""Peak memory of one training step, each contender in a fresh process.
+"""Measure the peak memory of one training step, each layer in a new process.
 
-`python -m benchmarks.memory NAME BATCH,TIME,HIDDEN,INPUTS THREADS` prints the bytes by which the process grew, at most,
-over what it held once layer, input and gradient were built.
+`python -m benchmarks.memory NAME BATCH,TIME,HIDDEN,INPUTS THREADS` prints the peak growth of the process in bytes.
+Layer, input and output gradient are allocated before.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from benchmarks.peers import MissingError
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = Size(8, 20, 64, 3)
-"""a step that loads libraries and starts threads, which are not counted"""
+"""Size of a first step that loads libraries and starts threads, so that these are not counted."""
 
 
 def measure(index: int, names: Sequence[str], threads: int, after_each: Callable[[int], object]) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def in_fresh_process(name: str, size: Size, threads: int) -> int:
 
 
 def growth(name: str, size: Size) -> int:
-    """Bytes that one training step needs on top of the layer, its input and the gradient of its output."""
+    """Return the bytes that a training step needs in addition to the layer, its input and the output gradient."""
     warm = training_step(name, SMALL)
     warm.prepare()
     warm.run()
@@ -72,19 +72,19 @@ def growth(name: str, size: Size) -> int:
 
 
 def settle() -> int:
-    """Give back what is free, start the peak anew where the system can, and say where it stands."""
+    """Free unused memory, reset the peak if the system can, and return the peak."""
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak falls to what is resident now
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: reset the peak to the current resident size
     except (AttributeError, OSError):
-        pass  # elsewhere the peak may stem from the construction, and growth below it stays unseen
+        pass  # otherwise the peak may come from the construction and hide smaller growth
     return peak()
 
 
 def peak() -> int:
-    """The largest resident size so far, in bytes."""
-    try:  # getrusage is second choice: Linux carries its maximum over from the parent process
+    """Return the peak resident size in bytes."""
+    try:  # preferred to getrusage, whose maximum Linux inherits from the parent process
         status = Path("/proc/self/status").read_text()
         return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     except (OSError, StopIteration):

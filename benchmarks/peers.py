@@ -1,14 +1,14 @@
-"""What people use instead: a Python loop over a constrained `Linear`, and torchrecurrent's cells.
+"""Alternatives to this package: a Python loop over a constrained `Linear`, and the layers of torchrecurrent.
 
-torchrecurrent 0.2 has no orthogonal, unitary or Schur recurrence, nor a plain RNN, GRU or LSTM. Nearest come:
+torchrecurrent 0.2 has no orthogonal, unitary or Schur recurrence, and no plain RNN, GRU or LSTM. The closest layers:
 
-    AntisymmetricRNN   h ← h + ε tanh((M − Mᵀ − γI) h + V x + b)       a small rotation a step, to first order
-    coRNN              a damped oscillator for each unit, two recurrent matrices
-    FastRNN            h ← α tanh(W h + V x + b) + β h                  the nearest to a plain RNN
-    MGU                one gate both as reset (before the product) and as update: the nearest to a GRU
-    PeepholeLSTM       an LSTM whose gates also see the cell
+    AntisymmetricRNN   h ← h + ε tanh((M − Mᵀ − γI) h + V x + b)       a small rotation per step, to first order
+    coRNN              a damped oscillator for each unit, with two recurrent matrices
+    FastRNN            h ← α tanh(W h + V x + b) + β h                  the closest to a plain RNN
+    MGU                one gate for both reset (before the product) and update: the closest to a GRU
+    PeepholeLSTM       an LSTM whose gates also read the cell state
 
-(IndRNN and UnICORNN have a recurrent vector in place of a matrix.)
+IndRNN and UnICORNN have a recurrent vector instead of a matrix.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from steadygrad.matrices import init, skew
 
 
 class MissingError(Exception):
-    """A contender that cannot run here; the message says why."""
+    """Raised if a contender cannot run on this machine. The message gives the reason."""
 
 
 def optional(name: str) -> ModuleType:
@@ -36,9 +36,9 @@ def optional(name: str) -> ModuleType:
 
 
 class LoopRNN(nn.Module):
-    """h_t = modReLU(V x_t + W h_{t−1}; b), step by step with autograd, as research code does it.
+    """h_t = modReLU(V x_t + W h_{t−1}; b), step by step with autograd, as in typical research code.
 
-    It is spared the two usual mistakes: W is evaluated once a sequence, and x is unbound, never indexed.
+    It avoids two common mistakes: W is evaluated once per sequence, and x is unbound instead of indexed.
     """
 
     def __init__(self, inputs: int, hidden: int, constrain: Callable[[nn.Linear], nn.Module]) -> None:
@@ -46,7 +46,7 @@ class LoopRNN(nn.Module):
         self.V = nn.Linear(inputs, hidden, bias=False)
         self.W = constrain(nn.Linear(hidden, hidden, bias=False))
         self.b = nn.Parameter(torch.empty(hidden).uniform_(-0.01, 0.01))
-        # Both packages write W = B exp(A) and start from A = 0, where exp is a little cheaper. Take expRNN's A instead.
+        # Both packages have W = B exp(A) and start at A = 0, where exp is a little faster. Use expRNN's A instead.
         (A,) = self.W.parameters()
         A.data.copy_(skew(init.henaff(hidden)).tril())
 

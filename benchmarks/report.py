@@ -1,4 +1,4 @@
-"""From the numbers of a run (the dictionary that is also written as JSON) to tables."""
+"""Make tables from the numbers of a run, the dict that is also written as JSON."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def show_markdown(tables: Iterable[Table]) -> None:
 
 
 def show_rich(tables: Iterable[Table]) -> None:
-    from rich.console import Console  # only a terminal needs it
+    from rich.console import Console  # needed only on a terminal
     from rich.table import Table as RichTable
 
     console = Console(highlight=False)
@@ -45,7 +45,7 @@ def show_rich(tables: Iterable[Table]) -> None:
 
 
 def full(result: Result) -> Iterator[Table]:
-    """Every table of a run."""
+    """Yield all tables of a run."""
     yield where(result)
     if parts := result.get("steps"):
         yield columns("Training step (ms)", parts, size_of, "milliseconds", with_range)
@@ -60,7 +60,7 @@ def full(result: Result) -> Iterator[Table]:
 
 
 def compact(result: Result) -> Iterator[Table]:
-    """What the README shows: medians of the chief ratios, and where they were measured."""
+    """Yield the tables of the README: medians of the main ratios, and the machine on which they were measured."""
     note = (conditions(result),)
     by_index: dict[int, Result] = {}
     for prefix, part in (("", "steps"), ("peak memory, ", "memory")):
@@ -80,7 +80,7 @@ def chief(part: Result) -> list[Result]:
 
 
 def conditions(result: Result) -> str:
-    """One sentence on where and how the numbers were made."""
+    """Return one sentence on the machine and the method."""
     machine, versions = result["machine"], result["versions"]
     return (
         f"{machine['cpu']}, {machine['threads']} threads, {machine['instruction_set']}, torch {versions['torch']}; "
@@ -104,7 +104,7 @@ def busy(machine: Result) -> bool:
 
 
 def bounds(parts: list[Result]) -> Table:
-    """How near the limit itself is to what the machine can multiply."""
+    """Return a table that compares the limit with the peak rate of the machine."""
     quantities: dict[str, Callable[[Result], str]] = {
         "fastest loop": lambda part: part["limit"],
         "limit (ms)": lambda part: number(part["milliseconds"]["limit"]["median"]),
@@ -118,7 +118,7 @@ def bounds(parts: list[Result]) -> Table:
 
 
 def columns(title: str, parts: list[Result], name_of: Naming, key: str, cell: Callable[[Any], str]) -> Table:
-    """A column a part, a row for each name under ``key``."""
+    """Return a table with one column for each part and one row for each name under ``key``."""
     names = list(dict.fromkeys(name for part in parts for name in part[key]))
     rows = [[name, *(cell(part[key][name]) if name in part[key] else "–" for part in parts)] for name in names]
     return Table(title, ["", *map(name_of, parts)], rows)
@@ -154,5 +154,5 @@ def median(spread: Result) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count."""
+    """Format a number with three significant digits."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

@@ -1,12 +1,12 @@
-"""How fast the layers are, beside torch.nn, loops with autograd, other packages, and the bare matrix products.
+"""Measure the speed of the layers against torch.nn, loops with autograd, other packages and bare matrix products.
 
     python benchmarks/speed.py                         everything, about a quarter of an hour on two cores
     python benchmarks/speed.py --sizes 0,1 --only steps
-    python benchmarks/speed.py --json speed.json       the same numbers for programs
+    python benchmarks/speed.py --json speed.json       also write the numbers as JSON
     python benchmarks/speed.py --load speed.json --readme
 
-Times include the matrix's own cost: a small update of every parameter, untimed, precedes each step. Medians leave out
-what happens once in many updates: the exact inverse of `neumann` and the new base of `dtriv`.
+Times include the cost of the matrix: every parameter is changed slightly before each step, outside the timing. Medians
+do not include rare events: the exact inverse of `neumann` and the new base of `dtriv`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `benchmarks` is found when run as a file
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # to import `benchmarks` when run as a file
 
 from benchmarks import matrices, memory, report, steps
 from benchmarks.contenders import RIVALS, SIZES
@@ -64,7 +64,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help=f"how long a fast contender's turn in a round lasts; 0: one step only (default {TURN})",
     )
-    add("--threads", type=positive(int), default=torch.get_num_threads(), help="default: as many as torch takes")
+    add("--threads", type=positive(int), default=torch.get_num_threads(), help="default: the number that torch uses")
     add("--quick", action="store_true", help="a few seconds in all: shows that everything runs, not how fast")
     add("--json", type=writable, metavar="FILE", help="write every number to FILE too, part by part")
     add("--load", type=Path, metavar="FILE", help="measure nothing, show the tables of a JSON file")
@@ -90,7 +90,7 @@ def positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"expects a number above 0; got {text!r}")
         return value
 
-    convert.__name__ = kind.__name__  # argparse names it when the text is no number
+    convert.__name__ = kind.__name__  # argparse prints this name if the text is not a number
     return convert
 
 
@@ -119,7 +119,7 @@ def load(parser: argparse.ArgumentParser, path: Path) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All that was asked for; saved after each part, so that an interrupted run loses little."""
+    """Measure the requested parts. The result is saved after each part, so that an interrupted run loses little."""
     torch.set_num_threads(options.threads)
     result: dict[str, Any] = {
         "machine": machine(),
@@ -135,7 +135,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def plan(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """What to run, in order: the part of the result it belongs to, and a function."""
+    """Yield the measurements in order: the part of the result, and a function that measures it."""
     quick, wanted = options.quick, (options.only,) if options.only else PARTS
     sizes = options.sizes or (QUICK_SIZES if quick else range(len(SIZES)))
     seconds, least, warmup = (0.5, 3, 1) if quick else (options.seconds, LEAST, WARMUP)
@@ -154,7 +154,7 @@ def plan(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], dict[s
 
 
 def progress(title: str) -> Callable[[int], None]:
-    """Says what begins, and then every five seconds or so how far it is."""
+    """Print a title, and return a function that prints the progress about every five seconds."""
     begun = last = time.monotonic()
     print(f"{title} ...", file=sys.stderr, flush=True)
 
@@ -198,11 +198,11 @@ def versions() -> dict[str, str | None]:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             found[package] = None
-    return found | {"torch": torch.__version__}  # names the build too, such as +cpu; the metadata may not
+    return found | {"torch": torch.__version__}  # includes the build, such as +cpu, which the metadata may omit
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """To a temporary name and then renamed, so that nobody ever reads half a file."""
+    """Write to a temporary file and rename it, so that no reader sees a partial file."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.absolute().parent, delete=False) as file:
         try:
             file.write(text + "\n")

@@ -1,4 +1,4 @@
-"""Training steps of every contender at one size, with the limit, in one interleaved run."""
+"""Time training steps of all contenders and the limit at one size, in one interleaved run."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ PROBE = "torch.mm 1024³"
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure, as `interleave` takes it."""
+    """Arguments of `interleave` that set how long to measure."""
 
     seconds: float
     least: int
@@ -50,7 +50,7 @@ def measure(index: int, effort: Effort, after_round: Callable[[int], object]) ->
 
 
 def assemble(size: Size, missing: dict[str, str]) -> Iterator[Contender]:
-    """Everybody who can run here; who cannot goes to ``missing`` with the reason."""
+    """Yield the contenders that can run on this machine. Put the others into ``missing`` with the reason."""
     products = Products(size)
     for name, rival in RIVALS.items():
         try:

@@ -1,10 +1,10 @@
-"""Interleaved timing: every round runs each contender once, and what counts are ratios within a round.
+"""Interleaved timing: every round runs each contender once, and results are ratios within a round.
 
-A shared machine is faster in one second than in the next. Two contenders timed in the same round meet the same machine,
-so the median of their ratios, round by round, says more than a ratio of two separate medians.
+The speed of a shared machine changes from second to second. Two contenders in the same round run at the same speed, so
+the median of their ratios within rounds is more reliable than the ratio of two separate medians.
 
-A contender's turn is as many steps as fit into a short time, one at least, and counts by their median: training runs
-steps one after the other, and a single short step would mostly measure how cold the others have left the caches.
+A contender's turn is as many steps as fit into a short time, at least one, and its time is their median. Training runs
+steps one after the other. A single short step would mostly measure the cold caches that other contenders leave.
 """
 
 import gc
@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, field
 from itertools import count
 
 LEAST = 5
-"""rounds that are run even when the time is up"""
+"""Minimum number of rounds."""
 
 WARMUP = 2
 
 TURN = 0.1
-"""seconds that the turn of a fast contender lasts; 0 means one step a turn for everybody"""
+"""Seconds that the turn of a fast contender lasts. 0 means one step per turn for all contenders."""
 
 MOST_STEPS = 25
 
@@ -32,7 +32,7 @@ def nothing() -> None:
 
 @dataclass(frozen=True)
 class Contender:
-    """``run`` is timed; ``prepare`` comes before it, untimed. A slow contender takes part in every n-th round only."""
+    """``run`` is timed; ``prepare`` is called before it, untimed. A slow contender runs in every n-th round only."""
 
     name: str
     run: Callable[[], object]
@@ -42,7 +42,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Spread:
-    """A median and where the values lie: 10–90 % (``low``, ``high``) and all of them (``least``, ``most``)."""
+    """Median, 10–90 % range (``low``, ``high``) and full range (``least``, ``most``) of values."""
 
     median: float
     low: float
@@ -72,7 +72,7 @@ class Spread:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of the sorted values lie, interpolated."""
+    """Return the interpolated quantile ``share`` of sorted values."""
     place = share * (len(ordered) - 1)
     lower = int(place)
     upper = min(lower + 1, len(ordered) - 1)
@@ -81,11 +81,11 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 @dataclass
 class Timings:
-    """Seconds by contender and round."""
+    """Seconds of each contender in each round."""
 
     seconds: dict[str, dict[int, float]] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
-    """in each turn; 1 unless said otherwise"""
+    """Number of steps in each turn; 1 if absent."""
 
     def add(self, name: str, round: int, seconds: float) -> None:
         self.seconds.setdefault(name, {})[round] = seconds
@@ -94,7 +94,7 @@ class Timings:
         return Spread.of(list(self.seconds[name].values()))
 
     def ratio(self, above: str, below: str) -> Spread:
-        """Of ``above`` to ``below``, over the rounds in which both ran."""
+        """Return the spread of ``above`` / ``below`` over the rounds in which both ran."""
         over, under = self.seconds[above], self.seconds[below]
         return Spread.of([over[round] / under[round] for round in over if round in under])
 
@@ -115,7 +115,7 @@ def interleave(
     clock: Callable[[], float] = time.perf_counter,
     after_round: Callable[[int], object] = lambda done: None,
 ) -> Timings:
-    """Rounds until ``seconds`` are over, but at least ``least``. The order rotates: nobody always follows the same."""
+    """Run rounds for ``seconds``, but at least ``least`` rounds. The order of the contenders rotates."""
     names = [contender.name for contender in contenders]
     if len(set(names)) < len(names):
         raise ValueError(f"interleave expects different names; got {', '.join(names)}")
@@ -129,14 +129,14 @@ def interleave(
         play(contenders, round, clock, timings)
         now = clock()
         after_round(round + 1)
-        if round + 1 >= least and now + (now - begun) > deadline:  # another round like this one would be late
+        if round + 1 >= least and now + (now - begun) > deadline:  # another round would exceed the time
             return timings
     raise AssertionError("unreachable")
 
 
 def play(contenders: Sequence[Contender], round: int, clock: Callable[[], float], timings: Timings) -> None:
-    """One round, in an order of its own. Garbage is collected before it and never during it."""
-    present = [contender for contender in contenders if round < 0 or round % contender.every == 0]  # all rehearse
+    """Run one round. Garbage is collected before the round and not during it."""
+    present = [contender for contender in contenders if round < 0 or round % contender.every == 0]  # warm-up: all
     with no_collector():
         for contender in rotated(present, round):
             steps = timings.steps.get(contender.name, 1)
@@ -144,7 +144,7 @@ def play(contenders: Sequence[Contender], round: int, clock: Callable[[], float]
 
 
 def step(contender: Contender, clock: Callable[[], float]) -> float:
-    """Seconds of one run."""
+    """Return the seconds of one run."""
     contender.prepare()
     begun = clock()
     contender.run()
@@ -152,7 +152,7 @@ def step(contender: Contender, clock: Callable[[], float]) -> float:
 
 
 def steps_in_turn(turn: float, seconds: float) -> int:
-    """How many steps of this length fit into a turn: one at least, and not too many."""
+    """Return how many steps of this length fit into a turn, from 1 to `MOST_STEPS`."""
     return max(1, min(MOST_STEPS, int(turn / max(seconds, 1e-9))))
 
 

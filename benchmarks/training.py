@@ -1,9 +1,9 @@
-"""What a training update costs besides the layer: making the batch, the optimizer, everything else.
+"""Time the parts of a training update: the layer, the batch, the optimizer, and the rest.
 
     python benchmarks/training.py                 one row of each task, about a minute
     python benchmarks/training.py --seconds 30
 
-The four are timed in turns within one run, so their shares mean something on a noisy machine too.
+The parts are timed in turns within one run, so their shares are reliable on a noisy machine too.
 """
 
 import argparse
@@ -33,7 +33,7 @@ HEADER = ["row", "update, ms", "layer, forward + backward", "batch", "optimizer"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=12.0, help="time for each row (default 12)")
-    parser.add_argument("--threads", type=int, help="default: as many as torch takes")
+    parser.add_argument("--threads", type=int, help="default: the number that torch uses")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def shares(name: str, seconds: float) -> list[str]:
-    """The median of an update, and how much of it each part takes."""
+    """Return the median time of an update and the share of each part."""
     settings = select(name)[0].settings("paper")
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(settings, RunDirectory(folder), (), "cpu")
@@ -53,7 +53,7 @@ def shares(name: str, seconds: float) -> list[str]:
 
 def contenders(trainer: Trainer) -> list[Contender]:
     for group in trainer.optimizer.param_groups:
-        group["lr"] = 1e-12  # the work of an update, but no progress, which random gradients would ruin
+        group["lr"] = 1e-12  # same work, but random gradients must not change the weights
     inputs, _, _ = trainer.batches(0)
     x = inputs.transpose(0, 1).contiguous()
     gradient = torch.randn(len(x), x.shape[1], trainer.model.layer.output_size)
@@ -61,7 +61,7 @@ def contenders(trainer: Trainer) -> list[Contender]:
     def update() -> None:
         trainer.forward_and_backward(logs=False)
         trainer.optimizer.step()
-        trainer.step += 1  # another batch next time
+        trainer.step += 1  # use another batch next time
 
     def layer() -> None:
         trainer.model.layer(x)[0].backward(gradient)

@@ -1,4 +1,4 @@
-"""Writes results/enrnn-2020/timit/references.json: what predictions that need no learning are worth on timit's sample.
+"""Write results/enrnn-2020/timit/references.json: scores of predictions without learning, on the sample of TIMIT.
 
 STEADYGRAD_DATA=folder python docs/speech.py
 """
@@ -18,7 +18,7 @@ REFERENCES = Path(__file__).parent.parent / "results" / "enrnn-2020" / "timit" /
 
 
 class Rule(nn.Module):
-    """Predictions (1, time, 129) from inputs, by a function that is no network."""
+    """Wrap a function from inputs to predictions (1, time, 129) as a module."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def references() -> dict[str, dict[str, float]]:
 
 
 def with_errors(task: TIMIT, variance: float) -> Rule:
-    """What is to be predicted, sentence after sentence, with noise in dB."""
+    """Return a rule that predicts the targets, sentence by sentence, with normal noise in dB."""
     generator, sentences = Generator().manual_seed(0), iter(task.part("test").frames)
 
     def right(inputs: Tensor) -> Tensor:
