@@ -1,22 +1,18 @@
 """Base class of relational networks: encode each object, normalise over the objects, answer."""
 
-import math
 from collections.abc import Iterable
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_choice, check_integers, is_number
 from steadygrad.models.relational.encoder import FEATURES, Encoder, each_once
 from steadygrad.models.relational.normalisation import ContextNormalisation, Segments
 from steadygrad.models.relational.similarity import Views
 
 ENCODERS = ("learned", "random")
 NORMALISATIONS = ("context", "segmented", "none")
-
-
-def is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 class RelationalModel(nn.Module):
@@ -50,7 +46,7 @@ class RelationalModel(nn.Module):
         self.check_counts(objects=objects, image_size=image_size, channels=channels, answers=answers)
         self.check_choice("encoder", encoder, ENCODERS)
         self.check_choice("normalisation", normalisation, NORMALISATIONS)
-        if not is_finite(l1) or l1 < 0:
+        if not is_number(l1, 0):
             raise ValueError(f"{self._name} expects a finite l1 of at least 0; got {l1!r}")
         if [i for begin, end in segments for i in range(begin, end)] != list(range(objects)):
             raise ValueError(
@@ -104,13 +100,10 @@ class RelationalModel(nn.Module):
 
     def check_counts(self, **counts: int) -> None:
         """Raise ValueError unless every count is an integer of at least 1."""
-        for name, value in counts.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{self._name} expects {name} to be an integer of at least 1; got {value!r}")
+        check_integers(self._name, **counts)
 
     def check_choice(self, name: str, value: str, known: Iterable[str]) -> None:
-        if value not in known:
-            raise ValueError(f"{self._name} expects {name} to be one of {', '.join(known)}; got {value!r}")
+        check_choice(self._name, name, value, known)
 
 
 def perceptron(*sizes: int) -> nn.Sequential:
