@@ -23,11 +23,11 @@ from typing import Any
 import torch
 
 import steadygrad
+from steadygrad import files
 from steadygrad.experiments.fingerprint import recipe_fingerprint, result_scale, why_not
 from steadygrad.experiments.recipe import SCALES, Recipe
 from steadygrad.experiments.reproduce import FAILED, run_directory, seeds_of
 from steadygrad.training import RunDirectory
-from steadygrad.training.directory import write_whole
 from steadygrad.training.stop import graceful_stop
 
 STATE = "queue.json"
@@ -105,8 +105,7 @@ class State:
 
     def __init__(self, out: Path) -> None:
         self.path = out / STATE
-        for leftover in out.glob(f".{STATE}.*.tmp"):  # left by a queue that was killed while it wrote
-            leftover.unlink(missing_ok=True)
+        files.remove_temporary(out, STATE)
         machine = f"{platform.node()} {platform.machine()} torch {torch.__version__}"
         try:
             found = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
@@ -121,7 +120,7 @@ class State:
 
     def save(self) -> None:
         content = {"machine": self.machine, "runs": self.runs, "probes": self.probes}
-        write_whole(self.path, (json.dumps(content, indent=1) + "\n").encode())
+        files.write(self.path, files.json_text(content, indent=1) + "\n")
 
     def note(self, run: Run) -> None:
         """Record the status of a run."""

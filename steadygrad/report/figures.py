@@ -1,6 +1,7 @@
 """Figures of learning curves, and the style and file formats of all figures."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from steadygrad.report.files import whole
+from steadygrad import files
 from steadygrad.report.runs import Run, group_of, labels, told_apart
 
 # Okabe & Ito's colours, which colour-blind readers can distinguish too
@@ -87,8 +88,10 @@ def save(figure: Figure, path: str | Path) -> Path:
     try:
         if target.suffix not in FORMATS:
             raise ValueError(f"a figure expects a file name that ends in {', '.join(FORMATS)}; got {target.name}")
-        with whole(target) as partial:
-            figure.savefig(partial, metadata=FORMATS[target.suffix])
+        content = BytesIO()
+        figure.savefig(content, format=target.suffix[1:], metadata=FORMATS[target.suffix])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        files.write(target, content.getvalue())
     finally:
         plt.close(figure)
     return target

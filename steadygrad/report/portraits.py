@@ -1,7 +1,6 @@
 """Figures of measurements of networks, in publication quality."""
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
@@ -16,6 +15,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
 
+from steadygrad.files import file_name
 from steadygrad.report import compare
 from steadygrad.report.figures import COLOURS, STYLE, curves, plain, save, tasks_of
 from steadygrad.report.runs import Run, group_of, labels, level_name, part_name, told_apart
@@ -124,11 +124,6 @@ def drawings(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
     if watched := [row for row in run.observations if "matrices" in row]:
         found["drift"] = lambda: drift(watched, run, name)
     return found
-
-
-def file_name(text: str) -> str:
-    """Return text as a file name: other characters than letters, digits and _ . + - become hyphens."""
-    return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "run"
 
 
 def reach(portrait: Portrait, name: str) -> Figure:

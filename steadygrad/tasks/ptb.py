@@ -1,10 +1,11 @@
 """Language modelling on the Penn Treebank as prepared by Mikolov, by characters and by words."""
 
 import hashlib
+import io
 import math
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from steadygrad import files
 from steadygrad.tasks.data import DataSet, cache_folder
 from steadygrad.tasks.dataset import SPLITS, TextTask
 from steadygrad.tasks.task import accuracy, cross_entropy
@@ -165,10 +167,8 @@ def kept(path: Path) -> dict[str, Any] | None:
 
 def keep(path: Path, arrays: dict[str, Any]) -> None:
     """Write the arrays to the cache. Disk errors are ignored."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.npz")
-    try:
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    with suppress(OSError):  # without the cache, every run tokenises again, which takes a second
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(part, **arrays)
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)  # without the cache, every run tokenises again, which takes a second
+        files.write(path, content.getvalue())

@@ -7,11 +7,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_choice
+from steadygrad.files import RunError
 from steadygrad.layers.recurrent import State
 from steadygrad.models import LanguageModel, PolicyModel, RelationalModel, SequenceModel
 from steadygrad.tasks import Batch, BatchList, DataTask, EnvironmentTask, ObjectTask, Task
 from steadygrad.training.data import stream
-from steadygrad.training.directory import BEST, LAST, RunDirectory, RunError
+from steadygrad.training.directory import BEST, LAST, RunDirectory
 from steadygrad.training.settings import Settings
 
 AT_ONCE = 25_000
@@ -111,8 +113,7 @@ def load_model(
     The task is the run's own, or that of other ``settings``.
     """
     files = {"best": BEST, "last": LAST}
-    if weights not in files:
-        raise ValueError(f"load_model expects weights to be one of {', '.join(files)}; got {weights!r}")
+    check_choice("load_model", "weights", weights, files)
     own = directory.settings()
     settings = settings or own
     task, trained = settings.build_task(), own.build_task()

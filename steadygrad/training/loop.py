@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from steadygrad.files import METRICS, RESULT, RunError
 from steadygrad.layers.recurrent import State, as_tuple
 from steadygrad.matrices import Matrix, NonFiniteError
 from steadygrad.models import PolicyModel
 from steadygrad.tasks import DataTask, EnvironmentTask, TextTask
 from steadygrad.training.callback import Callback
 from steadygrad.training.data import Batches, stream
-from steadygrad.training.directory import BEST, CHECKPOINT, LAST, METRICS, RESULT, Checkpoint, RunDirectory, RunError
+from steadygrad.training.directory import BEST, CHECKPOINT, LAST, Checkpoint, RunDirectory
 from steadygrad.training.evaluate import check_data, evaluate, parameter_count, walk
 from steadygrad.training.experience import Experience
 from steadygrad.training.optimizers import Schedule, make_optimizer
@@ -44,7 +45,7 @@ def train(
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
     device: str | torch.device = "cpu",
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Train in the directory ``out`` until the run is done, diverges or is interrupted. Return its ``result.json``.
 
     With ``resume`` a stopped run continues from its last checkpoint, exactly as if it had not been stopped.
@@ -62,7 +63,7 @@ def train(
         return result
 
 
-def is_over(result: dict[str, Any], settings: Settings) -> bool:
+def is_over(result: Mapping[str, Any], settings: Settings) -> bool:
     """Return whether the run needs no more training. A run that diverged would only diverge again."""
     if result["status"] == "done":
         return length(result["train"]) >= length(asdict(settings.train))
@@ -182,7 +183,7 @@ class Trainer:
             callback.end(self, result)
         return result
 
-    def catch_up(self, result: dict[str, Any]) -> None:
+    def catch_up(self, result: Mapping[str, Any]) -> None:
         """Call `end` of the callbacks that lack it for a finished run, if the weights of the run can be loaded."""
         late = [callback for callback in self.callbacks if callback.lacks(self, result)]
         if not late:
