@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from steadygrad import files
 from steadygrad.files import RunError, file_name, toml_text
+from tests.stored import RESULT
 
 # writing
 
@@ -149,21 +150,6 @@ def test_metrics_have_a_step_and_a_split(tmp_path):
 
 
 # results
-
-RESULT = {
-    "layer": {"name": "gru"},
-    "task": {"name": "copy"},
-    "train": {"steps": 20},
-    "seed": 0,
-    "parameters": 100,
-    "steps": 20,
-    "best": None,
-    "final": None,
-    "score": "accuracy",
-    "guessing_loss": 1,
-    "wall_seconds": 1.5,
-    "status": "done",
-}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from steadygrad import files
-from steadygrad.report.runs import Run, group_of, labels, told_apart
+from steadygrad.report.runs import Run, distinct_names, group_of, labels
 
 # Okabe & Ito's colours, which colour-blind readers can distinguish too
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
@@ -74,7 +74,7 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
 
 def tasks_of(runs: Sequence[Run]) -> list[str]:
     """Return task names with the settings that differ, except those that choose the held-out shapes."""
-    return told_apart([run.result["task"] for run in runs], but=("held_out", "shapes_seed"))
+    return distinct_names([run.result["task"] for run in runs], but=("held_out", "shapes_seed"))
 
 
 def plain(text: str) -> str:

@@ -122,7 +122,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
         named = longer_if_needed(named, words)
     for table in ("layer", "task", "train"):
         tables = [settings_tables(run.result)[table] | {"name": name} for run, name in zip(runs, named, strict=True)]
-        named = told_apart(tables, but=[key for one in tables for key in one if key.endswith("seed")])
+        named = distinct_names(tables, but=[key for one in tables for key in one if key.endswith("seed")])
     named = longer_if_needed(named, [f"seed {run.seed}" for run in runs])
     return named if len(set(named)) == len(runs) else [path.as_posix() for path in distinct_paths(runs)]
 
@@ -133,7 +133,7 @@ def longer_if_needed(names: list[str], words: Sequence[str]) -> list[str]:
     return longer if len(set(longer)) > len(set(names)) else names
 
 
-def told_apart(tables: Sequence[dict[str, Any]], but: Collection[str] = ()) -> list[str]:
+def distinct_names(tables: Sequence[dict[str, Any]], but: Collection[str] = ()) -> list[str]:
     """Return the name of each table with the settings, except ``but``, in which tables of that name differ."""
     values: dict[tuple[str, str], set[str]] = {}
     for table in tables:

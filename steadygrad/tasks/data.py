@@ -63,7 +63,7 @@ class DataSet:
         """Return the uncompressed content of a file. Raise ValueError if its SHA-256 is not accepted."""
         if own := self.find(file):
             return self.checked(who, file, own.read_bytes(), own)
-        content = self.kept(who, file)
+        content = self.cached(who, file)
         return self.fetch(who, file) if content is None else content
 
     def find(self, file: str) -> Path | None:
@@ -71,7 +71,7 @@ class DataSet:
         folder = data_set(self.name)
         return folder / file if folder is not None and (folder / file).is_file() else None
 
-    def kept(self, who: str, file: str) -> bytes | None:
+    def cached(self, who: str, file: str) -> bytes | None:
         """Return the content of a file in the cache, or None if the file is missing or damaged."""
         path = cache_folder() / self.name / file
         try:
@@ -103,7 +103,7 @@ class DataSet:
             Console(stderr=True).print(f"{who}: another process downloads {self.name}; waiting for it")
 
         with files.locked(folder.with_name(f"{self.name}.lock"), busy):
-            if (content := self.kept(who, file)) is not None:  # another process has finished the download
+            if (content := self.cached(who, file)) is not None:  # another process has finished the download
                 return content
             packed = not self.source.endswith("/")
             name = self.source.rpartition("/")[2] or file

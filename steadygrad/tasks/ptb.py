@@ -133,10 +133,10 @@ def corpus(who: str, form: str) -> Corpus:
     raw = {split: PTB.read(who, form.format(split=split)) for split in SPLITS}
     digest = hashlib.sha256(b"".join(raw.values())).hexdigest()
     path = cache_folder() / "tokens" / f"{digest}.npz"
-    arrays = kept(path)
+    arrays = read_cache(path)
     if arrays is None:
         arrays = tokenised(raw)
-        keep(path, arrays)
+        write_cache(path, arrays)
     return Corpus(
         arrays["vocabulary"].tolist(), {split: torch.from_numpy(arrays[split].astype(np.int64)) for split in SPLITS}
     )
@@ -156,7 +156,7 @@ def tokenised(raw: dict[str, bytes]) -> dict[str, Any]:
     return {"vocabulary": np.array(list(known)), **arrays}
 
 
-def kept(path: Path) -> dict[str, Any] | None:
+def read_cache(path: Path) -> dict[str, Any] | None:
     """Return the arrays that an earlier run cached, or None if the file is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -165,7 +165,7 @@ def kept(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def keep(path: Path, arrays: dict[str, Any]) -> None:
+def write_cache(path: Path, arrays: dict[str, Any]) -> None:
     """Write the arrays to the cache. Disk errors are ignored."""
     content = io.BytesIO()
     np.savez(content, **arrays)
