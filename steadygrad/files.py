@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, NotRequired, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -279,12 +280,15 @@ class TableRow(TypedDict):
     figures: NotRequired[list[str]]
 
 
+type_hints = cache(get_type_hints)  # it takes longer than the check of a row
+
+
 def faults(value: Any, kind: Any, name: str) -> Iterator[str]:
     """Yield how a value from a JSON file differs from its declared type. Keys that are not declared are allowed."""
     origin, parts = get_origin(kind), get_args(kind)
     if is_typeddict(kind) and isinstance(value, dict):
         yield from (f"{name} has no {key}" for key in sorted(kind.__required_keys__ - value.keys()))
-        for key, hint in get_type_hints(kind).items():
+        for key, hint in type_hints(kind).items():
             if key in value:
                 yield from faults(value[key], hint, key)
     elif origin in (Union, UnionType):
@@ -301,7 +305,7 @@ def faults(value: Any, kind: Any, name: str) -> Iterator[str]:
 
 
 def read_json(path: Path, kind: Any, what: str) -> Any:
-    """Return the content of a JSON file. Raise RunError if the file is not ``what`` it should be: of type ``kind``."""
+    """Return the content of a JSON file of type ``kind``. Otherwise raise RunError; ``what`` names the file in it."""
     try:
         value = json.loads(path.read_text("utf-8"))
     except ValueError as error:

@@ -10,17 +10,7 @@ from typing import Any
 
 from steadygrad import files
 from steadygrad.check import is_number
-from steadygrad.files import (
-    METRICS,
-    OBSERVATIONS,
-    PORTRAIT,
-    RESULT,
-    TABLE,
-    Result,
-    TableRow,
-    settings_tables,
-    value_text,
-)
+from steadygrad.files import Result, TableRow, settings_tables, value_text
 
 
 @dataclass(frozen=True)
@@ -75,7 +65,7 @@ def find(folders: Sequence[str | Path]) -> list[Run]:
         if not folder.is_dir():
             raise ValueError(f"report expects folders with runs; {folder} is not a folder")
         known = {run.path.resolve() for run in runs}
-        found = [path.parent for path in sorted(folder.glob(f"**/{RESULT}"))]
+        found = [path.parent for path in sorted(folder.glob(f"**/{files.RESULT}"))]
         runs += [read(path) for path in found if path.resolve() not in known]
     if not runs:
         raise ValueError(f"no runs in {', '.join(map(str, folders))}: a run has a result.json")
@@ -85,7 +75,7 @@ def find(folders: Sequence[str | Path]) -> list[Run]:
 def find_papers(folders: Sequence[str | Path]) -> list[PaperTable]:
     """Return every table that `reproduce` wrote into these folders, at any depth."""
     found = []
-    for path in [path for folder in folders for path in sorted(Path(folder).glob(f"**/{TABLE}"))]:
+    for path in [path for folder in folders for path in sorted(Path(folder).glob(f"**/{files.TABLE}"))]:
         rows = files.read_table(path)
         found += [PaperTable(path, rows)] if rows else []
     return found
@@ -95,10 +85,10 @@ def read(folder: Path) -> Run:
     """Return the run in this folder. Raise ValueError if one of its files is invalid."""
     return Run(
         folder,
-        files.read_result(folder / RESULT),
-        files.read_metrics(folder / METRICS),
-        files.read_rows(folder / OBSERVATIONS),
-        read_portrait(folder / PORTRAIT),
+        files.read_result(folder / files.RESULT),
+        files.read_metrics(folder / files.METRICS),
+        files.read_rows(folder / files.OBSERVATIONS),
+        read_portrait(folder / files.PORTRAIT),
     )
 
 
