@@ -30,8 +30,9 @@ if __name__ == "__main__":
 from benchmarks.contenders import BY_LENGTH, SIZES, Size, TrainingStep, training_step
 from benchmarks.memory import ROOT, growth
 from benchmarks.report import Table, show_markdown
-from benchmarks.speed import load, machine, positive, progress, versions, writable, write_atomically
+from benchmarks.speed import load, machine, positive, progress, versions, writable
 from benchmarks.timing import Contender, Timings, interleave
+from steadygrad import files
 from steadygrad.cli.common import Parser
 from steadygrad.layers import RelRNN
 from steadygrad.report import compare
@@ -198,7 +199,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for part in wanted:
         result[part] = runs[part](options)
         if options.json:
-            write_atomically(options.json, json.dumps(result, indent=1, ensure_ascii=False))
+            files.write(options.json, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     return json.loads(json.dumps(result))  # as read from a file: JSON keys are strings
 
 

@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -30,6 +29,7 @@ from benchmarks import matrices, memory, report, steps
 from benchmarks.contenders import RIVALS, SIZES
 from benchmarks.steps import Effort
 from benchmarks.timing import LEAST, TURN, WARMUP
+from steadygrad import files
 from steadygrad.cli.common import Parser
 from steadygrad.kernels import describe, native
 
@@ -130,7 +130,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         result.setdefault(part, []).append(run())
         result["machine"]["load_after"] = load_average()
         if options.json:
-            write_atomically(options.json, json.dumps(result, indent=1, ensure_ascii=False))
+            files.write(options.json, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     return result
 
 
@@ -199,18 +199,6 @@ def versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             found[package] = None
     return found | {"torch": torch.__version__}  # includes the build, such as +cpu, which the metadata may omit
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write to a temporary file and rename it, so that no reader sees a partial file."""
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.absolute().parent, delete=False) as file:
-        try:
-            file.write(text + "\n")
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
 
 
 if __name__ == "__main__":

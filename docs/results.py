@@ -6,7 +6,6 @@ python docs/results.py --collect              the same of runs/desk and runs/pap
 """
 
 import argparse
-import json
 import shutil
 from collections.abc import Iterable
 from functools import cache, partial
@@ -16,8 +15,8 @@ from torch import Generator
 
 from steadygrad.experiments import Recipe, every, load, select, summary
 from steadygrad.experiments.fingerprint import result_scale
-from steadygrad.experiments.observer import OBSERVATIONS, PORTRAIT
 from steadygrad.experiments.transfer import TRANSFER
+from steadygrad.files import METRICS, OBSERVATIONS, PORTRAIT, RESULT, SETTINGS, json_lines
 from steadygrad.report import compare, figures, portraits, runs, tables
 from steadygrad.report.problems import Problem, problems
 from steadygrad.tasks import TASKS, ObjectTask
@@ -70,22 +69,18 @@ def collect(folder: Path) -> None:
                 print(f"{target.relative_to(RESULTS.parent)} stays as it is: that run was longer")
                 continue
             target.mkdir(parents=True, exist_ok=True)
-            for name in ("settings.toml", "result.json"):
+            for name in (SETTINGS, RESULT):
                 shutil.copy(run / name, target / name)
-            rows = RunDirectory(run).rows()
-            text = lines(rows)
+            rows = RunDirectory(run).metrics()
+            text = json_lines(rows)
             if len(text) > LARGEST:
-                text = lines(row for row in rows if row["split"] == "valid")
-            (target / "metrics.jsonl").write_text(text, "utf-8")
+                text = json_lines(row for row in rows if row["split"] == "valid")
+            (target / METRICS).write_text(text, "utf-8")
             looked = (PORTRAIT, OBSERVATIONS) if set(recipe.figures) - set(compare.OF_TABLES) else ()
             for name in (*looked, TRANSFER):
                 if (run / name).exists():
                     shutil.copy(run / name, target / name)
             print(target.relative_to(RESULTS.parent))
-
-
-def lines(rows: Iterable[dict]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def picture(paper: str, table: str, kind: str = "") -> Path:

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Generator, Tensor, nn
 
+from steadygrad import files
 from steadygrad.experiments.listen import judge
 from steadygrad.tasks import TIMIT
-from steadygrad.training.directory import write_whole
 
 REFERENCES = Path(__file__).parent.parent / "results" / "enrnn-2020" / "timit" / "references.json"
 
@@ -56,5 +56,5 @@ def with_errors(task: TIMIT, variance: float) -> Rule:
 
 
 if __name__ == "__main__":
-    write_whole(REFERENCES, (json.dumps(references(), indent=1, ensure_ascii=False) + "\n").encode())
+    files.write(REFERENCES, json.dumps(references(), indent=1, ensure_ascii=False) + "\n")
     print(REFERENCES.read_text("utf-8"))

@@ -12,6 +12,7 @@ from steadygrad import experiments
 from steadygrad.report import compare, tables
 from steadygrad.tasks import TASKS, ObjectTask
 from steadygrad.tasks.relational.games import GAMES
+from tests.stored import RESULT
 
 ROOT = Path(__file__).parent.parent
 CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -52,7 +53,7 @@ def test_neither_a_shorter_run_nor_one_that_was_stopped_replaces_another(results
 
     def run(folder, steps, status):
         (folder / place).mkdir(parents=True)
-        result = {"status": status, "steps": steps, "train": {"steps": steps}, "score": "accuracy"}
+        result = RESULT | {"status": status, "steps": steps, "train": {"steps": steps}}
         (folder / place / "result.json").write_text(json.dumps(result), "utf-8")
         (folder / place / "settings.toml").write_text("", "utf-8")
 

@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,6 +10,8 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from steadygrad.files import parse_value
 
 TABLES = ("layer", "task", "train")
 
@@ -52,22 +53,8 @@ def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES) -> dict[str, dic
             if not words or words[0].startswith("--"):
                 raise ValueError(f"{key} expects a value")
             value = words.pop(0)
-        found.setdefault(table, {})[name] = parse(value)
+        found.setdefault(table, {})[name] = parse_value(value)
     return found
-
-
-def parse(text: str) -> Any:
-    """Parse a value as TOML: 64, 1e-3, true, [1, 2], { name = "schur" }. ``none`` is None; other text is a string."""
-    if text == "none":
-        return None
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        pass
-    try:
-        return float(text)  # 1e-3 is TOML, but .5 is not
-    except ValueError:
-        return text
 
 
 def is_setting(word: str) -> bool:

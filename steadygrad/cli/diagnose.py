@@ -9,7 +9,6 @@ steadygrad diagnose lstm -o lstm.html                         with pictures: gra
 import argparse
 import importlib.util
 import inspect
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from steadygrad.check import is_integer
 from steadygrad.cli.common import add_threads, check_target, dotted, say, set_threads
+from steadygrad.files import finite, json_text
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     from steadygrad.diagnostics import diagnose
     from steadygrad.layers import LAYERS
     from steadygrad.report import html
-    from steadygrad.training import RunDirectory, finite
+    from steadygrad.training import RunDirectory
 
     set_threads(options)
     if options.steps is not None and options.steps < 2:
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         page = make_page(module, x, found.name) if options.output else ""
     if options.json:
         findings = [vars(finding) for finding in found.findings]
-        print(json.dumps(finite({"name": found.name, "findings": findings, "numbers": found.numbers})))
+        print(json_text({"name": found.name, "findings": findings, "numbers": found.numbers}))
     else:
         say(str(found))
     if options.output:
@@ -89,7 +90,6 @@ def make_page(module: "nn.Module", x: "Tensor", name: str) -> str:
     import steadygrad
     from steadygrad.diagnostics import portrait
     from steadygrad.report import html
-    from steadygrad.training import finite
 
     one = x[0] if getattr(module, "batch_first", False) else x[:, 0]
     return html.portrait_page(name, finite(portrait(module, one)), steadygrad.__version__)
@@ -163,7 +163,7 @@ def random_inputs(module: "nn.Module", options: argparse.Namespace) -> "Tensor":
 
     own = getattr(module, "input_size", None)
     size = own if options.inputs is None else options.inputs
-    if not isinstance(size, int) or size < 1:
+    if not is_integer(size, 1):
         raise ValueError("diagnose expects --inputs N for a module that has no input_size")
     if isinstance(own, int) and size != own:
         raise ValueError(f"diagnose expects --inputs {own}, which the module has; got {size}")

@@ -11,11 +11,11 @@ this command does.
 """
 
 import argparse
-import json
 from dataclasses import replace
 from typing import Any
 
 from steadygrad.cli.common import add_threads, dotted, set_threads, show_table
+from steadygrad.files import json_text, parse_value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     given = dotted(options.rest, ("task",)).get("task", {})
-    from steadygrad.training import RunDirectory, ShowProgress, evaluate_run, finite
+    from steadygrad.training import RunDirectory, ShowProgress, evaluate_run
     from steadygrad.training.evaluate import examples_of
 
     set_threads(options)
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         show.close()
     if options.json:
         for row in found:
-            print(json.dumps(finite({"split": options.split, "weights": options.weights, **row})))
+            print(json_text({"split": options.split, "weights": options.weights, **row}))
         return 0
     metrics = [key for key in found[0] if key != "task"]
     changed = list(given)
@@ -84,9 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 def variants(given: dict[str, Any]) -> list[dict[str, Any]]:
     """Return one dict per setting: ``delay: "100,200"`` becomes two. Several lists must have the same length."""
-    from steadygrad.cli.common import parse
-
-    lists = {key: [parse(part) for part in value.split(",")] for key, value in given.items() if is_list(value)}
+    lists = {key: [parse_value(part) for part in value.split(",")] for key, value in given.items() if is_list(value)}
     lengths = {len(values) for values in lists.values()}
     if len(lengths) > 1:
         raise ValueError(f"lists of settings expect one length; got {', '.join(map(str, sorted(lengths)))}")

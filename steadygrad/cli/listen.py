@@ -10,11 +10,11 @@ pip install steadygrad[speech].
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from steadygrad.cli.common import add_threads, dotted, say, set_threads, show_table
+from steadygrad.files import json_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     dotted(options.rest, ())
     from steadygrad.experiments.listen import listen, missing_scores
-    from steadygrad.training import RunDirectory, ShowProgress, finite
+    from steadygrad.training import RunDirectory, ShowProgress
 
     set_threads(options)
     if options.files < 0:
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if missing := missing_scores():
         print(f"without {' and '.join(missing)}: pip install steadygrad[speech]", file=sys.stderr)
     if options.json:
-        print(json.dumps(finite(found)))
+        print(json_text(found))
         return 0
     sentences = found.pop("sentences")
     written = sentences[: options.files]

@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from steadygrad import files
 from steadygrad.cli.common import check_target, dotted, say, show_table
 
 if TYPE_CHECKING:
@@ -65,4 +66,4 @@ def write_markdown(found: "list[Run]", target: Path, options: argparse.Namespace
         same = list(group)
         picture = figures.curves(same, target.with_name(f"{target.stem}-{task}.png"), task)
         parts += [f"## {task}\n", tables.markdown(*tables.runs_header_and_rows(same)), f"\n![{task}]({picture.name})\n"]
-    target.write_text(f"# {options.title or 'Runs'}\n\n" + "\n".join(parts), "utf-8")
+    files.write(target, f"# {options.title or 'Runs'}\n\n" + "\n".join(parts))

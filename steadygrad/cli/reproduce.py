@@ -17,12 +17,13 @@ on Ctrl-C, and it may be killed. The same command resumes it.
 """
 
 import argparse
-import json
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from steadygrad import files
 from steadygrad.cli.common import add_threads, check_folder, dotted, fail, say, set_threads, show_table
+from steadygrad.files import TableRow, TableRun
 
 if TYPE_CHECKING:
     from steadygrad.experiments import Recipe
@@ -84,7 +85,7 @@ def run_queue(recipes: list["Recipe"], scale: str, seeds: int, out: Path, given:
     return fail("some runs failed, see above", 1) if any(run.status == "failed" for run in runs) else 0
 
 
-def has_failed(one: dict) -> bool:
+def has_failed(one: TableRun) -> bool:
     """Return whether the run or one of its transfer tests failed."""
     return one["status"] == "failed" or any("why" in test for test in one["transfer"])
 
@@ -97,7 +98,7 @@ def follow(recipe: "Recipe", seed: int) -> list:
     return [ShowProgress(f"{recipe.table}/{recipe.row} seed {seed}"), Observer()]
 
 
-def show(rows: list[dict], out: Path) -> None:
+def show(rows: list[TableRow], out: Path) -> None:
     """Print a table, and write it with curves and a report page to its folder.
 
     The table has ``rows``, and its other rows and seeds that ended at this scale.
@@ -106,7 +107,6 @@ def show(rows: list[dict], out: Path) -> None:
     from steadygrad.experiments import load
     from steadygrad.experiments.reproduce import whole_table
     from steadygrad.report import figures, html, portraits, runs, tables
-    from steadygrad.report.files import whole
 
     first = rows[0]
     folder = out / first["paper"] / first["table"]
@@ -117,10 +117,10 @@ def show(rows: list[dict], out: Path) -> None:
     header, tests = tables.transfer_header_and_rows(table)
     if tests:
         show_table("The same weights on other settings", header, tests)
-    contents = {"table.md": tables.paper_table(table), "table.json": json.dumps(table, indent=1) + "\n"}
+    contents = {"table.md": tables.paper_table(table), files.TABLE: files.json_text(table, indent=1) + "\n"}
+    folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
-        with whole(folder / name) as partial:
-            partial.write_text(content, "utf-8")
+        files.write(folder / name, content)
     for trouble in tables.troubles(table):
         say(trouble)
     written = list(contents)

@@ -7,7 +7,6 @@ steadygrad theory attention --json            gradients without attention, with 
 """
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -83,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     dotted(options.rest, ())
     set_threads(options)
+    from steadygrad.files import json_text
     from steadygrad.report.figures import FORMATS
-    from steadygrad.training import finite
 
     check_target(f"theory {options.what}", options.output, list(FORMATS))
     find, _ = THEORIES[options.what]
@@ -94,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
         tables = {
             table.title: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in found.tables
         }
-        print(json.dumps(finite({"tables": tables, "notes": found.notes, "figure": figure and str(figure)})))
+        print(json_text({"tables": tables, "notes": found.notes, "figure": figure and str(figure)}))
         return 0
     for table in found.tables:
         table.show()

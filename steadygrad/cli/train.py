@@ -10,6 +10,7 @@ Ctrl-C stops the run between two updates and saves a checkpoint.
 """
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     return 130 if result["status"] == "interrupted" else 0
 
 
-def summary(result: dict[str, Any], out: str | Path) -> str:
+def summary(result: Mapping[str, Any], out: str | Path) -> str:
     """Return the result of a run as two lines of text."""
     score, best = result["score"], result["best"] or {}
     words = [f"{result['status']} after {result['steps']} updates, {result['wall_seconds']:.0f} s"]

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from steadygrad import files
 from steadygrad.tasks import TIMIT, speech
 from steadygrad.training import RunDirectory, load_model
-from steadygrad.training.directory import write_whole
 
 SCORES: dict[str, Callable[[Tensor, Tensor], float]] = {
     "segsnr": speech.segmental_snr,
@@ -95,7 +95,7 @@ def write(folder: Path, original: Tensor, predicted: Tensor) -> None:
     """Write original.wav and predicted.wav to ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, signal in (("original", original), ("predicted", predicted)):
-        write_whole(folder / f"{name}.wav", speech.wav_file(signal))
+        files.write(folder / f"{name}.wav", speech.wav_file(signal))
 
 
 def mean(values: list[float]) -> float:

@@ -1,9 +1,8 @@
 """A callback that measures a network during training and at the end."""
 
 import copy
-import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
@@ -11,10 +10,10 @@ from torch import Tensor, nn
 
 from steadygrad.diagnostics import gradient_norms, observe, portrait
 from steadygrad.diagnostics.portrait import numbers, relation_portrait
+from steadygrad.files import OBSERVATIONS, PORTRAIT, json_lines
 from steadygrad.models import Inside, RelationalModel
-from steadygrad.training import Callback, Trainer, finite, stream
+from steadygrad.training import Callback, Trainer, stream
 
-OBSERVATIONS, PORTRAIT = "observations.jsonl", "portrait.json"
 LOOKS = 40
 """largest number of measurements at the evaluations of a run"""
 SEQUENCES = 32
@@ -34,7 +33,7 @@ class Observer(Callback):
         self.input, _ = self.shown(trainer.model, trainer)
         seen = trainer.directory.rows(OBSERVATIONS) if trainer.step else []  # without a checkpoint the run starts anew
         kept = [row for row in seen if row["step"] <= trainer.step]
-        trainer.directory.write(OBSERVATIONS, "".join(json.dumps(row) + "\n" for row in kept))
+        trainer.directory.write(OBSERVATIONS, json_lines(kept))
         self.seen = kept[-1]["step"] if kept else -1
         if not kept:
             self.look(trainer)
@@ -54,7 +53,7 @@ class Observer(Callback):
         trainer.directory.log({"step": trainer.step, **found}, OBSERVATIONS)
         self.seen = trainer.step
 
-    def end(self, trainer: Trainer, result: dict[str, Any]) -> None:
+    def end(self, trainer: Trainer, result: Mapping[str, Any]) -> None:
         recurrent = is_recurrent(trainer.model)
         if recurrent and result["status"] == "done" and self.seen != trainer.step:  # it ended between two measurements
             self.look(trainer)
@@ -63,10 +62,9 @@ class Observer(Callback):
         trainer.tell("portrait", 0.0)  # for a large network it takes a minute
         found = attempt(lambda: self.sequence_portrait(model, trainer) if recurrent else unseen_problem(model, trainer))
         if found:
-            row = finite({"step": best_step(result), **found})
-            trainer.directory.write(PORTRAIT, json.dumps(row) + "\n")
+            trainer.directory.write(PORTRAIT, json_lines([{"step": best_step(result), **found}]))
 
-    def lacks(self, trainer: Trainer, result: dict[str, Any]) -> bool:
+    def lacks(self, trainer: Trainer, result: Mapping[str, Any]) -> bool:
         """Return whether the portrait is missing, or shows weights that were the best before the run was resumed."""
         if not is_recurrent(trainer.model) and not relates_objects(trainer.model):
             return False
@@ -88,7 +86,7 @@ class Observer(Callback):
         return trainer.batches.examples(trainer.task, model, batch, stream(trainer.settings.seed, "observe"))
 
 
-def best_step(result: dict[str, Any]) -> int:
+def best_step(result: Mapping[str, Any]) -> int:
     """Return the update of the best evaluation, or the last update if there was no evaluation."""
     best = result.get("best")
     return best["step"] if best else result["steps"]

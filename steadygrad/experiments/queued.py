@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
+from steadygrad import files
 from steadygrad.experiments.recipe import Recipe
 from steadygrad.experiments.reproduce import FAILED
-from steadygrad.training.directory import write_whole
 
 STATE = "queue.json"
 SHORT_HOURS, LONGEST_HOURS = 2.0, 6.0
@@ -80,8 +80,7 @@ class State:
 
     def __init__(self, out: Path) -> None:
         self.path = out / STATE
-        for leftover in out.glob(f".{STATE}.*.tmp"):  # left by a queue that was killed while it wrote
-            leftover.unlink(missing_ok=True)
+        files.remove_temporary(out, STATE)
         machine = f"{platform.node()} {platform.machine()} torch {torch.__version__}"
         try:
             found = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
@@ -96,7 +95,7 @@ class State:
 
     def save(self) -> None:
         content = {"machine": self.machine, "runs": self.runs, "probes": self.probes}
-        write_whole(self.path, (json.dumps(content, indent=1) + "\n").encode())
+        files.write(self.path, files.json_text(content, indent=1) + "\n")
 
     def note(self, run: Run) -> None:
         """Record the status of a run."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from steadygrad.tasks import TASKS
 from steadygrad.training import Settings, check_sizes
 from steadygrad.training.kinds import networks_for
+from steadygrad.training.options import SMOOTHED, Train
 from steadygrad.training.typed import build, check_type, refuse_unknown
 
 PAPERS = Path(__file__).parent / "papers"
@@ -267,9 +268,16 @@ def layer_with(layer: Table, changes: Table) -> dict[str, Any]:
 
 
 def train_with(train: Table, changes: Table) -> dict[str, Any]:
-    """Return ``train`` with ``changes``. ``steps`` in the changes replaces ``epochs`` and ``frames``."""
-    kept = {key: value for key, value in train.items() if key not in ("epochs", "frames") or "steps" not in changes}
-    return kept | dict(changes)
+    """Return ``train`` with ``changes``. ``steps`` in the changes replaces ``epochs`` and ``frames``.
+
+    A ``smoothing`` is left out if the changes name optimizers that have none, such as sgd.
+    """
+    dropped = ["epochs", "frames"] if "steps" in changes else []
+    both = {"optimizer": Train.optimizer, **train, **changes}
+    optimizers = [key for key in ("optimizer", "optimizer_constrained") if key in both]
+    if changes.keys() & set(optimizers) and not {both[key] for key in optimizers} & set(SMOOTHED):
+        dropped.append("smoothing")
+    return {key: value for key, value in train.items() if key not in dropped} | dict(changes)
 
 
 def select(pattern: str) -> list[Recipe]:

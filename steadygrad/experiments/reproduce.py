@@ -8,6 +8,7 @@ from typing import Any
 
 from steadygrad.experiments.recipe import Recipe
 from steadygrad.experiments.transfer import reason, tests, transfer, words
+from steadygrad.files import Result, TableRow, TableRun, TransferResult
 from steadygrad.training import Callback, InUseError, RunDirectory, RunError, train
 
 Callbacks = Callable[[Recipe, int], Sequence[Callback]]
@@ -15,8 +16,6 @@ Callbacks = Callable[[Recipe, int], Sequence[Callback]]
 Notes = Mapping[str, str]
 """facts that are not in a run's files: ``status`` and ``why`` of a run without a result, and why it is ``untested``"""
 FAILED, ELSEWHERE = "failed", "running elsewhere"
-EVALUATIONS = {"best": "best", "last": "final", "test": "test"}
-"""value of `Recipe.counts` → key of the evaluation in ``result.json``"""
 
 
 def seeds_of(recipe: Recipe, count: int) -> list[int]:
@@ -36,7 +35,7 @@ def reproduce(
     seeds: int = 1,
     out: str | Path = "runs",
     callbacks: Callbacks = lambda recipe, seed: (),
-) -> list[dict[str, Any]]:
+) -> list[TableRow]:
     """Run every row with every seed and return the rows of the table.
 
     Finished runs are not repeated, and unfinished runs are resumed. A row that fails reports the reason, and the other
@@ -76,7 +75,7 @@ def run_row(recipe: Recipe, scale: str, seed: int, out: Path, callbacks: Callbac
 
 def summary(
     recipe: Recipe, scale: str, seeds: Sequence[int], out: Path, notes: Mapping[tuple[str, int], Notes] | None = None
-) -> dict[str, Any]:
+) -> TableRow:
     """Return a row of the table, from the run directories."""
     known = notes or {}
     return table_row(
@@ -84,9 +83,7 @@ def summary(
     )
 
 
-def whole_table(
-    rows: Sequence[dict[str, Any]], recipes: Sequence[Recipe], scale: str, out: Path
-) -> list[dict[str, Any]]:
+def whole_table(rows: Sequence[TableRow], recipes: Sequence[Recipe], scale: str, out: Path) -> list[TableRow]:
     """Return the table of ``recipes``: ``rows``, and the other rows and seeds in ``out`` that ended at this scale.
 
     The outcome of a run that another process was training is read again.
@@ -122,7 +119,7 @@ def has_ended(recipe: Recipe, scale: str, seed: int, out: Path) -> bool:
     return same and result is not None and result["status"] in ("done", "diverged")
 
 
-def table_row(recipe: Recipe, scale: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def table_row(recipe: Recipe, scale: str, runs: Sequence[TableRun]) -> TableRow:
     """Return a row of the table from the outcomes of its runs. ``ours`` is the median."""
     values = [run["value"] for run in runs if run["value"] is not None]
     return {
@@ -155,13 +152,12 @@ def table_row(recipe: Recipe, scale: str, runs: Sequence[dict[str, Any]]) -> dic
     }
 
 
-def outcome(recipe: Recipe, scale: str, seed: int, out: Path, notes: Notes | None = None) -> dict[str, Any]:
+def outcome(recipe: Recipe, scale: str, seed: int, out: Path, notes: Notes | None = None) -> TableRun:
     """Return status, value and transfer tests of one run, from its directory and the notes."""
-    directory, said = RunDirectory(run_directory(recipe, seed, out)), dict(notes or {})
-    untested = said.pop("untested", None)
-    found = {
+    directory, said = RunDirectory(run_directory(recipe, seed, out)), notes or {}
+    found: TableRun = {
         "seed": seed,
-        "status": "not run",
+        "status": said.get("status", "not run"),
         "value": None,
         "parameters": None,
         "guessing_loss": None,
@@ -170,7 +166,7 @@ def outcome(recipe: Recipe, scale: str, seed: int, out: Path, notes: Notes | Non
     }
     result = directory.result() if said.get("status") != FAILED else None
     if result is None:
-        return found | said
+        return found | ({"why": said["why"]} if "why" in said else {})
     counted = evaluation(recipe, directory, result)
     return found | {
         "score": {"name": result["score"], "value": counted.get(result["score"])},
@@ -183,13 +179,13 @@ def outcome(recipe: Recipe, scale: str, seed: int, out: Path, notes: Notes | Non
         "parameters": result["parameters"],
         "guessing_loss": result["guessing_loss"],
         "seconds": result["wall_seconds"],
-        "transfer": tested(recipe, scale, directory, result, untested),
+        "transfer": tested(recipe, scale, directory, result, said.get("untested")),
     }
 
 
 def tested(
-    recipe: Recipe, scale: str, directory: RunDirectory, result: dict[str, Any], why: str | None
-) -> list[dict[str, Any]]:
+    recipe: Recipe, scale: str, directory: RunDirectory, result: Result, why: str | None
+) -> list[TransferResult]:
     """Return the results of the transfer tests. A test that failed has the reason in ``why`` and no value."""
     changes = recipe.transfers(scale)
     try:
@@ -200,21 +196,17 @@ def tested(
         missing = {"examples": result["train"]["evaluate_examples"], "why": why}
         known = known + [{"task": change, **missing} for change in changes]  # known results are found first
     found = [next((test for test in known if test["task"] == change), None) for change in changes]
-    return [
-        {
-            "name": words(test["task"]),
-            "value": test.get(recipe.metric),
-            "examples": test["examples"],
-            **({"why": test["why"]} if "why" in test else {}),
-        }
-        for test in found
-        if test
-    ]
+    rows: list[TransferResult] = []
+    for test in filter(None, found):
+        rows.append({"name": words(test["task"]), "value": test.get(recipe.metric), "examples": test["examples"]})
+        if "why" in test:
+            rows[-1]["why"] = test["why"]
+    return rows
 
 
-def evaluation(recipe: Recipe, directory: RunDirectory, result: dict[str, Any]) -> dict[str, Any]:
+def evaluation(recipe: Recipe, directory: RunDirectory, result: Result) -> dict[str, Any]:
     """Return the evaluation whose numbers the table shows; an empty dict if the run ended before it."""
     if recipe.counts != "extreme":
-        return result.get(EVALUATIONS[recipe.counts]) or {}
-    rows = [row for row in directory.rows() if row["split"] == "valid" and row.get(recipe.metric) is not None]
+        return {"best": result["best"], "last": result["final"], "test": result.get("test")}[recipe.counts] or {}
+    rows = [row for row in directory.metrics() if row["split"] == "valid" and row.get(recipe.metric) is not None]
     return {"min": min, "max": max}[recipe.attained](rows, key=itemgetter(recipe.metric), default={})

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from steadygrad.training import Callback, RunDirectory, RunError, evaluate_run, finite
+from steadygrad.files import json_text
+from steadygrad.training import Callback, RunDirectory, RunError, evaluate_run
 
 TRANSFER = "transfer.json"
 
@@ -52,7 +53,7 @@ def transfer(
                 except Exception as error:  # the other tests still run
                     found[-1]["why"] = reason(error)
                 content = {"weights": weights, "step": step_of(weights, result), "tests": found}
-                directory.write(TRANSFER, json.dumps(finite(content), indent=1) + "\n")
+                directory.write(TRANSFER, json_text(content, indent=1) + "\n")
         finally:
             for callback in callbacks:
                 callback.close()

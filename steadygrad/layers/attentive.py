@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_choice
 from steadygrad.kernels import Attention, Steps, attentive_unroll, runs_in_c
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.memory import Contents, Everything, Memory, Screening
@@ -107,8 +108,7 @@ class AttentiveCell(Cell):
         super().__init__()
         named = "additive" if callable(alignment) else alignment
         for name, value, known in (("alignment", named, ALIGNMENTS), ("combine", combine, COMBINATIONS)):
-            if value not in known:
-                raise ValueError(f"attention expects {name} to be one of {', '.join(known)}; got {value!r}")
+            check_choice("attention", name, value, known)
         units = cell.output_size
         self.cell, self.memory = cell, memory(units)
         self.alignment = (ALIGNMENTS[alignment] if isinstance(alignment, str) else alignment)(units)

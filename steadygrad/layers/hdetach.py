@@ -5,6 +5,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from steadygrad.check import check_share
 from steadygrad.layers.gru import GateSpecs
 from steadygrad.layers.lstm import LSTM, LSTMCell
 from steadygrad.layers.recurrent import Common
@@ -49,8 +50,7 @@ class HDetachLSTM(LSTM):
         start: str = "torch",
         **common: Unpack[Common],
     ) -> None:
-        if not 0 <= detach_probability <= 1:
-            raise ValueError(f"{self._name} expects detach_probability between 0 and 1; got {detach_probability!r}")
+        check_share(self._name, "detach_probability", detach_probability)
         super().__init__(
             input_size,
             hidden_size,

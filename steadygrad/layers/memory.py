@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_integers, is_integer
 from steadygrad.kernels import Carried
 
 Contents = dict[str, Tensor]
@@ -100,7 +101,7 @@ class Everything(Memory):
 
     def __init__(self, units: int, every: int = 1) -> None:
         super().__init__()
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        if not is_integer(every, 1):
             raise ValueError(f"a memory expects to keep each 1st, 2nd, … state; got every={every!r}")
         self.units, self.every = units, every
         self.growth, self.size = units + 3, 4
@@ -225,9 +226,8 @@ class Screening(Memory):
 
     def __init__(self, units: int, short: int, relevant: int, score: str | Callable[[int], Score] = "received") -> None:
         super().__init__()
-        for name, value, least in (("short", short, 1), ("relevant", relevant, 0)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"a memory expects {name} to be an integer of at least {least}; got {value!r}")
+        check_integers("a memory", short=short)
+        check_integers("a memory", 0, relevant=relevant)
         if isinstance(score, str) and score not in SCORES:
             raise ValueError(f"a memory expects a score out of {', '.join(SCORES)}, or a function; got {score!r}")
         self.units, self.short, self.relevant = units, short, relevant

@@ -5,6 +5,7 @@ from typing import Any, Unpack, cast
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_choice
 from steadygrad.layers.gru import GRU, STARTS, GRUCell, free_matrices
 from steadygrad.layers.recurrent import Common
 from steadygrad.layers.start import Initialiser, he_normal, he_uniform, normal, uniform
@@ -116,8 +117,7 @@ class NCGRU(GRU):
         start: str = "denoise",
         **common: Unpack[Common],
     ) -> None:
-        if orthogonal not in ORTHOGONAL:
-            raise ValueError(f"NCGRU expects orthogonal to be one of {', '.join(ORTHOGONAL)}; got {orthogonal!r}")
+        check_choice("NCGRU", "orthogonal", orthogonal, ORTHOGONAL)
         if released_lr is not None and orthogonal == "ruc":
             raise ValueError("NCGRU expects orthogonal to be c or rc with released_lr, as the program has; got 'ruc'")
         neumann: dict[str, Any] = {

@@ -1,12 +1,12 @@
 """RNNs whose free matrix starts orthogonal (Henaff et al., 2016) or as the identity (Le, Jaitly & Hinton, 2015)."""
 
-import math
 from functools import partial
 from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_choice, is_number
 from steadygrad.kernels import at_least_single, own_precision
 from steadygrad.layers.recurrent import Common
 from steadygrad.layers.rnn import RNN
@@ -40,10 +40,9 @@ class OrthogonalRNN(RNN):
         added_bias: str | None = None,
         **common: Unpack[Common],
     ) -> None:
-        if not (isinstance(pull, int | float) and 0 <= pull < math.inf):
+        if not is_number(pull, 0):
             raise ValueError(f"OrthogonalRNN expects pull to be a number of at least 0; got {pull!r}")
-        if pull_norm not in NORMS:
-            raise ValueError(f"OrthogonalRNN expects pull_norm to be one of {', '.join(NORMS)}; got {pull_norm!r}")
+        check_choice("OrthogonalRNN", "pull_norm", pull_norm, NORMS)
         super().__init__(
             input_size,
             hidden_size,

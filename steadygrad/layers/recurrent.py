@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from steadygrad.check import check_integers, check_share
 from steadygrad.kernels import Steps, autocasts, own_precision
 from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.cell import Cell
@@ -97,12 +98,8 @@ class RecurrentLayer(nn.Module):
         if unknown:
             known = ", ".join(signature(type(self)).parameters)
             raise TypeError(f"{self._name} has no option {', '.join(unknown)}; it has {known}")
-        counts = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
-        for name, value in counts.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{self._name} expects {name} to be an integer of at least 1; got {value!r}")
-        if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
-            raise ValueError(f"{self._name} expects dropout between 0 and 1; got {dropout!r}")
+        check_integers(self._name, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        check_share(self._name, "dropout", dropout)
         if dtype is not None and not dtype.is_floating_point:
             raise ValueError(f"{self._name} expects a floating-point dtype; got {dtype}")
         if dropout and num_layers == 1:

@@ -7,6 +7,7 @@ from typing import Any, Unpack, cast
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import is_integer
 from steadygrad.kernels import Steps
 from steadygrad.layers.attentive import Alignment, AttentiveCell, Trace
 from steadygrad.layers.cell import Cell
@@ -15,7 +16,6 @@ from steadygrad.layers.lstm import LSTM, LSTMCell
 from steadygrad.layers.memory import Contents, Everything
 from steadygrad.layers.recurrent import Common, with_attention
 from steadygrad.layers.start import uniform
-from steadygrad.matrices.matrix import is_count
 
 MARGIN = 1e-7
 """constant that the released program adds to the threshold d and to the denominator Σ r"""
@@ -129,9 +129,9 @@ class SAB(LSTM):
         forget_bias: float | None = None,
         **common: Unpack[Common],
     ) -> None:
-        if not is_count(top, least=2):
+        if not is_integer(top, 2):
             raise ValueError(f"SAB expects top to be an integer of at least 2, as it attends to top − 1; got {top!r}")
-        if truncate is not None and not is_count(truncate, least=1):
+        if truncate is not None and not is_integer(truncate, 1):
             raise ValueError(f"SAB expects truncate to be an integer of at least 1, or None; got {truncate!r}")
 
         def attention(cell: Cell) -> SABCell:

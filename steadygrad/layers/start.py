@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
+from steadygrad.check import check_choice
+
 Initialiser = Callable[[Tensor], object]
 """a function that fills a tensor in place"""
 Law = TypeVar("Law")
@@ -58,6 +60,5 @@ BIAS_STARTS: dict[str, Callable[[int, int], Initialiser]] = {
 
 def choose(who: str, option: str, name: object, laws: Mapping[str, Law]) -> Law:
     """Return the law with this name, or raise a ValueError that lists all names."""
-    if not isinstance(name, str) or name not in laws:
-        raise ValueError(f"{who} expects {option} to be one of {', '.join(laws)}; got {name!r}")
-    return laws[name]
+    check_choice(who, option, name, laws)
+    return laws[str(name)]

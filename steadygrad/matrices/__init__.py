@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from steadygrad.check import check_size
 from steadygrad.matrices import init
 from steadygrad.matrices.cayley import ScaledCayley, scaled_cayley
 from steadygrad.matrices.complex import complexify, realified, realify
@@ -19,7 +20,7 @@ from steadygrad.matrices.free import Free, free
 from steadygrad.matrices.givens import Givens, PlaneRotations, givens, plane_rotations
 from steadygrad.matrices.householder import Householder, householder
 from steadygrad.matrices.longshort import LongShort, long_short
-from steadygrad.matrices.matrix import Matrix, NonFiniteError, check_size, nearest_orthogonal, skew, skew_free
+from steadygrad.matrices.matrix import Matrix, NonFiniteError, nearest_orthogonal, skew, skew_free
 from steadygrad.matrices.measures import departure_from_normality, orthogonality_error, spectral_radius
 from steadygrad.matrices.neumann import NeumannCayley, ReleasedNeumannCayley, neumann_cayley
 from steadygrad.matrices.schur import RealSchur, real_schur

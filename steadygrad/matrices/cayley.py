@@ -5,19 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_size, is_integer
 from steadygrad.kernels import in_own_precision, matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import cayley_inverse
-from steadygrad.matrices.matrix import (
-    Matrix,
-    check_size,
-    check_square,
-    is_count,
-    is_orthogonal,
-    nearest_orthogonal,
-    skew,
-    skew_free,
-)
+from steadygrad.matrices.matrix import Matrix, check_square, is_orthogonal, nearest_orthogonal, skew, skew_free
 
 
 class CayleyGradient(torch.autograd.Function):
@@ -62,7 +54,7 @@ class ScaledCayley(nn.Module):
     def __init__(self, size: int, reflections: int = 0) -> None:
         super().__init__()
         self.size = check_size(type(self).__name__, size)
-        if not is_count(reflections) or reflections > size:
+        if not is_integer(reflections, 0) or reflections > size:
             raise ValueError(f"reflections counts the −1s of D, so 0 … {size}; got {reflections!r}")
         self.reflections = reflections
         signs = torch.ones(size)

@@ -5,10 +5,11 @@ import math
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_size
 from steadygrad.matrices import init as initialisers
 from steadygrad.matrices.complex import below, complexify, phases, skew_hermitian, skew_hermitian_free
 from steadygrad.matrices.exponential import skew_exponential
-from steadygrad.matrices.matrix import Matrix, check_size, skew, skew_free
+from steadygrad.matrices.matrix import Matrix, skew, skew_free
 from steadygrad.matrices.schur import start_of_moduli
 
 

@@ -1,16 +1,16 @@
 """Matrices whose spectral radius is kept at 1 or below by normalisation (Helfrich & Ye, 2020)."""
 
 import math
-import sys
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_choice, check_size, is_number
 from steadygrad.kernels import in_own_precision, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import probes
-from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_between
+from steadygrad.matrices.matrix import Matrix, check_square
 
 
 class Normalised(torch.autograd.Function):
@@ -77,10 +77,9 @@ class EigenvalueNormalized(nn.Module):
     def __init__(self, size: int, epsilon: float = 0.0, radius: str = "exact") -> None:
         super().__init__()
         self.size = check_size("EigenvalueNormalized", size)
-        if not is_between(epsilon, 0, sys.float_info.max):
+        if not is_number(epsilon, 0):
             raise ValueError(f"EigenvalueNormalized expects a finite epsilon of at least 0; got {epsilon!r}")
-        if radius not in RADII:
-            raise ValueError(f"EigenvalueNormalized expects radius to be one of {', '.join(RADII)}; got {radius!r}")
+        check_choice("EigenvalueNormalized", "radius", radius, RADII)
         self.epsilon, self.radius = epsilon, radius
         self.register_buffer("normalised", torch.tensor(False))
         self.register_buffer("multiple", torch.tensor(0))

@@ -5,9 +5,10 @@ import math
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_size
 from steadygrad.kernels import Operator
 from steadygrad.matrices.complex import phases
-from steadygrad.matrices.matrix import Matrix, check_size
+from steadygrad.matrices.matrix import Matrix
 
 
 class UnitaryEvolution(nn.Module):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_size, is_integer
 from steadygrad.kernels import (
     at_least_single,
     exponential_backward,
@@ -221,13 +222,11 @@ class Exponential(MovingBase):
 
     def __init__(self, size: int, rebase_every: int | None = None) -> None:
         super().__init__()
-        if size < 1:
-            raise ValueError(f"Exponential expects a size of at least 1; got {size}")
-        if rebase_every is not None and rebase_every < 1:
+        if rebase_every is not None and not is_integer(rebase_every, 1):
             raise ValueError(
-                f"Exponential expects rebase_every of at least 1, or None for a static base; got {rebase_every}"
+                f"Exponential expects rebase_every of at least 1, or None for a static base; got {rebase_every!r}"
             )
-        self.size, self.rebase_every = size, rebase_every
+        self.size, self.rebase_every = check_size("Exponential", size), rebase_every
         if rebase_every:
             self.register_buffer("base", torch.eye(size))
             self.register_buffer("seen", torch.zeros(size * (size - 1) // 2))

@@ -2,8 +2,9 @@
 
 from torch import Tensor, nn
 
+from steadygrad.check import check_size
 from steadygrad.matrices.init import free_tensor
-from steadygrad.matrices.matrix import Matrix, check_size, check_square
+from steadygrad.matrices.matrix import Matrix, check_square
 
 
 class Free(nn.Module):

@@ -6,9 +6,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_size, is_integer
 from steadygrad.kernels import Operator
 from steadygrad.matrices.complex import phases
-from steadygrad.matrices.matrix import Matrix, check_size, index_of, is_count
+from steadygrad.matrices.matrix import Matrix, index_of
 
 Layout = list[list[tuple[int, int]]]
 """layers of index pairs (i, j); no index occurs twice in a layer"""
@@ -69,7 +70,7 @@ class Givens(nn.Module):
         self.size = check_size("Givens", size)
         if style not in ("tunable", "full", "fft"):
             raise ValueError(f"Givens expects style to be tunable, full or fft; got {style!r}")
-        if capacity is not None and (style != "tunable" or not is_count(capacity, least=1)):
+        if capacity is not None and (style != "tunable" or not is_integer(capacity, 1)):
             raise ValueError(f"Givens expects capacity to be at least 1, for the tunable style only; got {capacity!r}")
         self.style = style
         self.layers = None if style == "fft" else size if style == "full" else capacity or 2

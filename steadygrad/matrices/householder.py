@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from steadygrad.check import check_size, is_integer
 from steadygrad.kernels import Operator, in_own_precision, matmul, needs_plain, wants_graph, with_graph
-from steadygrad.matrices.matrix import Matrix, check_size, check_square, index_of, is_count, nearest_orthogonal
+from steadygrad.matrices.matrix import Matrix, check_square, index_of, nearest_orthogonal
 
 
 class Reflections(torch.autograd.Function):
@@ -83,7 +84,7 @@ class Householder(nn.Module):
     def __init__(self, size: int, reflections: int | None = None) -> None:
         super().__init__()
         self.size = check_size("Householder", size)
-        if reflections is not None and not (is_count(reflections, least=1) and reflections <= size):
+        if reflections is not None and not (is_integer(reflections, 1) and reflections <= size):
             raise ValueError(f"reflections counts the vectors of Householder, so 1 … {size}; got {reflections!r}")
         self.reflections = size if reflections is None else reflections
 

@@ -7,8 +7,9 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor, nn
 
+from steadygrad.check import check_size
 from steadygrad.kernels import at_least_single
-from steadygrad.matrices.matrix import check_size, skew, skew_free
+from steadygrad.matrices.matrix import skew, skew_free
 
 
 def henaff(size: int, generator: Generator | None = None, *, two_sided: bool = False) -> Tensor:

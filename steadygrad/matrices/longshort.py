@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_choice, check_size, is_integer
 from steadygrad.matrices.cayley import ScaledCayley
 from steadygrad.matrices.eigenvalue import EigenvalueNormalized
 from steadygrad.matrices.init import free_tensor, haar
-from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_count
+from steadygrad.matrices.matrix import Matrix, check_square
 
 
 class LongShort(nn.Module):
@@ -32,7 +33,7 @@ class LongShort(nn.Module):
         coupling: bool = True,
     ) -> None:
         super().__init__()
-        if not (is_count(long_size) and is_count(short_size) and long_size + short_size):
+        if not (is_integer(long_size, 0) and is_integer(short_size, 0) and long_size + short_size):
             raise ValueError(
                 f"LongShort expects two sizes of at least 0, not both 0; got long {long_size!r}, short {short_size!r}"
             )
@@ -115,11 +116,10 @@ def long_short(
     ``epsilon`` and ``radius`` are those of `EigenvalueNormalized`. ``coupling_init`` is ``"xavier"`` (uniform) or
     ``"orthogonal"``: W_C starts as a block of a random orthogonal matrix (section 5.4).
     """
-    if coupling_init not in COUPLINGS:
-        raise ValueError(f"LongShort expects coupling_init to be one of {', '.join(COUPLINGS)}; got {coupling_init!r}")
+    check_choice("LongShort", "coupling_init", coupling_init, COUPLINGS)
     check_size("LongShort", size)
     short_size = round(0.4 * size) if short_size is None else short_size
-    if not is_count(short_size) or short_size > size:
+    if not is_integer(short_size, 0) or short_size > size:
         raise ValueError(f"short_size counts some of the {size} units, so 0 … {size}; got {short_size!r}")
     long_size = size - short_size
     reflections = round(0.3 * long_size) if reflections is None else reflections

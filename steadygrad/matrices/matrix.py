@@ -173,22 +173,6 @@ def same(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
-def is_count(value: object, least: int = 0) -> bool:
-    """Return whether ``value`` is an integer, not a bool, of at least ``least``."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def is_between(value: object, low: float, high: float) -> bool:
-    return isinstance(value, int | float) and low <= value <= high
-
-
-def check_size(who: str, size: int) -> int:
-    """Return ``size``, or raise ValueError unless it is an integer of at least 1."""
-    if not is_count(size, least=1):
-        raise ValueError(f"{who} expects a size of at least 1; got {size!r}")
-    return size
-
-
 def check_square(who: str, W: Tensor, size: int | None = None) -> Tensor:
     """Return W, or raise ValueError unless it is a square matrix, of ``size`` if that is given."""
     if W.dim() != 2 or W.shape[0] != W.shape[1] or (size is not None and len(W) != size):

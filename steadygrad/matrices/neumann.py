@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from steadygrad.check import is_integer, is_number
 from steadygrad.kernels import matmul, needs_plain
 from steadygrad.matrices.cayley import CayleyGradient, ScaledCayley, cayley
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import cayley_inverse, orthogonality_error_estimate, probes
-from steadygrad.matrices.matrix import Matrix, is_between, is_count, same, skew
+from steadygrad.matrices.matrix import Matrix, same, skew
 
 
 class NeumannCayley(ScaledCayley):
@@ -47,13 +48,13 @@ class NeumannCayley(ScaledCayley):
         super().__init__(size, reflections)
         if order not in (1, 2, 3):
             raise ValueError(f"NeumannCayley expects an order of 1, 2 or 3; got {order!r}")
-        if not is_count(reset_every, least=1):
+        if not is_integer(reset_every, 1):
             raise ValueError(f"NeumannCayley expects reset_every of at least 1 update; got {reset_every!r}")
-        if not is_between(exact_above, 0, 1) and exact_above != math.inf:
+        if not is_number(exact_above, 0, 1) and exact_above != math.inf:
             raise ValueError(
                 f"NeumannCayley expects exact_above in 0 … 1, for convergence, or inf for no check; got {exact_above!r}"
             )
-        if not is_between(max_drift, 0, math.inf):
+        if not is_number(max_drift, 0, math.inf):
             raise ValueError(f"NeumannCayley expects max_drift of at least 0; got {max_drift!r}")
         self.order, self.reset_every, self.exact_above, self.max_drift = order, reset_every, exact_above, max_drift
         self.register_buffer("inverse", torch.eye(size))
@@ -169,7 +170,7 @@ class ReleasedNeumannCayley(NeumannCayley):
         self, size: int, reflections: int = 0, order: int = 2, reset_every: int = 49, released_lr: float = 1e-3
     ) -> None:
         super().__init__(size, reflections, order, reset_every, exact_above=math.inf, max_drift=math.inf)
-        if not is_between(released_lr, 0, math.inf):
+        if not is_number(released_lr, 0, math.inf):
             raise ValueError(f"ReleasedNeumannCayley expects released_lr of at least 0; got {released_lr!r}")
         self.released_lr = released_lr
         self.register_buffer("gradient", torch.zeros(size * (size - 1) // 2))

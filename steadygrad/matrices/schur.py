@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_size, is_number
 from steadygrad.kernels import in_own_precision, matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.exponential import Exponential
 from steadygrad.matrices.init import free_tensor
-from steadygrad.matrices.matrix import Matrix, check_size, index_of, is_between, lower_triangle
+from steadygrad.matrices.matrix import Matrix, index_of, lower_triangle
 
 
 class SchurProduct(torch.autograd.Function):
@@ -137,6 +138,6 @@ def real_schur(size: int, *, in_block: bool = False, init: str = "henaff", modul
 
 def start_of_moduli(who: str, count: int, modulus: float | None) -> nn.Parameter:
     """Return the initial γ: ones that are trained or, with ``modulus``, that value, which is not trained."""
-    if modulus is not None and not (is_between(modulus, 0, math.inf) and 0 < modulus < math.inf):
+    if modulus is not None and not (is_number(modulus) and modulus > 0):
         raise ValueError(f"{who} expects a modulus above 0, or None for one that is trained; got {modulus!r}")
     return nn.Parameter(torch.full((count,), 1.0 if modulus is None else float(modulus)), requires_grad=modulus is None)

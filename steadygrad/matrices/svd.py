@@ -5,11 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_choice, check_size, is_number
 from steadygrad.kernels import in_own_precision, matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.exponential import Exponential
 from steadygrad.matrices.householder import Householder, start
 from steadygrad.matrices.init import free_tensor
-from steadygrad.matrices.matrix import Matrix, check_size, check_square, is_between
+from steadygrad.matrices.matrix import Matrix, check_square
 
 BASES = ("householder", "exponential")
 
@@ -54,10 +55,9 @@ class BoundedSVD(nn.Module):
     ) -> None:
         super().__init__()
         self.size = check_size("BoundedSVD", size)
-        if not is_between(margin, 0, 1):
+        if not is_number(margin, 0, 1):
             raise ValueError(f"BoundedSVD expects a margin between 0 and 1; got {margin!r}")
-        if bases not in BASES:
-            raise ValueError(f"BoundedSVD expects bases to be one of {', '.join(BASES)}; got {bases!r}")
+        check_choice("BoundedSVD", "bases", bases, BASES)
         if bases != "householder" and reflections is not None:
             raise ValueError(f"BoundedSVD takes reflections with householder bases; got {reflections!r} with {bases}")
         self.margin = margin

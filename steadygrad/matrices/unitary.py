@@ -9,6 +9,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_size
 from steadygrad.kernels import needs_plain, own_precision
 from steadygrad.matrices import init as initialisers
 from steadygrad.matrices.cayley import CayleyGradient, cayley
@@ -23,7 +24,7 @@ from steadygrad.matrices.complex import (
 )
 from steadygrad.matrices.exponential import MovingBase, polished, skew_exponential
 from steadygrad.matrices.inverse import cayley_inverse
-from steadygrad.matrices.matrix import Matrix, check_size, check_square, skew, skew_free
+from steadygrad.matrices.matrix import Matrix, check_square, skew, skew_free
 
 
 def cayley_unitary(free: Tensor, size: int) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from steadygrad.check import check_integers, is_number
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import State
 from steadygrad.layers.stack import Stack
@@ -58,11 +59,9 @@ class LanguageModel(Model):
             "weight_dropout": weight_dropout,
         }
         for name, share in shares.items():
-            if not 0 <= share < 1:
+            if not is_number(share, 0, 1) or share == 1:
                 raise ValueError(f"LanguageModel expects {name} of at least 0 and below 1; got {share!r}")
-        for name, count in (("vocabulary", vocabulary), ("embedding_size", embedding_size)):
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise ValueError(f"LanguageModel expects {name} to be an integer of at least 1; got {count!r}")
+        check_integers("LanguageModel", vocabulary=vocabulary, embedding_size=embedding_size)
         if sizes is not None and (not isinstance(sizes, list | tuple) or not sizes):
             raise ValueError(f"LanguageModel expects sizes to be a list of units, one a layer; got {sizes!r}")
         self.word_dropout, self.input_dropout = word_dropout, input_dropout

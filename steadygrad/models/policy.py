@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from steadygrad.check import check_integers
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import State
 from steadygrad.models.model import Model
@@ -39,9 +40,7 @@ class PolicyModel(Model):
         head_size: int = 64,
     ) -> None:
         super().__init__()
-        for name, count in (("embedding_size", embedding_size), ("head_size", head_size)):
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise ValueError(f"PolicyModel expects {name} to be an integer of at least 1; got {count!r}")
+        check_integers("PolicyModel", embedding_size=embedding_size, head_size=head_size)
         if (side := (view - 1) // 2 - 2) < 1:
             raise ValueError(f"PolicyModel expects a view of at least 7 squares; got {view!r}")
         self.view, self.features = view, view**2 * len(kinds) + others

@@ -1,6 +1,7 @@
 """Figures of learning curves, and the style and file formats of all figures."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from steadygrad.report.files import whole
-from steadygrad.report.runs import Run, group_of, labels, told_apart
+from steadygrad import files
+from steadygrad.report.runs import Run, distinct_names, group_of, labels
 
 # Okabe & Ito's colours, which colour-blind readers can distinguish too
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
@@ -73,7 +74,7 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
 
 def tasks_of(runs: Sequence[Run]) -> list[str]:
     """Return task names with the settings that differ, except those that choose the held-out shapes."""
-    return told_apart([run.result["task"] for run in runs], but=("held_out", "shapes_seed"))
+    return distinct_names([run.result["task"] for run in runs], but=("held_out", "shapes_seed"))
 
 
 def plain(text: str) -> str:
@@ -87,8 +88,10 @@ def save(figure: Figure, path: str | Path) -> Path:
     try:
         if target.suffix not in FORMATS:
             raise ValueError(f"a figure expects a file name that ends in {', '.join(FORMATS)}; got {target.name}")
-        with whole(target) as partial:
-            figure.savefig(partial, metadata=FORMATS[target.suffix])
+        content = BytesIO()
+        figure.savefig(content, format=target.suffix[1:], metadata=FORMATS[target.suffix])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        files.write(target, content.getvalue())
     finally:
         plt.close(figure)
     return target

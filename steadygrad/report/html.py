@@ -1,7 +1,7 @@
 """One HTML page about runs. It is self-contained, works offline and responds to mouse and keyboard."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markupsafe import Markup
 
+from steadygrad import files
 from steadygrad.report import tables
-from steadygrad.report.files import whole
 from steadygrad.report.inside import Chart, Fold, Section, Subject, Table, inside, lines
 from steadygrad.report.runs import PaperTable, Run, group_of, labels
 
@@ -40,8 +40,9 @@ def report_page(runs: Sequence[Run], papers: Sequence[PaperTable], version: str,
 
 
 def write(page: str, target: Path) -> None:
-    with whole(target) as partial:
-        partial.write_text(page, "utf-8")
+    """Write the page atomically. Create its folder if there is none."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    files.write(target, page)
 
 
 def portrait_page(name: str, portrait: dict[str, Any], version: str) -> str:
@@ -137,9 +138,9 @@ def run_curves(runs: Sequence[Run], names: dict[Path, str], colours: dict[str, i
 
 def made(run: Run, name: str) -> Fold:
     """Return the settings, the versions and the command of a run."""
-    result = run.result
-    settings = [(table, result.get(table, {})) for table in ("layer", "task", "train")]
-    pairs = [(f"{table}.{key}", str(value)) for table, values in settings for key, value in values.items()]
+    result: Mapping[str, Any] = run.result
+    settings = files.settings_tables(run.result)
+    pairs = [(f"{table}.{key}", str(value)) for table, values in settings.items() for key, value in values.items()]
     known = ("seed", "steps", "parameters", "wall_seconds", "threads", "status", "why", "commit")
     pairs += [(key, str(result[key])) for key in known if key in result]
     pairs += [(f"version of {key}", str(value)) for key, value in result.get("versions", {}).items()]

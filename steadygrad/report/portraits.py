@@ -1,7 +1,6 @@
 """Figures of measurements of networks, in publication quality."""
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
@@ -16,9 +15,10 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
 
+from steadygrad.files import file_name
 from steadygrad.report import compare
 from steadygrad.report.figures import COLOURS, STYLE, curves, plain, save, tasks_of
-from steadygrad.report.runs import Run, group_of, labels, level_name, part_name, told_apart
+from steadygrad.report.runs import Run, distinct_names, group_of, labels, level_name, part_name
 
 FLOOR = 1e-8
 """fraction of the largest norm below which a map does not distinguish influence from none"""
@@ -79,7 +79,7 @@ def unseen(runs: Sequence[Run]) -> list[compare.Outcome]:
     """Return the last accuracy of each run on a task with held-out shapes."""
     tested = [run for run in runs if "held_out" in run.result["task"] and run.curve("accuracy")[1]]
     tasks = tasks_of(tested)
-    networks = told_apart([run.result["layer"] for run in tested])
+    networks = distinct_names([run.result["layer"] for run in tested])
     return [
         compare.Outcome(
             task,
@@ -124,11 +124,6 @@ def drawings(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
     if watched := [row for row in run.observations if "matrices" in row]:
         found["drift"] = lambda: drift(watched, run, name)
     return found
-
-
-def file_name(text: str) -> str:
-    """Return text as a file name: other characters than letters, digits and _ . + - become hyphens."""
-    return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "run"
 
 
 def reach(portrait: Portrait, name: str) -> Figure:

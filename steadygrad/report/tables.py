@@ -2,8 +2,8 @@
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
+from steadygrad.files import TableRow
 from steadygrad.report.runs import Run, labels
 
 Rows = list[list[str]]
@@ -75,7 +75,7 @@ def runs_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None
     return header, rows
 
 
-def paper_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], Rows]:
+def paper_header_and_rows(table: Sequence[TableRow]) -> tuple[list[str], Rows]:
     """Return the header and rows of a paper's numbers next to ours.
 
     Ours are the median over seeds, with the range if there are several.
@@ -97,7 +97,7 @@ def paper_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], R
     return header, rows
 
 
-def transfer_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str], Rows]:
+def transfer_header_and_rows(table: Sequence[TableRow]) -> tuple[list[str], Rows]:
     """Return the header and rows of tests on settings that the weights were not trained on.
 
     Each setting has a column with the paper's number / ours. The setting of training comes first. If every row has one
@@ -118,7 +118,7 @@ def transfer_header_and_rows(table: Sequence[dict[str, Any]]) -> tuple[list[str]
     return [corner, *columns], body
 
 
-def transfer_cells(row: dict[str, Any], printed: bool) -> dict[str, str]:
+def transfer_cells(row: TableRow, printed: bool) -> dict[str, str]:
     """Return the cells of a row, by the name of their column."""
     values = {f"{TRAINED}{row['trained_on']}": (row["published"], [run["value"] for run in row["runs"]])}
     for test in row["transfer"]:
@@ -128,14 +128,14 @@ def transfer_cells(row: dict[str, Any], printed: bool) -> dict[str, str]:
     return {name: f"{number(theirs)} / {found[name]}" for name, (theirs, _) in values.items()} if printed else found
 
 
-def ours(row: dict[str, Any]) -> str:
+def ours(row: TableRow) -> str:
     """Return our numbers for a row, or why there are none."""
     if not row["runs"]:
         return "not run"
     return spread([run["value"] for run in row["runs"] if run["value"] is not None], number)
 
 
-def ending(row: dict[str, Any]) -> list[str]:
+def ending(row: TableRow) -> list[str]:
     """Return the cells for the seeds, the scale and the time of a run."""
     if not row["runs"]:
         return ["–", "–", "–"]
@@ -146,7 +146,7 @@ def ending(row: dict[str, Any]) -> list[str]:
     return [seeds, row["scale"], clock(statistics.median(seconds)) if seconds else "–"]
 
 
-def scores_of(row: dict[str, Any], name: str) -> list[float]:
+def scores_of(row: TableRow, name: str) -> list[float]:
     found = [run["score"] for run in row["runs"] if run.get("score") and run["score"]["name"] == name]
     return [one["value"] for one in found if one["value"] is not None]
 
@@ -159,7 +159,7 @@ def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
     return middle if len(values) == 1 else f"{middle} ({form(min(values))} … {form(max(values))})"
 
 
-def paper_table(table: Sequence[dict[str, Any]]) -> str:
+def paper_table(table: Sequence[TableRow]) -> str:
     """Return a paper's table in Markdown, with its caption, the loss of guessing and its notes."""
     guesses = sorted({row["guessing_loss"] for row in table if row["guessing_loss"] is not None})
     guessing = f" Loss of guessing: {', '.join(number(value) for value in guesses)}." if guesses else ""
@@ -169,7 +169,7 @@ def paper_table(table: Sequence[dict[str, Any]]) -> str:
     return "\n".join([caption, "", *parts, *paper_notes(table)]) + "\n"
 
 
-def paper_notes(table: Sequence[dict[str, Any]]) -> list[str]:
+def paper_notes(table: Sequence[TableRow]) -> list[str]:
     """Return the notes below a table: its evaluation, what was reduced, remarks, and why numbers are missing."""
     lines = [evaluation_note(table)]
     tests = [done for row in table for run in row["runs"] for done in run.get("transfer", []) if not done.get("why")]
@@ -182,7 +182,7 @@ def paper_notes(table: Sequence[dict[str, Any]]) -> list[str]:
     return lines + [f"- {trouble}" for trouble in troubles(table)]
 
 
-def evaluation_note(table: Sequence[dict[str, Any]]) -> str:
+def evaluation_note(table: Sequence[TableRow]) -> str:
     """Return a sentence that says which evaluation the numbers of a table come from."""
     shown = {
         "best": "the evaluation with the lowest validation loss",
@@ -194,7 +194,7 @@ def evaluation_note(table: Sequence[dict[str, Any]]) -> str:
     return f"Our numbers: {shown}{'; of several seeds the median and the range' if several else ''}."
 
 
-def reductions(table: Sequence[dict[str, Any]]) -> list[str]:
+def reductions(table: Sequence[TableRow]) -> list[str]:
     """Return what each scale changed and, unless it applies to all rows that were run, in which rows."""
     groups: dict[tuple[str, str], list[str]] = {}
     for row in table:
@@ -217,7 +217,7 @@ def listed(names: Sequence[str], others: Sequence[str]) -> str:
     return but + ", ".join(shown[:FEW] if rest else shown) + rest
 
 
-def troubles(table: Sequence[dict[str, Any]]) -> list[str]:
+def troubles(table: Sequence[TableRow]) -> list[str]:
     """Return why runs, or their tests on other settings, have no number."""
     lines = []
     for row in table:
@@ -231,7 +231,7 @@ def troubles(table: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def verdict(row: dict[str, Any]) -> str:
+def verdict(row: TableRow) -> str:
     """Return "pass" if our median, rounded as in the table, is at least as good as the printed number, else "miss".
 
     Return "–" if a number is missing, at the smoke scale, or if the scale changes the task.

@@ -5,8 +5,6 @@ import hashlib
 import os
 import tarfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, IncompleteRead
 from pathlib import Path
@@ -15,6 +13,8 @@ from urllib.request import Request, urlopen
 
 from rich.console import Console
 from rich.progress import wrap_file
+
+from steadygrad import files
 
 VARIABLE = "STEADYGRAD_DATA"
 """Environment variable with the path of the data folder, which has one subfolder for each data set."""
@@ -63,7 +63,7 @@ class DataSet:
         """Return the uncompressed content of a file. Raise ValueError if its SHA-256 is not accepted."""
         if own := self.find(file):
             return self.checked(who, file, own.read_bytes(), own)
-        content = self.kept(who, file)
+        content = self.cached(who, file)
         return self.fetch(who, file) if content is None else content
 
     def find(self, file: str) -> Path | None:
@@ -71,7 +71,7 @@ class DataSet:
         folder = data_set(self.name)
         return folder / file if folder is not None and (folder / file).is_file() else None
 
-    def kept(self, who: str, file: str) -> bytes | None:
+    def cached(self, who: str, file: str) -> bytes | None:
         """Return the content of a file in the cache, or None if the file is missing or damaged."""
         path = cache_folder() / self.name / file
         try:
@@ -98,8 +98,12 @@ class DataSet:
         """
         folder = cache_folder() / self.name
         folder.mkdir(parents=True, exist_ok=True)
-        with alone(who, folder.with_name(f"{self.name}.lock")):
-            if (content := self.kept(who, file)) is not None:  # another process has finished the download
+
+        def busy() -> None:
+            Console(stderr=True).print(f"{who}: another process downloads {self.name}; waiting for it")
+
+        with files.locked(folder.with_name(f"{self.name}.lock"), busy):
+            if (content := self.cached(who, file)) is not None:  # another process has finished the download
                 return content
             packed = not self.source.endswith("/")
             name = self.source.rpartition("/")[2] or file
@@ -119,9 +123,7 @@ class DataSet:
                     path.unlink()  # so that the next attempt downloads it again
                 raise
             if packed:
-                part = part_of(folder / file)
-                part.write_bytes(raw)
-                part.replace(folder / file)
+                files.write(folder / file, raw)
             return content
 
     def opened(self, who: str, file: str, path: Path, packed: bool) -> tuple[bytes, bytes]:
@@ -130,34 +132,10 @@ class DataSet:
         return raw, self.checked(who, file, raw, f"{file} in {path}" if packed else path)
 
 
-@contextmanager
-def alone(who: str, lock: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file. Other processes wait for it.
-
-    The operating system releases the lock when the process ends, also after a crash.
-    """
-    try:
-        import fcntl
-    except ImportError:  # there is no fcntl on this system, so there is no lock
-        yield
-        return
-    with lock.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            Console(stderr=True).print(f"{who}: another process downloads {lock.stem}; waiting for it")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def part_of(target: Path) -> Path:
-    """Return the path of the file while it is incomplete."""
-    return target.with_name(f"{target.name}.part")
-
-
+# pooch would replace this function, but it cannot resume a download
 def download(who: str, url: str, target: Path) -> None:
     """Download a URL to ``target``, with a progress bar. Resume an earlier partial download."""
-    part = part_of(target)
+    part = target.with_name(f"{target.name}.part")
     have = part.stat().st_size if part.exists() else 0
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -179,8 +157,12 @@ def download(who: str, url: str, target: Path) -> None:
             if came < total:
                 raise IncompleteRead(b"", total - came)  # response.read(n) does not raise it
     except HTTPError as error:
-        if error.code != 416:  # 416, range not satisfiable: the part is complete
+        if error.code != 416 or not have:
             raise ValueError(f"{who} cannot download {url}: {error}; {advice(target)}") from None
+        # 416, range not satisfiable: the file ends before the range that was requested
+        if error.headers.get("Content-Range", "").removeprefix("bytes */") != str(have):
+            part.unlink()  # it is not a part of this file
+            return download(who, url, target)
     except (IncompleteRead, ConnectionError, TimeoutError):
         have = part.stat().st_size if part.exists() else 0
         raise ValueError(f"{who}: the connection ended after {have} bytes of {url}; run again to go on") from None

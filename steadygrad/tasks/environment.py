@@ -5,6 +5,7 @@ from typing import ClassVar, Protocol
 
 from torch import Generator, Tensor
 
+from steadygrad.check import is_number
 from steadygrad.tasks.task import Task
 
 BOUNDS = {"discount": 1.0, "trace": 1.0, "clip_ratio": 1.0, "entropy": 1e6, "value_weight": 1e6}
@@ -64,7 +65,7 @@ class EnvironmentTask(Task):
         self.check_flags("greedy")
         for name, most in BOUNDS.items():
             value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
+            if not is_number(value, 0, most):
                 who = type(self).__name__
                 raise ValueError(f"{who} expects {name} to be a number from 0 to {most:g}; got {value!r}")
 

@@ -1,10 +1,11 @@
 """Language modelling on the Penn Treebank as prepared by Mikolov, by characters and by words."""
 
 import hashlib
+import io
 import math
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from steadygrad import files
 from steadygrad.tasks.data import DataSet, cache_folder
 from steadygrad.tasks.dataset import SPLITS, TextTask
 from steadygrad.tasks.task import accuracy, cross_entropy
@@ -131,10 +133,10 @@ def corpus(who: str, form: str) -> Corpus:
     raw = {split: PTB.read(who, form.format(split=split)) for split in SPLITS}
     digest = hashlib.sha256(b"".join(raw.values())).hexdigest()
     path = cache_folder() / "tokens" / f"{digest}.npz"
-    arrays = kept(path)
+    arrays = read_cache(path)
     if arrays is None:
         arrays = tokenised(raw)
-        keep(path, arrays)
+        write_cache(path, arrays)
     return Corpus(
         arrays["vocabulary"].tolist(), {split: torch.from_numpy(arrays[split].astype(np.int64)) for split in SPLITS}
     )
@@ -154,7 +156,7 @@ def tokenised(raw: dict[str, bytes]) -> dict[str, Any]:
     return {"vocabulary": np.array(list(known)), **arrays}
 
 
-def kept(path: Path) -> dict[str, Any] | None:
+def read_cache(path: Path) -> dict[str, Any] | None:
     """Return the arrays that an earlier run cached, or None if the file is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -163,12 +165,10 @@ def kept(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def keep(path: Path, arrays: dict[str, Any]) -> None:
+def write_cache(path: Path, arrays: dict[str, Any]) -> None:
     """Write the arrays to the cache. Disk errors are ignored."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.npz")
-    try:
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    with suppress(OSError):  # without the cache, every run tokenises again, which takes a second
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(part, **arrays)
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)  # without the cache, every run tokenises again, which takes a second
+        files.write(path, content.getvalue())

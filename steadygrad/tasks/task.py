@@ -8,6 +8,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from steadygrad.check import check_choice, check_integers, is_integer
+
 
 class Batch(NamedTuple):
     """Inputs and targets of several sequences."""
@@ -131,14 +133,11 @@ class Task:
     def check(self, **least: int) -> None:
         """Raise ValueError unless every named field is an integer of at least the given value."""
         for name, bound in least.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
-                who = type(self).__name__
-                raise ValueError(f"{who} expects {name} to be an integer of at least {bound}; got {value!r}")
+            check_integers(type(self).__name__, bound, **{name: getattr(self, name)})
 
     def check_seed(self, name: str) -> None:
         """Raise ValueError unless the field is an integer from 0 to 2³² − 1, the seeds that NumPy accepts."""
-        if not isinstance(value := getattr(self, name), int) or isinstance(value, bool) or not 0 <= value < 2**32:
+        if not is_integer(value := getattr(self, name), 0) or value >= 2**32:
             who = type(self).__name__
             raise ValueError(f"{who} expects {name} to be an integer from 0 to {2**32 - 1}; got {value!r}")
 
@@ -150,8 +149,7 @@ class Task:
 
     def check_choice(self, name: str, known: Iterable[str]) -> None:
         """Raise ValueError unless the field is one of the known values."""
-        if (value := getattr(self, name)) not in (known := tuple(known)):
-            raise ValueError(f"{type(self).__name__} expects {name} to be one of {', '.join(known)}; got {value!r}")
+        check_choice(type(self).__name__, name, getattr(self, name), known)
 
 
 def one_hot(tokens: Tensor, classes: int) -> Tensor:

@@ -1,8 +1,9 @@
 """Training: settings, data, optimizers, the training loop, evaluation and run directories."""
 
+from steadygrad.files import RunError
 from steadygrad.training.callback import Callback
 from steadygrad.training.data import Batches, EpochBatches, GeneratedBatches, stream
-from steadygrad.training.directory import InUseError, RunDirectory, RunError, finite
+from steadygrad.training.directory import InUseError, RunDirectory
 from steadygrad.training.evaluate import check_sizes, evaluate, evaluate_run, load_model, parameter_count
 from steadygrad.training.loop import Trainer
 from steadygrad.training.optimizers import JointOptimizer, TensorFlowRMSprop, make_optimizer
@@ -29,7 +30,6 @@ __all__ = [
     "check_sizes",
     "evaluate",
     "evaluate_run",
-    "finite",
     "load_model",
     "make_optimizer",
     "parameter_count",

@@ -1,5 +1,6 @@
 """Callbacks: objects that receive events from a training run."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ class Callback:
     def evaluating(self, trainer: "Trainer", split: str, share: float) -> None:
         """Called with the share that is done, after every batch of an evaluation or time step of played episodes."""
 
-    def end(self, trainer: "Trainer", result: dict[str, Any]) -> None:
+    def end(self, trainer: "Trainer", result: Mapping[str, Any]) -> None:
         """Called after ``result.json`` has been written."""
 
-    def lacks(self, trainer: "Trainer", result: dict[str, Any]) -> bool:
+    def lacks(self, trainer: "Trainer", result: Mapping[str, Any]) -> bool:
         """Return whether a finished run was killed before `end` had completed. `end` is then called again."""
         return False
 

@@ -5,32 +5,28 @@ Files are replaced atomically. Rows of metrics are appended, and an incomplete l
 
 import hashlib
 import json
-import math
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from steadygrad.training import toml
+from steadygrad import files
+from steadygrad.files import METRICS, RESULT, SETTINGS, Result, RunError
 from steadygrad.training.settings import Settings, with_current_names
 
-SETTINGS, METRICS, RESULT, LOCK = "settings.toml", "metrics.jsonl", "result.json", ".lock"
+LOCK = ".lock"
 BEST, LAST, CHECKPOINT = "model.safetensors", "last.safetensors", "checkpoint.safetensors"
 REVISIONS = "revisions"
 """table of ``settings.toml`` in addition to the settings, written if a revision is above 1"""
 LENGTHS = ("train.steps", "train.epochs", "train.frames")
 """settings that give the length of a run"""
-
-
-class RunError(ValueError):
-    """Raised when a run directory cannot be used as requested."""
 
 
 class InUseError(RunError):
@@ -70,38 +66,30 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold an advisory file lock, so that no other process trains in this directory.
+        """Hold a file lock, so that no other process trains in this directory. Raise InUseError if one does."""
 
-        The operating system releases the lock when the process ends, even if the process is killed.
-        """
-        try:
-            import fcntl
-        except ImportError:  # there is no fcntl on this system: run without a lock
-            yield
-            return
-        with self.file(LOCK).open("w") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InUseError(f"{self} is in use: another process trains in it") from None
+        def refuse() -> NoReturn:
+            raise InUseError(f"{self} is in use: another process trains in it") from None
+
+        with files.locked(self.file(LOCK), refuse):
             yield
 
     def begin(self, settings: Settings, resume: bool) -> None:
         """Prepare the directory for this run, or raise RunError. The caller holds the lock."""
         self.refuse(settings, resume)
         self.path.mkdir(parents=True, exist_ok=True)
-        for leftover in self.path.glob(".*.tmp"):  # left by a run that was killed while it wrote
-            leftover.unlink(missing_ok=True)
+        files.remove_temporary(self.path)
         tables = with_revisions(settings.resolved(), settings.revisions())
-        self.write(SETTINGS, toml.dumps(tables))  # also when resumed: the run may be longer now
+        self.write(SETTINGS, files.toml_text(tables))  # also when resumed: the run may be longer now
 
     def refuse(self, settings: Settings, resume: bool) -> None:
         """Raise RunError if the directory cannot be used for this run. Change no files."""
         wanted = settings.resolved()
-        toml.dumps(wanted)  # raises ValueError if a setting has no TOML: such a run could not be resumed
+        files.toml_text(wanted)  # raises ValueError if a setting has no TOML: such a run could not be resumed
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self} expects to be a directory; it is a file")
-        if not self.path.exists() or all(is_own(entry.name) for entry in self.path.iterdir()):
+        entries = self.path.iterdir() if self.path.exists() else []
+        if all(entry.name == LOCK or files.is_temporary(entry) for entry in entries):
             return
         if not self.exists():
             raise RunError(f"{self} expects to be a run's directory or empty; it has files but no {SETTINGS}")
@@ -132,34 +120,34 @@ class RunDirectory:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise RunError(f"{path} is not readable: {error}") from None
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Result | None:
         """Return the content of ``result.json``, or None if the run has none yet."""
         path = self.file(RESULT)
-        if not path.exists():
-            return None
+        return files.read_result(path) if path.exists() else None
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """Yield the path of a file. Raise RunError if the file cannot be written."""
+        path = self.file(name)
         try:
-            result = json.loads(path.read_text("utf-8"))
-            _ = result["status"], result["steps"], result["train"]["steps"], result["score"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path} is not a run's result: {error!r}") from None
-        return result
+            yield path
+        except OSError as error:
+            raise RunError(f"{path} could not be written: {error.strerror or error}") from error
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write a file atomically."""
-        write_whole(self.file(name), content.encode() if isinstance(content, str) else content)
+        with self.writing(name) as path:
+            files.write(path, content)
 
     def settle(self, name: str) -> None:
         """Flush the rows appended to a file to the disk."""
         if not self.file(name).exists():
             return
-        try:
-            with self.file(name).open("ab") as file:
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise RunError(f"{self.file(name)} could not be written: {error.strerror or error}") from error
+        with self.writing(name) as path, path.open("ab") as file:
+            os.fsync(file.fileno())
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        self.write(RESULT, json.dumps(finite(result), indent=2) + "\n")
+        self.write(RESULT, files.json_text(result, indent=2) + "\n")
 
     def drop(self, name: str) -> None:
         self.file(name).unlink(missing_ok=True)
@@ -168,23 +156,23 @@ class RunDirectory:
 
     def log(self, row: Mapping[str, Any], name: str = METRICS) -> None:
         """Append a row to a log."""
-        try:
-            with self.file(name).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(finite(row)) + "\n")
-        except OSError as error:
-            raise RunError(f"{self.file(name)} could not be written: {error.strerror or error}") from error
+        with self.writing(name) as path, path.open("a", encoding="utf-8") as file:
+            file.write(files.json_lines([row]))
 
     def rows(self, name: str = METRICS) -> list[dict[str, Any]]:
         """Return the complete rows of a log; an empty list if there is no such file."""
-        path = self.file(name)
-        return list(read_rows(path.read_text("utf-8").splitlines())) if path.exists() else []
+        return files.read_rows(self.file(name))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the complete rows of metrics. Raise RunError if they are not those of a run."""
+        return files.read_metrics(self.file(METRICS))
 
     def keep_rows(self, count: int) -> None:
         """Keep the first ``count`` rows of metrics, those before the checkpoint. The run logs the later rows again."""
         rows = self.rows()
         if len(rows) < count:
             raise RunError(f"{self.file(METRICS)} expects at least {count} rows; got {len(rows)}: it was altered")
-        self.write(METRICS, "".join(json.dumps(row) + "\n" for row in rows[:count]))
+        self.write(METRICS, files.json_lines(rows[:count]))
 
     # weights and checkpoints
 
@@ -212,11 +200,6 @@ class RunDirectory:
         return Checkpoint(tensors, json.loads(text))
 
 
-def is_own(name: str) -> bool:
-    """Return whether the file is the lock, or a temporary file of an interrupted write."""
-    return name == LOCK or (name.startswith(".") and name.endswith(".tmp"))
-
-
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors without shared memory, which safetensors refuses. Tied weights are copied for each name."""
     found: dict[str, Tensor] = {}
@@ -226,15 +209,6 @@ def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found[key] = value.clone() if value.numel() and value.data_ptr() in places else value
         places.add(value.data_ptr())
     return found
-
-
-def finite(value: Any) -> Any:
-    """Return the value with None in place of NaN and infinity, which JSON cannot represent."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
@@ -268,18 +242,6 @@ def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def read_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows up to the first line that is incomplete or no JSON object."""
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            return
-        if not isinstance(row, dict):
-            return
-        yield row
-
-
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and the metadata of a safetensors file."""
     try:
@@ -299,20 +261,3 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
         sum.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
         sum.update(tensor.flatten().view(torch.uint8).numpy().data)
     return sum.hexdigest()
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically: write a temporary file, then rename it.
-
-    Readers see either the old or the new content, also after a crash or on a full disk.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(f"{path} could not be written: {error.strerror or error}") from error

@@ -6,9 +6,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from steadygrad.check import check_choice
+from steadygrad.files import RunError
 from steadygrad.models import Model
 from steadygrad.tasks import Task
-from steadygrad.training.directory import BEST, LAST, RunDirectory, RunError
+from steadygrad.training.directory import BEST, LAST, RunDirectory
 from steadygrad.training.kinds import kind_of
 from steadygrad.training.settings import Settings
 
@@ -52,8 +54,7 @@ def load_model(
     The task is the run's own, or that of other ``settings``.
     """
     files = {"best": BEST, "last": LAST}
-    if weights not in files:
-        raise ValueError(f"load_model expects weights to be one of {', '.join(files)}; got {weights!r}")
+    check_choice("load_model", "weights", weights, files)
     own = directory.settings()
     settings = settings or own
     task, trained = settings.build_task(), own.build_task()

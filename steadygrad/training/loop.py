@@ -3,19 +3,20 @@
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from steadygrad.files import METRICS, RESULT, RunError
 from steadygrad.layers.recurrent import State
 from steadygrad.matrices import Matrix, NonFiniteError
 from steadygrad.training.callback import Callback
 from steadygrad.training.checkpoint import packed, unpack
 from steadygrad.training.data import stream
-from steadygrad.training.directory import BEST, CHECKPOINT, LAST, METRICS, RESULT, Checkpoint, RunDirectory, RunError
+from steadygrad.training.directory import BEST, CHECKPOINT, LAST, Checkpoint, RunDirectory
 from steadygrad.training.evaluate import check_data, evaluate, parameter_count
 from steadygrad.training.kinds import kind_of
 from steadygrad.training.optimizers import Schedule, make_optimizer
@@ -139,7 +140,7 @@ class Trainer:
             callback.end(self, result)
         return result
 
-    def catch_up(self, result: dict[str, Any]) -> None:
+    def catch_up(self, result: Mapping[str, Any]) -> None:
         """Call `end` of the callbacks that lack it for a finished run, if the weights of the run can be loaded."""
         late = [callback for callback in self.callbacks if callback.lacks(self, result)]
         if not late:

@@ -1,12 +1,18 @@
 """Training settings of a run, and their valid ranges."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+
+from steadygrad.check import check_choice, check_integers, is_number
 
 OPTIMIZERS = ("adam", "adagrad", "rmsprop", "rmsprop-tf", "rmsprop-theano", "sgd")
+SMOOTHED = ("adam", "rmsprop", "rmsprop-tf", "rmsprop-theano")
+"""optimizers that have a ``smoothing``"""
 SCHEDULES = ("constant", "step", "plateau", "cosine")
+COUNTS = (
+    *("steps", "batch", "evaluate_every", "evaluate_examples", "evaluate_batch", "log_every"),
+    *("lr_every", "examples", "window", "epochs", "frames"),
+)
 LARGEST = 1e30  # the largest float32 is 3.4e38
 
 
@@ -62,49 +68,42 @@ class Train:
     """time steps that an agent plays, instead of ``steps``; the agent also learns from the last round of episodes"""
 
     def __post_init__(self) -> None:
-        at_least(
-            self, "Train", 1, "steps", "batch", "evaluate_every", "evaluate_examples", "evaluate_batch", "log_every"
-        )
-        at_least(self, "Train", 1, "lr_every", "examples", "window", "epochs", "frames")
-        positive(self, "Train", "lr", "lr_constrained", "clip", "max_loss", "lr_factor")
+        for name in COUNTS:
+            if (count := getattr(self, name)) is not None:
+                check_integers("Train", **{name: count})
+        for name in ("lr", "lr_constrained", "clip", "max_loss", "lr_factor"):
+            if (value := getattr(self, name)) is not None:
+                check_positive(name, value)
         for name in ("weight_decay", "decay_transients", "decay_readout", "decay_matrices"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"Train expects {name} to be at least 0; got {getattr(self, name)!r}")
-        if self.smoothing is not None and not 0 < self.smoothing < 1:
-            raise ValueError(f"Train expects smoothing above 0 and below 1; got {self.smoothing!r}")
-        if self.beta1 is not None and not 0 <= self.beta1 < 1:
-            raise ValueError(f"Train expects beta1 of at least 0 and below 1; got {self.beta1!r}")
-        if self.beta1 is not None and "adam" not in (self.optimizer, self.optimizer_constrained):
-            raise ValueError(f"Train expects beta1 with the optimizer adam only; got {self.optimizer!r}")
+            if not is_number(value := getattr(self, name), 0):
+                raise ValueError(f"Train expects {name} to be at least 0; got {value!r}")
+        self.check_optimizers()
+        check_choice("Train", "schedule", self.schedule, SCHEDULES)
         if self.examples is not None and self.examples < self.batch:
             raise ValueError(f"Train expects examples for one batch of {self.batch} at least; got {self.examples}")
         if self.epochs is not None and self.frames is not None:
             raise ValueError(f"Train expects either epochs or frames; got {self.epochs} and {self.frames}")
-        one_of("Train", "optimizer", self.optimizer, OPTIMIZERS)
-        if self.optimizer_constrained is not None:
-            one_of("Train", "optimizer_constrained", self.optimizer_constrained, OPTIMIZERS)
-        one_of("Train", "schedule", self.schedule, SCHEDULES)
         if self.schedule == "cosine" and self.frames is not None:
             raise ValueError(f"Train expects steps or epochs for schedule cosine; got {self.frames} frames")
 
-
-def at_least(record: Any, who: str, bound: int, *names: str) -> None:
-    """Raise ValueError if a named attribute is below ``bound``. None is allowed."""
-    for name in names:
-        if (value := getattr(record, name)) is not None and value < bound:
-            raise ValueError(f"{who} expects {name} of at least {bound}; got {value!r}")
-
-
-def positive(record: Any, who: str, *names: str) -> None:
-    """Raise ValueError unless every named attribute is above 0 and at most `LARGEST`. None is allowed."""
-    for name in names:
-        value = getattr(record, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"{who} expects {name} above 0; got {value!r}")
-        if value is not None and value > LARGEST:
-            raise ValueError(f"{who} expects {name} of at most {LARGEST:g}; got {value!r}")
+    def check_optimizers(self) -> None:
+        """Raise ValueError unless the optimizers are known and use the settings that are given for them."""
+        check_choice("Train", "optimizer", self.optimizer, OPTIMIZERS)
+        if self.optimizer_constrained is not None:
+            check_choice("Train", "optimizer_constrained", self.optimizer_constrained, OPTIMIZERS)
+        if self.smoothing is not None and not (is_number(self.smoothing, 0, 1) and 0 < self.smoothing < 1):
+            raise ValueError(f"Train expects smoothing above 0 and below 1; got {self.smoothing!r}")
+        if self.beta1 is not None and not (is_number(self.beta1, 0, 1) and self.beta1 < 1):
+            raise ValueError(f"Train expects beta1 of at least 0 and below 1; got {self.beta1!r}")
+        for name, users in (("smoothing", SMOOTHED), ("beta1", ("adam",))):
+            if getattr(self, name) is not None and not {self.optimizer, self.optimizer_constrained} & set(users):
+                kinds = f"optimizer{'s' * (len(users) > 1)} {', '.join(users)}"
+                raise ValueError(f"Train expects {name} with the {kinds} only; got {self.optimizer!r}")
 
 
-def one_of(who: str, name: str, value: str, known: Iterable[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{who} expects {name} to be one of {', '.join(known)}; got {value!r}")
+def check_positive(name: str, value: float) -> None:
+    """Raise ValueError unless ``value`` is above 0 and at most `LARGEST`."""
+    if not is_number(value, 0, math.inf) or value == 0:
+        raise ValueError(f"Train expects {name} above 0; got {value!r}")
+    if value > LARGEST:
+        raise ValueError(f"Train expects {name} of at most {LARGEST:g}; got {value!r}")

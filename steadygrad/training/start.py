@@ -20,7 +20,7 @@ def train(
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
     device: str | torch.device = "cpu",
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Train in the directory ``out`` until the run is done, diverges or is interrupted. Return its ``result.json``.
 
     With ``resume`` a stopped run continues from its last checkpoint, exactly as if it had not been stopped.
@@ -40,7 +40,7 @@ def train(
         return result
 
 
-def is_over(result: dict[str, Any], settings: Settings) -> bool:
+def is_over(result: Mapping[str, Any], settings: Settings) -> bool:
     """Return whether the run needs no more training. A run that diverged would only diverge again."""
     if result["status"] == "done":
         return length(result["train"]) >= length(asdict(settings.train))

@@ -258,15 +258,6 @@ def test_bad_arguments_end_with_a_sentence(arguments, complaint, capsys):
     assert said.count("\n") == 1
 
 
-def test_failed_writes_leave_nothing_behind(tmp_path, monkeypatch):
-    target = tmp_path / "result.json"
-    target.write_text("old")
-    monkeypatch.setattr("os.replace", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        speed.write_atomically(target, "new")
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
-
-
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     """Run the whole program once, at its smallest.

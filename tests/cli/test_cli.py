@@ -13,10 +13,11 @@ import torch
 
 import steadygrad
 from steadygrad import experiments
-from steadygrad.cli.common import dotted, parse
+from steadygrad.cli.common import dotted
 from steadygrad.cli.evaluate import variants
 from steadygrad.cli.main import VERBS, main
 from steadygrad.experiments import observer
+from steadygrad.files import parse_value
 from steadygrad.layers import LAYERS
 from steadygrad.models import MODELS
 from steadygrad.report import tables
@@ -721,7 +722,7 @@ def test_report_without_a_file_only_prints(run, trained, tmp_path):
     ],
 )
 def test_values_are_read_as_toml_spells_them(text, value):
-    found = parse(text)
+    found = parse_value(text)
     assert found == value
     assert type(found) is type(value)
 

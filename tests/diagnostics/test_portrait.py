@@ -12,12 +12,12 @@ from torch.nn.utils import parametrizations
 from steadygrad.diagnostics import flow, gradient_norms, input_map, observe, portrait, recurrent_matrices, state_blocks
 from steadygrad.diagnostics.flow import STEPS
 from steadygrad.diagnostics.portrait import CELLS, digits, relation_portrait, triangle
+from steadygrad.files import finite
 from steadygrad.layers import ENRNN, GRU, LAYERS, LSTM, NNRNN, RNN
 from steadygrad.matrices import LongShort, init
 from steadygrad.models import MODELS
 from steadygrad.tasks import TASKS
 from steadygrad.tasks.relational.shapes import ShapeTask
-from steadygrad.training import finite
 
 TORCH = {"nn.RNN": (nn.RNN, 1), "nn.GRU": (nn.GRU, 3), "nn.LSTM": (nn.LSTM, 4)}
 """and how many matrices are stacked in weight_hh"""

@@ -12,11 +12,11 @@ from safetensors.torch import save
 from steadygrad.diagnostics import gradient_norms, portrait
 from steadygrad.diagnostics.portrait import relation_portrait
 from steadygrad.experiments import Observer, observer
-from steadygrad.experiments.observer import LOOKS, OBSERVATIONS, PORTRAIT, SEQUENCES
+from steadygrad.experiments.observer import LOOKS, SEQUENCES
+from steadygrad.files import OBSERVATIONS, PORTRAIT, SETTINGS, finite
 from steadygrad.layers import LAYERS
 from steadygrad.tasks import TASKS, EnvironmentTask, ObjectTask, TextTask
-from steadygrad.training import Callback, RunDirectory, Settings, finite, load_model, loop, stream, train
-from steadygrad.training.directory import SETTINGS
+from steadygrad.training import Callback, RunDirectory, Settings, load_model, loop, stream, train
 from tests.stopping import StopAt, StoppedError
 
 TINY = {"steps": 30, "batch": 4, "evaluate_every": 10, "evaluate_examples": 10, "log_every": 5}

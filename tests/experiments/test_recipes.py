@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from steadygrad.experiments import SCALES, every, load, names, select
-from steadygrad.experiments.recipe import merge, read
+from steadygrad.experiments.recipe import merge, read, train_with
 from steadygrad.tasks import TASKS, DataTask
 from steadygrad.training import RunDirectory, Trainer, evaluate, parameter_count
 from steadygrad.training.kinds import kind_of
@@ -373,6 +373,15 @@ def test_a_scale_in_updates_has_no_epochs():
     found = {scale: (recipe.settings(scale).train.epochs, recipe.settings(scale).train.steps) for scale in SCALES}
     assert found == {"paper": (5, 2000), "desk": (2, 2000), "smoke": (None, 3)}
     assert recipe.reduced("desk") == "epochs 2"
+
+
+def test_an_optimizer_without_smoothing_takes_none_over():
+    train = {"optimizer": "rmsprop", "smoothing": 0.9, "lr": 0.1}
+    assert train_with(train, {"optimizer": "sgd"}) == {"optimizer": "sgd", "lr": 0.1}
+    assert train_with(train, {"optimizer": "adam"}) == train | {"optimizer": "adam"}
+    assert train_with(train, {"optimizer_constrained": "sgd"}) == train | {"optimizer_constrained": "sgd"}
+    assert train_with(train, {"optimizer": "sgd", "smoothing": 0.5})["smoothing"] == 0.5  # refused by `Train`
+    assert train_with({"optimizer": "sgd", "smoothing": 0.5}, {})["smoothing"] == 0.5
 
 
 def test_weights_are_tested_on_other_settings_too():

@@ -207,6 +207,9 @@ class TestMovingBase:
     ("make", "message"),
     [
         (lambda: Exponential(0), "Exponential expects a size of at least 1; got 0"),
+        (lambda: Exponential(4.0), "Exponential expects a size of at least 1; got 4.0"),
+        (lambda: Exponential(True), "Exponential expects a size of at least 1; got True"),
+        (lambda: Exponential(4, rebase_every=2.5), "expects rebase_every of at least 1, or None .*; got 2.5"),
         (lambda: Exponential(4, rebase_every=0), "expects rebase_every of at least 1, or None .*; got 0"),
         (lambda: Matrix(Exponential(4), torch.full((6,), torch.nan))(), "Exponential expects finite parameters; got 6"),
         (lambda: Exponential(4)(torch.zeros(5)), "expects 6 numbers for size 4"),

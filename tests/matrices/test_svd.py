@@ -154,7 +154,7 @@ def test_out_of_reach_is_explained():
 
 
 def test_bad_input_is_explained():
-    for margin in (-0.1, 1.1, float("nan"), "0.1"):
+    for margin in (-0.1, 1.1, float("nan"), "0.1", True):
         with pytest.raises(ValueError, match=f"BoundedSVD expects a margin between 0 and 1; got {margin!r}"):
             BoundedSVD(4, margin)
     with pytest.raises(ValueError, match="expects bases to be one of householder, exponential; got 'cayley'"):

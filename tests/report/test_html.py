@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 import steadygrad
 from steadygrad import experiments
-from steadygrad.cli.common import dotted, parse
+from steadygrad.cli.common import dotted
 from steadygrad.cli.main import main
 from steadygrad.diagnostics import portrait
 from steadygrad.experiments import Observer, reproduce
 from steadygrad.experiments.recipe import read
+from steadygrad.files import finite, parse_value, value_text
 from steadygrad.layers import LAYERS
 from steadygrad.report import html, inside, runs, tables
-from steadygrad.training import RunDirectory, Settings, Trainer, finite, loop
+from steadygrad.training import RunDirectory, Settings, Trainer, loop
 from steadygrad.training.directory import differences
 
 PAPER = """
@@ -174,6 +175,7 @@ def write_run(folder, layer="gru", task="copy", seed=0, values=(2.0, 1.0), portr
         "parameters": 100,
         "steps": 20,
         "best": {"step": 20, "loss": 0.5, "accuracy": 0.9},
+        "final": {"step": 20, "loss": 0.5, "accuracy": 0.9},
         "score": "accuracy",
         "guessing_loss": 0.17,
         "wall_seconds": 1.5,
@@ -199,9 +201,7 @@ def sketch(value=0.5):
 
 
 def paper_row(row="gru", values=(0.5,), **rest):
-    found = [
-        {"seed": i, "status": "done", "value": value, "seconds": 1.0, "score": None} for i, value in enumerate(values)
-    ]
+    found = [{"seed": i, "status": "done", "value": value, "seconds": 1.0} for i, value in enumerate(values)]
     return {
         "paper": "p",
         "table": "t",
@@ -913,14 +913,14 @@ def test_the_command_runs(trained, tmp_path, monkeypatch):
     ],
 )
 def test_values_are_spelled_as_they_are_read(value):
-    found = parse(runs.spelled(value))
+    found = parse_value(value_text(value))
     assert found == value
     assert type(found) is type(value)
 
 
 def test_words_that_could_be_taken_for_something_else_are_quoted():
     words = ["none", "true", "64", "1e-3", '"x"', "[1]", ""]
-    assert [parse(runs.spelled(word)) for word in words] == words
+    assert [parse_value(value_text(word)) for word in words] == words
 
 
 BARE = st.text(string.ascii_letters + string.digits + "_-", min_size=1)
@@ -935,7 +935,8 @@ WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]))
     )
 )
 def test_whatever_stands_in_a_table_comes_back(table):
-    run = runs.Run(Path("run"), {"layer": {"name": "rnn", "recurrent": table}, "task": {"name": "copy"}, "seed": 0}, [])
+    result = {"layer": {"name": "rnn", "recurrent": table}, "task": {"name": "copy"}, "train": {}, "seed": 0}
+    run = runs.Run(Path("run"), result, [])
     assert dotted(shlex.split(run.command)[4:-2]) == {"layer": {"recurrent": table}}
 
 

@@ -11,10 +11,10 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from steadygrad.diagnostics import observe, portrait
+from steadygrad.files import finite
 from steadygrad.layers import LAYERS, LSTM, NNRNN, MemRNN, RelRNN
 from steadygrad.report import compare, figures, portraits
 from steadygrad.report.runs import Run
-from steadygrad.training import finite
 
 MAGIC = {"svg": b"<?xml", "png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-"}
 
@@ -32,7 +32,7 @@ def no_figure_stays_open(same_start):
 @pytest.fixture
 def quick(monkeypatch):
     """Figures that are made but not drawn, which takes most of the time."""
-    monkeypatch.setattr(Figure, "savefig", lambda self, target, **options: Path(target).write_bytes(b"drawn"))
+    monkeypatch.setattr(Figure, "savefig", lambda self, target, **options: target.write(b"drawn"))
 
 
 def run_of(name, path=None, seed=0, layer=None, task="copy"):
@@ -54,6 +54,7 @@ def a_run(path, layer, task, observations, portrait, seed=0):
     result = {
         "layer": {"name": layer, "hidden_size": 4},
         "task": {"name": task},
+        "train": {},
         "seed": seed,
         "score": "mse",
         "guessing_loss": 0.2,
@@ -195,7 +196,7 @@ def test_half_a_figure_is_removed_and_the_one_before_stays(tmp_path, monkeypatch
     before = path.read_bytes()
 
     def fail(self, target, **options):
-        Path(target).write_bytes(b"<?xml half")
+        target.write(b"<?xml half")
         raise OSError("the disk is full")
 
     monkeypatch.setattr(Figure, "savefig", fail)
@@ -439,6 +440,7 @@ def run_with(held_out, accuracies, seed=0, layer=None, **task):
     result = {
         "layer": {"name": "corelnet", **(layer or {})},
         "task": {"name": "rmts", "held_out": held_out, "shapes_seed": seed, **task},
+        "train": {},
         "seed": seed,
         "score": "accuracy",
         "guessing_loss": math.log(4),

@@ -9,7 +9,7 @@ import pytest
 
 import steadygrad
 from steadygrad.experiments import select, summary
-from steadygrad.report import figures, files, runs, tables
+from steadygrad.report import figures, runs, tables
 
 
 def write_run(folder, layer="gru", task="copy", seed=0, hidden=8, score="accuracy", values=(2.0, 1.0), **result):
@@ -19,6 +19,7 @@ def write_run(folder, layer="gru", task="copy", seed=0, hidden=8, score="accurac
     found = {
         "layer": {"name": layer, "hidden_size": hidden},
         "task": {"name": task, "delay": 5},
+        "train": {"steps": 1500},
         "seed": seed,
         "parameters": 18953,
         "steps": 1500,
@@ -428,21 +429,6 @@ def test_labels_are_as_short_as_tells_runs_apart(tmp_path, given, expected):
 def test_runs_that_nothing_tells_apart_go_by_their_folders(tmp_path):
     found = [runs.read(write_run(tmp_path / name)) for name in ("x/a", "x/b/c", "x/b/d")]
     assert runs.labels(found) == ["a", "b/c", "b/d"]
-
-
-# files
-
-
-def test_two_processes_may_write_the_same_file(tmp_path, monkeypatch):
-    target = tmp_path / "page.html"
-    with files.whole(target) as ours:
-        ours.write_text("ours")
-        monkeypatch.setattr("os.getpid", lambda: 0)
-        with files.whole(target) as theirs:
-            theirs.write_text("theirs")
-        assert target.read_text() == "theirs"
-    assert target.read_text() == "ours"
-    assert list(tmp_path.iterdir()) == [target]
 
 
 # figures

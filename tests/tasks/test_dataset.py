@@ -37,7 +37,9 @@ class Server(http.server.SimpleHTTPRequestHandler):
             return self.send_error(404)
         start = int(begin.removeprefix("bytes=").rstrip("-")) if begin and self.server.parts else 0
         if start >= len(content):
-            return self.send_error(416)
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{len(content)}")
+            return self.end_headers()
         self.send_response(206 if start else 200)
         if self.server.chunked:
             self.send_header("Transfer-Encoding", "chunked")
@@ -102,6 +104,15 @@ def test_a_download_that_was_complete_is_taken(server, cache):
     cache.mkdir(parents=True)
     (cache / f"{FILE}.part").write_bytes(CONTENT)
     assert of(server).read("Task", FILE) == CONTENT
+    assert server.asked == [(f"/{FILE}", f"bytes={len(CONTENT)}-")]
+
+
+def test_a_part_that_is_longer_than_the_file_is_downloaded_again(server, cache):
+    cache.mkdir(parents=True)
+    (cache / f"{FILE}.part").write_bytes(CONTENT + b"of another version")
+    assert of(server).read("Task", FILE) == CONTENT
+    assert [begin for _, begin in server.asked] == [f"bytes={len(CONTENT) + 18}-", None]
+    assert [path.name for path in cache.iterdir()] == [FILE]
 
 
 @pytest.mark.parametrize(("chunked", "have"), [(False, 1_100_000), (True, 1 << 20)], ids=["of a length", "chunked"])

@@ -10,8 +10,9 @@ import sys
 import pytest
 import torch
 
+from steadygrad.files import METRICS, RESULT, SETTINGS
 from steadygrad.training import Callback, RunDirectory, RunError, loop, train
-from steadygrad.training.directory import CHECKPOINT, METRICS, RESULT, SETTINGS
+from steadygrad.training.directory import CHECKPOINT
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "empty": torch.empty(0), "flag": torch.tensor(True), "n": torch.tensor(3)}
 
@@ -325,15 +326,19 @@ def test_a_finished_run_leaves_no_temporary_files(tmp_path, tiny):
 
 # one at a time
 
-locks = pytest.mark.skipif(sys.platform == "win32", reason="no fcntl on this system")
-HOLDER = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"
+HOLDER = """
+import sys
+from steadygrad.training import RunDirectory
+with RunDirectory(sys.argv[1]).locked():
+    print(flush=True)
+    input()
+"""
 
 
-@locks
 def test_a_directory_in_use_is_refused_until_its_user_dies(tmp_path, tiny):
     run = tmp_path / "run"
     run.mkdir()
-    command = [sys.executable, "-S", "-c", HOLDER, str(run / ".lock")]
+    command = [sys.executable, "-c", HOLDER, str(run)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()
         with pytest.raises(RunError, match=r"run is in use: another process trains in it$"):
@@ -343,7 +348,6 @@ def test_a_directory_in_use_is_refused_until_its_user_dies(tmp_path, tiny):
     assert train(tiny(steps=1), run)["status"] == "done"
 
 
-@locks
 def test_a_directory_in_use_is_refused_within_a_process_too(tmp_path, tiny):
     class Twice(Callback):
         def begin(self, trainer):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from steadygrad.experiments import Observer
-from steadygrad.experiments.observer import PORTRAIT
+from steadygrad.files import PORTRAIT
 from steadygrad.layers import LAYERS
 from steadygrad.training import (
     Callback,
@@ -275,7 +275,7 @@ def test_what_diverges_says_so(agent, tmp_path):
         ({"examples": 50}, "MiniGrid is trained on whole episodes and expects no examples; got 50"),
         ({"epochs": 2}, "epochs are for a task with a data set; MiniGrid has none"),
         ({"epochs": 2, "frames": 10}, "Train expects either epochs or frames; got 2 and 10"),
-        ({"frames": 0}, "Train expects frames of at least 1; got 0"),
+        ({"frames": 0}, "Train expects frames to be an integer of at least 1; got 0"),
     ],
 )
 def test_settings_for_other_tasks_are_refused(agent, tmp_path, options, words):

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from steadygrad.check import is_number
 from steadygrad.models.relational.corelnet_diff import Difference
 from steadygrad.models.relational.encoder import FEATURES
-from steadygrad.models.relational.model import RelationalModel, is_finite, perceptron
+from steadygrad.models.relational.model import RelationalModel, perceptron
 from steadygrad.models.relational.similarity import row_softmax, similarity, views
 from steadygrad.problem import Problem
 
@@ -38,7 +39,7 @@ class CoRelNetMix(RelationalModel):
     ) -> None:
         super().__init__(problem, asymmetric, **shared)
         self.check_counts(hidden_size=hidden_size, signature_size=signature_size)
-        if not is_finite(temperature) or temperature <= 0:
+        if not is_number(temperature) or temperature <= 0:
             raise ValueError(f"CoRelNetMix expects a finite temperature above 0; got {temperature!r}")
         self.temperature, self.hard, self.full = temperature, hard, full
         self.difference = Difference(FEATURES)

@@ -1,7 +1,6 @@
 """Base class of relational networks: encode each object, normalise over the objects, answer."""
 
 import inspect
-import math
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -9,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from steadygrad.check import check_choice, check_integers, is_number
 from steadygrad.models.model import Model
 from steadygrad.models.relational.encoder import FEATURES, Encoder, encode_each_once
 from steadygrad.models.relational.normalisation import ContextNormalisation
@@ -17,11 +17,6 @@ from steadygrad.problem import Problem
 
 ENCODERS = ("learned", "random")
 NORMALISATIONS = ("context", "segmented", "none")
-
-
-def is_finite(value: object) -> bool:
-    """Return whether the value is a finite number."""
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 class RelationalModel(Model):
@@ -69,7 +64,7 @@ class RelationalModel(Model):
         self.check_counts(objects=objects, image_size=image_size, channels=channels, answers=answers)
         self.check_choice("encoder", encoder, ENCODERS)
         self.check_choice("normalisation", normalisation, NORMALISATIONS)
-        if not is_finite(l1) or l1 < 0:
+        if not is_number(l1, 0):
             raise ValueError(f"{self._name} expects a finite l1 of at least 0; got {l1!r}")
         if [i for begin, end in segments for i in range(begin, end)] != list(range(objects)):
             raise ValueError(
@@ -124,14 +119,11 @@ class RelationalModel(Model):
 
     def check_counts(self, **counts: int) -> None:
         """Raise ValueError unless every count is an integer of at least 1."""
-        for name, value in counts.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{self._name} expects {name} to be an integer of at least 1; got {value!r}")
+        check_integers(self._name, **counts)
 
     def check_choice(self, name: str, value: str, known: Iterable[str]) -> None:
         """Raise ValueError unless the value is one of the known values."""
-        if value not in known:
-            raise ValueError(f"{self._name} expects {name} to be one of {', '.join(known)}; got {value!r}")
+        check_choice(self._name, name, value, known)
 
 
 def perceptron(*sizes: int) -> nn.Sequential:

@@ -1,0 +1,46 @@
+"""Checks of arguments and their error texts. Nothing here needs torch."""
+
+import sys
+from collections.abc import Iterable
+from typing import TypeGuard
+
+LARGEST = sys.float_info.max
+
+
+def is_integer(value: object, least: float = -LARGEST) -> TypeGuard[int]:
+    """Return whether ``value`` is an integer, not a bool, of at least ``least``."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def is_number(value: object, low: float = -LARGEST, high: float = LARGEST) -> TypeGuard[float]:
+    """Return whether ``value`` is an integer or a float, not a bool, from ``low`` to ``high``. NaN is in no range.
+
+    By default every finite number is in range.
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def check_integers(who: str, least: int = 1, **values: object) -> None:
+    """Raise ValueError unless every value is an integer of at least ``least``."""
+    for name, value in values.items():
+        if not is_integer(value, least):
+            raise ValueError(f"{who} expects {name} to be an integer of at least {least}; got {value!r}")
+
+
+def check_size(who: str, size: int) -> int:
+    """Return ``size``, or raise ValueError unless it is an integer of at least 1."""
+    if not is_integer(size, 1):
+        raise ValueError(f"{who} expects a size of at least 1; got {size!r}")
+    return size
+
+
+def check_share(who: str, name: str, value: object) -> None:
+    """Raise ValueError unless ``value`` is a number from 0 to 1."""
+    if not is_number(value, 0, 1):
+        raise ValueError(f"{who} expects {name} between 0 and 1; got {value!r}")
+
+
+def check_choice(who: str, name: str, value: object, known: Iterable[str]) -> None:
+    """Raise ValueError unless ``value`` is one of the known names."""
+    if value not in (known := tuple(known)):
+        raise ValueError(f"{who} expects {name} to be one of {', '.join(known)}; got {value!r}")

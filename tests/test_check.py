@@ -1,0 +1,43 @@
+"""Checks of arguments: what counts as an integer, a number and a choice, and the error texts."""
+
+import math
+
+import pytest
+
+from steadygrad.check import check_choice, check_integers, check_share, check_size, is_integer, is_number
+
+NEVER = [True, False, None, "1", math.nan, 1j, [1]]
+
+
+@pytest.mark.parametrize("value", [*NEVER, 1.0, math.inf, 0])
+def test_no_integer_of_at_least_1(value):
+    assert not is_integer(value, 1)
+    with pytest.raises(ValueError, match=r"^Layer expects size to be an integer of at least 1; got "):
+        check_integers("Layer", other=2, size=value)
+    with pytest.raises(ValueError, match=r"^Map expects a size of at least 1; got "):
+        check_size("Map", value)
+
+
+@pytest.mark.parametrize("value", [*NEVER, -0.1, 1.1, math.inf])
+def test_no_share(value):
+    assert not is_number(value, 0, 1)
+    with pytest.raises(ValueError, match=r"^Layer expects dropout between 0 and 1; got "):
+        check_share("Layer", "dropout", value)
+
+
+def test_what_is_accepted():
+    assert is_integer(-3)
+    assert is_integer(10**400)
+    assert check_size("Map", 3) == 3
+    assert [is_number(value) for value in (-2, 0.5, 1e308, math.inf, -math.inf)] == [True, True, True, False, False]
+    assert is_number(math.inf, 0, math.inf)
+    for value in (0, 1, 0.5):
+        check_share("Layer", "dropout", value)
+    check_integers("Layer", 0, size=0)
+
+
+@pytest.mark.parametrize("value", ["c", None, ["a"]])
+def test_a_choice_is_one_of_the_names(value):
+    check_choice("Layer", "kind", "a", {"a": 1, "b": 2})
+    with pytest.raises(ValueError, match=r"^Layer expects kind to be one of a, b; got "):
+        check_choice("Layer", "kind", value, {"a": 1, "b": 2})
