@@ -13,11 +13,6 @@
 #undef REAL
 #undef REAL_TAG
 #undef INTEGER
-#undef vec
-#undef mask
-#undef LANES
-#undef PANEL
-#undef EACH_VECTOR
 
 #define REAL double
 #define REAL_TAG f64
@@ -33,8 +28,3 @@
 #undef REAL
 #undef REAL_TAG
 #undef INTEGER
-#undef vec
-#undef mask
-#undef LANES
-#undef PANEL
-#undef EACH_VECTOR

@@ -59,6 +59,7 @@ INLINE int spans_of(const walk_t *walk, int64_t s, int64_t first, int64_t last, 
     return count;
 }
 
+#include "names.h"
 #include "pool.h"
 #include "threads.h"
 
