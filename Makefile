@@ -10,7 +10,8 @@ WORKERS ?= auto
 PYTEST  ?=
 MATRIX  ?=
 
-INPUTS := pyproject.toml constraints.txt setup.py $(wildcard steadygrad/kernels/c/*.[ch])
+SOURCES := $(wildcard steadygrad/kernels/c/*.[ch])
+INPUTS := pyproject.toml constraints.txt setup.py $(SOURCES)
 
 .PHONY: help demo setup check format test test-matrix bench results clean
 .DEFAULT_GOAL := help
@@ -24,14 +25,16 @@ demo: setup  ## a network that remembers beside two that forget, in half a minut
 
 setup: $(VENV)/.dev  ## create .venv and install the package into it, editable
 
-check: setup  ## ruff and mypy
+check: setup  ## ruff, mypy and clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(SOURCES)
 
-format: setup  ## let ruff rewrite what `make check` would refuse
+format: setup  ## let ruff and clang-format rewrite what `make check` would refuse
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(SOURCES)
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 $(PYTEST)

@@ -18,9 +18,9 @@ typedef struct {
     const int64_t *bounds;
     const REAL *x, *bias, *v, *initial, *initial_cells, *initial_macro, *packed, *packed_queries, *packed_keys;
     REAL *states, *cells, *gates, *macro, *keys, *queries, *weights;
-    int64_t *kept;                    /* rows × longs: rows of the states in R at each step, −1 for an empty place */
-    REAL *received, *scores;          /* batch × shorts, batch × longs: current values */
-    int64_t *members, *times, *ages;  /* batch × longs: rows of the states in R; batch × longs: their time steps;
+    int64_t *kept;                   /* rows × longs: rows of the states in R at each step, −1 for an empty place */
+    REAL *received, *scores;         /* batch × shorts, batch × longs: current values */
+    int64_t *members, *times, *ages; /* batch × longs: rows of the states in R; batch × longs: their time steps;
                                          batch: number of states so far */
     const REAL *cell_gradient, *macro_gradient;
     REAL *d_states, *deltas, *d_keys, *d_queries, *d_initial, *d_initial_cells, *d_initial_macro, *d_v;
@@ -60,8 +60,7 @@ INLINE REAL dot(const REAL *a, const REAL *b, int64_t N) {
 
 /* to += scale · from */
 INLINE void add_scaled(REAL *to, REAL scale, const REAL *from, int64_t N) {
-    EACH_VECTOR(j, left, N)
-        store_part(to + j, load_part(to + j, left) + scale * load_part(from + j, left), left);
+    EACH_VECTOR(j, left, N) store_part(to + j, load_part(to + j, left) + scale * load_part(from + j, left), left);
 }
 
 /* Replace x by e^{2x}, and set job->large if an |x| exceeds LARGE. */
@@ -98,7 +97,7 @@ INLINE REAL scalar_exp(REAL x) { return sizeof(REAL) == 4 ? (REAL)expf((float)x)
 
 /* Write the rows of the states in the memory to `items`: first S, the latest last, then R. Returns their number. */
 INLINE int64_t items_of(const attention_t *job, int64_t t, int64_t b, int64_t own, int64_t age, const int64_t *kept,
-                              int64_t *items) {
+                        int64_t *items) {
     int64_t recent = at_most(age, job->shorts), distant = at_least(0, at_most(age - job->shorts, job->longs));
     for (int64_t i = 0; i < recent; i++) items[i] = recent_row(job, t, b, own, recent - i);
     for (int64_t i = 0; i < distant; i++) items[recent + i] = kept[i];
@@ -108,7 +107,7 @@ INLINE int64_t items_of(const attention_t *job, int64_t t, int64_t b, int64_t ow
 /* Compute s and α of one row from the state before it. In α the places of S are filled from the end, those of R from
  * the beginning. */
 static void attend(const attention_t *job, int64_t t, int64_t b, int64_t own, int64_t age, int64_t row,
-                         const REAL *before, int64_t *items) {
+                   const REAL *before, int64_t *items) {
     int64_t N = job->hidden, shorts = job->shorts, longs = job->longs;
     REAL *weights = job->weights + row * (shorts + longs), *s = job->macro + row * N;
     const REAL *query = job->queries + row * N;
@@ -204,13 +203,13 @@ static void attention_forward_slice(void *argument, int slice) {
 /* On entry `states` and `keys` contain the carried states and their keys after the rows of the steps. received, scores,
  * members, times and ages contain the carried values on entry and the final values on return. cells, gates and
  * initial_cells are null for an Elman unit. Returns 2 if a query or key is too large for `exponentials`. */
-static int NAME(attention_forward)(walk_t walk, int64_t hidden, int64_t inputs, int64_t shorts, int64_t longs, int64_t carried,
-                                   int activation, int exponentials, double factor, const REAL *x, const REAL *U, const REAL *bias,
-                                   const REAL *W, const REAL *A, const REAL *B, const REAL *v,
-                                   const REAL *initial, const REAL *initial_cells, const REAL *initial_macro, REAL *states,
-                                   REAL *cells, REAL *gates, REAL *macro, REAL *keys, REAL *queries, REAL *weights,
-                                   int64_t *kept, REAL *received, REAL *scores, int64_t *members, int64_t *times,
-                                   int64_t *ages, int slices) {
+static int NAME(attention_forward)(walk_t walk, int64_t hidden, int64_t inputs, int64_t shorts, int64_t longs,
+                                   int64_t carried, int activation, int exponentials, double factor, const REAL *x,
+                                   const REAL *U, const REAL *bias, const REAL *W, const REAL *A, const REAL *B,
+                                   const REAL *v, const REAL *initial, const REAL *initial_cells,
+                                   const REAL *initial_macro, REAL *states, REAL *cells, REAL *gates, REAL *macro,
+                                   REAL *keys, REAL *queries, REAL *weights, int64_t *kept, REAL *received,
+                                   REAL *scores, int64_t *members, int64_t *times, int64_t *ages, int slices) {
     int64_t bounds[slices + 1], width = gates ? 4 * hidden : hidden;
     balance(&walk, slices, bounds);
     source_t nothing = plain(NULL, 0, 0);
@@ -218,15 +217,41 @@ static int NAME(attention_forward)(walk_t walk, int64_t hidden, int64_t inputs, 
     REAL *packed_queries = pack(hidden, nothing, transposed(A, hidden));
     REAL *packed_keys = pack(hidden, nothing, transposed(B, hidden));
     int ready = packed && packed_queries && packed_keys;
-    attention_t job = {.walk = walk, .hidden = hidden, .inputs = inputs, .shorts = shorts, .longs = longs,
-                             .carried = carried, .activation = activation, .gated = gates != NULL, .exponentials = exponentials,
-                             .factor = (REAL)factor, .bounds = bounds, .x = x, .bias = bias, .v = v, .initial = initial,
-                             .initial_cells = initial_cells, .initial_macro = initial_macro, .packed = packed,
-                             .packed_queries = packed_queries, .packed_keys = packed_keys, .states = states, .cells = cells,
-                             .gates = gates, .macro = macro, .keys = keys, .queries = queries, .weights = weights,
-                             .kept = kept, .received = received, .scores = scores, .members = members, .times = times,
-                             .ages = ages};
-    if (ready && exponentials) exp_2x(&job, walk.batch * (carried + longs) * hidden, keys + walk.offsets[walk.steps] * hidden);
+    attention_t job = {.walk = walk,
+                       .hidden = hidden,
+                       .inputs = inputs,
+                       .shorts = shorts,
+                       .longs = longs,
+                       .carried = carried,
+                       .activation = activation,
+                       .gated = gates != NULL,
+                       .exponentials = exponentials,
+                       .factor = (REAL)factor,
+                       .bounds = bounds,
+                       .x = x,
+                       .bias = bias,
+                       .v = v,
+                       .initial = initial,
+                       .initial_cells = initial_cells,
+                       .initial_macro = initial_macro,
+                       .packed = packed,
+                       .packed_queries = packed_queries,
+                       .packed_keys = packed_keys,
+                       .states = states,
+                       .cells = cells,
+                       .gates = gates,
+                       .macro = macro,
+                       .keys = keys,
+                       .queries = queries,
+                       .weights = weights,
+                       .kept = kept,
+                       .received = received,
+                       .scores = scores,
+                       .members = members,
+                       .times = times,
+                       .ages = ages};
+    if (ready && exponentials)
+        exp_2x(&job, walk.batch * (carried + longs) * hidden, keys + walk.offsets[walk.steps] * hidden);
     if (ready) run_slices(attention_forward_slice, &job, slices);
     give_back(packed);
     give_back(packed_queries);
@@ -237,8 +262,8 @@ static int NAME(attention_forward)(walk_t walk, int64_t hidden, int64_t inputs, 
 /* Backward pass of the attention of one row: from the gradient ds of its s, add to the gradients of the states and keys
  * that it attended to, of the state before it (d_before) and of v, and compute the gradient of its query. ds is
  * overwritten. */
-static void attend_backward(const attention_t *job, int64_t t, int64_t b, int64_t own, int64_t age, int64_t row, REAL *ds,
-                              REAL *d_before, REAL *d_v, REAL *d_logits, int64_t *items) {
+static void attend_backward(const attention_t *job, int64_t t, int64_t b, int64_t own, int64_t age, int64_t row,
+                            REAL *ds, REAL *d_before, REAL *d_v, REAL *d_logits, int64_t *items) {
     int64_t N = job->hidden, shorts = job->shorts, longs = job->longs;
     const REAL *query = job->queries + row * N, sqrt_N = (REAL)sqrt((double)N);
     REAL *d_query = job->d_queries + row * N, mean = 0;
@@ -307,10 +332,11 @@ static void attention_backward_slice(void *argument, int slice) {
             if (job->gated) {
                 const REAL *c = (span.previous < 0 ? job->initial_cells : job->cells) + past * N;
                 const REAL *cell_gradient = job->cell_gradient ? job->cell_gradient + here * N : NULL;
-                lstm_activation_backward(rows, N, job->gates + here * 4 * N, job->cells + here * N, c, dh, NULL, cell_gradient,
-                                      job->d_initial_cells + span.from * N, deltas, NULL);
+                lstm_activation_backward(rows, N, job->gates + here * 4 * N, job->cells + here * N, c, dh, NULL,
+                                         cell_gradient, job->d_initial_cells + span.from * N, deltas, NULL);
             } else {
-                elman_activation_backward_any(job->activation, rows, N, NULL, job->states + here * N, dh, NULL, deltas, NULL);
+                elman_activation_backward_any(job->activation, rows, N, NULL, job->states + here * N, dh, NULL, deltas,
+                                              NULL);
             }
             /* the gradient of s_t has three parts: from the cell, from the query of the next step, which is in
              * d_initial_macro, and from the output s (macro_gradient) */
@@ -321,8 +347,8 @@ static void attention_backward_slice(void *argument, int slice) {
             REAL *d_before = (span.previous < 0 ? job->d_initial : job->d_states) + past * N;
             for (int64_t row = 0; row < rows; row++) {
                 int64_t b = span.from + row, own = span.previous < 0 ? 0 : steps_before(&job->walk, span.t, b);
-                attend_backward(job, span.t, b, own, job->ages[b] + own, here + row, d_macro + row * N, d_before + row * N,
-                                  d_v, d_logits, items);
+                attend_backward(job, span.t, b, own, job->ages[b] + own, here + row, d_macro + row * N,
+                                d_before + row * N, d_v, d_logits, items);
             }
             product(rows, N, none, (left_t){N, job->d_queries + here * N, N}, job->packed_queries, carried, N, 0);
         }
@@ -335,13 +361,14 @@ static void attention_backward_slice(void *argument, int slice) {
 /* On entry d_states is the gradient of the output `states`; on return it includes the effect of each state on all later
  * steps. The caller sets d_keys, d_initial, d_initial_cells, d_initial_macro and d_v (slices × hidden) to zero. `ages`
  * has the values from before the forward pass. */
-static int NAME(attention_backward)(walk_t walk, int64_t hidden, int64_t shorts, int64_t longs, int64_t carried, int activation,
-                                    int exponentials, double factor, const REAL *W, const REAL *A, const REAL *B, const REAL *v,
-                                    const REAL *initial_cells, const REAL *states, const REAL *cells, const REAL *gates,
-                                    const REAL *keys, const REAL *queries, const REAL *weights, const int64_t *kept,
-                                    const int64_t *ages, const REAL *cell_gradient, const REAL *macro_gradient,
-                                    REAL *d_states, REAL *deltas, REAL *d_keys, REAL *d_queries, REAL *d_initial,
-                                    REAL *d_initial_cells, REAL *d_initial_macro, REAL *d_v, int slices) {
+static int NAME(attention_backward)(walk_t walk, int64_t hidden, int64_t shorts, int64_t longs, int64_t carried,
+                                    int activation, int exponentials, double factor, const REAL *W, const REAL *A,
+                                    const REAL *B, const REAL *v, const REAL *initial_cells, const REAL *states,
+                                    const REAL *cells, const REAL *gates, const REAL *keys, const REAL *queries,
+                                    const REAL *weights, const int64_t *kept, const int64_t *ages,
+                                    const REAL *cell_gradient, const REAL *macro_gradient, REAL *d_states, REAL *deltas,
+                                    REAL *d_keys, REAL *d_queries, REAL *d_initial, REAL *d_initial_cells,
+                                    REAL *d_initial_macro, REAL *d_v, int slices) {
     int64_t bounds[slices + 1], width = gates ? 4 * hidden : hidden;
     balance(&walk, slices, bounds);
     source_t nothing = plain(NULL, 0, 0);
@@ -349,15 +376,39 @@ static int NAME(attention_backward)(walk_t walk, int64_t hidden, int64_t shorts,
     REAL *packed_queries = pack(hidden, nothing, plain(A, hidden, hidden));
     REAL *packed_keys = pack(hidden, nothing, plain(B, hidden, hidden));
     int ready = packed && packed_queries && packed_keys;
-    attention_t job = {.walk = walk, .hidden = hidden, .shorts = shorts, .longs = longs, .carried = carried,
-                             .activation = activation, .gated = gates != NULL, .exponentials = exponentials,
-                             .factor = (REAL)factor, .bounds = bounds, .v = v, .initial_cells = initial_cells, .packed = packed, .packed_queries = packed_queries,
-                             .packed_keys = packed_keys, .states = (REAL *)states, .cells = (REAL *)cells,
-                             .gates = (REAL *)gates, .keys = (REAL *)keys, .queries = (REAL *)queries,
-                             .weights = (REAL *)weights, .kept = (int64_t *)kept, .ages = (int64_t *)ages,
-                             .cell_gradient = cell_gradient, .macro_gradient = macro_gradient, .d_states = d_states,
-                             .deltas = deltas, .d_keys = d_keys, .d_queries = d_queries, .d_initial = d_initial,
-                             .d_initial_cells = d_initial_cells, .d_initial_macro = d_initial_macro, .d_v = d_v};
+    attention_t job = {.walk = walk,
+                       .hidden = hidden,
+                       .shorts = shorts,
+                       .longs = longs,
+                       .carried = carried,
+                       .activation = activation,
+                       .gated = gates != NULL,
+                       .exponentials = exponentials,
+                       .factor = (REAL)factor,
+                       .bounds = bounds,
+                       .v = v,
+                       .initial_cells = initial_cells,
+                       .packed = packed,
+                       .packed_queries = packed_queries,
+                       .packed_keys = packed_keys,
+                       .states = (REAL *)states,
+                       .cells = (REAL *)cells,
+                       .gates = (REAL *)gates,
+                       .keys = (REAL *)keys,
+                       .queries = (REAL *)queries,
+                       .weights = (REAL *)weights,
+                       .kept = (int64_t *)kept,
+                       .ages = (int64_t *)ages,
+                       .cell_gradient = cell_gradient,
+                       .macro_gradient = macro_gradient,
+                       .d_states = d_states,
+                       .deltas = deltas,
+                       .d_keys = d_keys,
+                       .d_queries = d_queries,
+                       .d_initial = d_initial,
+                       .d_initial_cells = d_initial_cells,
+                       .d_initial_macro = d_initial_macro,
+                       .d_v = d_v};
     if (ready) run_slices(attention_backward_slice, &job, slices);
     give_back(packed);
     give_back(packed_queries);

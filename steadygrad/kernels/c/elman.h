@@ -12,18 +12,19 @@ typedef struct {
 
 /* Apply φ to rows of h in place. After inlining `activation` is a constant, here and below: the loop has no switch. */
 INLINE void elman_activate(const int activation, int64_t rows, int64_t N, const REAL *bias, REAL *h) {
-    for (int64_t r = 0; r < rows; r++, h += N) EACH_VECTOR(j, left, N) {
-        vec z = load_part(h + j, left), b = {0};
-        if (bias) b = load_part(bias + j, left);
-        if (activation != MODRELU) z += b;
-        store_part(h + j, activate(activation, z, b), left);
-    }
+    for (int64_t r = 0; r < rows; r++, h += N)
+        EACH_VECTOR(j, left, N) {
+            vec z = load_part(h + j, left), b = {0};
+            if (bias) b = load_part(bias + j, left);
+            if (activation != MODRELU) z += b;
+            store_part(h + j, activate(activation, z, b), left);
+        }
 }
 
 /* Compute delta = φ'(h) ∘ (gradient + carried) on rows, and add its part of the bias gradient to d_bias. `carried` and
  * d_bias may be null. */
-INLINE void elman_activation_backward(const int activation, int64_t rows, int64_t N, const REAL *h, const REAL *gradient,
-                                   const REAL *carried, REAL *delta, REAL *d_bias) {
+INLINE void elman_activation_backward(const int activation, int64_t rows, int64_t N, const REAL *h,
+                                      const REAL *gradient, const REAL *carried, REAL *delta, REAL *d_bias) {
     EACH_VECTOR(j, left, N) {
         vec sum = {0};
         for (int64_t k = j; k < j + rows * N; k += N) {
@@ -43,20 +44,21 @@ INLINE void elman_activation_backward(const int activation, int64_t rows, int64_
 INLINE void complex_activate(int64_t rows, int64_t N, const REAL *bias, REAL *h) {
     int64_t half = N / 2;
     vec zero = {0};
-    for (int64_t r = 0; r < rows; r++, h += N) EACH_VECTOR(j, left, half) {
-        vec re = load_part(h + j, left), im = load_part(h + half + j, left), b = zero;
-        if (bias) b = load_part(bias + j, left);
-        vec size = vec_sqrt(re * re + im * im), scale = (size + b) / size;
-        scale = vec_select((mask)(size + b <= zero) | (mask)(size == zero), zero, scale);
-        store_part(h + j, re * scale, left);
-        store_part(h + half + j, im * scale, left);
-    }
+    for (int64_t r = 0; r < rows; r++, h += N)
+        EACH_VECTOR(j, left, half) {
+            vec re = load_part(h + j, left), im = load_part(h + half + j, left), b = zero;
+            if (bias) b = load_part(bias + j, left);
+            vec size = vec_sqrt(re * re + im * im), scale = (size + b) / size;
+            scale = vec_select((mask)(size + b <= zero) | (mask)(size == zero), zero, scale);
+            store_part(h + j, re * scale, left);
+            store_part(h + half + j, im * scale, left);
+        }
 }
 
 /* With u = y/|y| and |z| = |y| − b: the part of the gradient along u is unchanged, the part orthogonal to u is
  * multiplied by |y|/|z|. */
 INLINE void complex_activation_backward(int64_t rows, int64_t N, const REAL *bias, const REAL *h, const REAL *gradient,
-                                     const REAL *carried, REAL *delta, REAL *d_bias) {
+                                        const REAL *carried, REAL *delta, REAL *d_bias) {
     int64_t half = N / 2;
     vec zero = {0};
     EACH_VECTOR(j, left, half) {
@@ -68,7 +70,8 @@ INLINE void complex_activation_backward(int64_t rows, int64_t N, const REAL *bia
             if (carried) d_re += load_part(carried + k, left), d_im += load_part(carried + k + half, left);
             vec size = vec_sqrt(re * re + im * im);
             mask silent = (mask)(size == zero);
-            vec before = size - b, least = size * (sizeof(REAL) == 4 ? (REAL)1.1920929e-7 : (REAL)2.220446049250313e-16);
+            vec before = size - b,
+                least = size * (sizeof(REAL) == 4 ? (REAL)1.1920929e-7 : (REAL)2.220446049250313e-16);
             before = vec_select((mask)(before < least), least, before); /* |z| > 0, but rounding may give ≤ 0 */
             vec along = (re * d_re + im * d_im) / size, scale = size / before;
             along = vec_select(silent, zero, along);
@@ -82,12 +85,12 @@ INLINE void complex_activation_backward(int64_t rows, int64_t N, const REAL *bia
     }
 }
 
-#define FOR_ACTIVATION(activation, call, ...)             \
-    switch (activation) {                                 \
+#define FOR_ACTIVATION(activation, call, ...)            \
+    switch (activation) {                                \
         case MODRELU: call(MODRELU, __VA_ARGS__); break; \
-        case TANH: call(TANH, __VA_ARGS__); break;  \
-        case RELU: call(RELU, __VA_ARGS__); break;  \
-        default: call(IDENTITY, __VA_ARGS__);       \
+        case TANH: call(TANH, __VA_ARGS__); break;       \
+        case RELU: call(RELU, __VA_ARGS__); break;       \
+        default: call(IDENTITY, __VA_ARGS__);            \
     }
 
 static void elman_activate_any(int activation, int64_t rows, int64_t N, const REAL *bias, REAL *h) {
@@ -114,21 +117,30 @@ static void elman_forward_slice(void *argument, int slice) {
     }
 }
 
-static int NAME(elman_forward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *x, const REAL *U,
-                               const REAL *bias, const REAL *W, const REAL *initial, REAL *states, int slices) {
+static int NAME(elman_forward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *x,
+                               const REAL *U, const REAL *bias, const REAL *W, const REAL *initial, REAL *states,
+                               int slices) {
     int64_t bounds[slices + 1];
     balance(&walk, slices, bounds);
     REAL *packed = pack(hidden, transposed(U, inputs), transposed(W, hidden));
     if (!packed) return 1;
-    elman_t job = {.walk = walk, .hidden = hidden, .inputs = inputs, .activation = activation, .bounds = bounds,
-                         .x = x, .bias = bias, .initial = initial, .packed = packed, .states = states};
+    elman_t job = {.walk = walk,
+                   .hidden = hidden,
+                   .inputs = inputs,
+                   .activation = activation,
+                   .bounds = bounds,
+                   .x = x,
+                   .bias = bias,
+                   .initial = initial,
+                   .packed = packed,
+                   .states = states};
     run_slices(elman_forward_slice, &job, slices);
     give_back(packed);
     return 0;
 }
 
 static void elman_activation_backward_any(int activation, int64_t rows, int64_t N, const REAL *bias, const REAL *h,
-                                       const REAL *gradient, const REAL *carried, REAL *delta, REAL *d_bias) {
+                                          const REAL *gradient, const REAL *carried, REAL *delta, REAL *d_bias) {
     if (activation == COMPLEX_MODRELU) complex_activation_backward(rows, N, bias, h, gradient, carried, delta, d_bias);
     else FOR_ACTIVATION(activation, elman_activation_backward, rows, N, h, gradient, carried, delta, d_bias)
 }
@@ -156,8 +168,8 @@ static void elman_backward_slice(void *argument, int slice) {
                                                    : job->states + (job->walk.offsets[span.previous] + span.from) * N;
             REAL *deltas = outer.deltas + outer_reserve(&outer, rows, before, job->x + here * I) * N;
             REAL *carried = job->d_initial + span.from * N;
-            elman_activation_backward_any(job->activation, rows, N, job->bias, job->states + here * N, job->gradient + here * N,
-                                       carried, deltas, d_bias);
+            elman_activation_backward_any(job->activation, rows, N, job->bias, job->states + here * N,
+                                          job->gradient + here * N, carried, deltas, d_bias);
             if (job->deltas) memcpy(job->deltas + here * N, deltas, (size_t)(rows * N) * sizeof(REAL));
             product(rows, N, (left_t){0, NULL, 0}, (left_t){N, deltas, N}, job->packed, carried, N, 0);
         }
@@ -169,17 +181,28 @@ static void elman_backward_slice(void *argument, int slice) {
 /* The caller sets d_initial to zero. `deltas` (the gradients before the activation), d_bias and bias may be null. Only
  * complex modReLU uses the bias. */
 static int NAME(elman_backward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *gradient,
-                                const REAL *x, const REAL *states, const REAL *bias, const REAL *W, const REAL *initial, REAL *deltas,
-                                REAL *d_W, REAL *d_U, REAL *d_bias, REAL *d_initial, int slices) {
+                                const REAL *x, const REAL *states, const REAL *bias, const REAL *W, const REAL *initial,
+                                REAL *deltas, REAL *d_W, REAL *d_U, REAL *d_bias, REAL *d_initial, int slices) {
     int64_t bounds[slices + 1];
     balance(&walk, slices, bounds);
     int64_t biases = activation == COMPLEX_MODRELU ? hidden / 2 : hidden;
     sums_t sums = {hidden, hidden, inputs, d_bias ? biases : 0, slices, NULL};
     REAL *packed = pack(hidden, plain(NULL, 0, 0), plain(W, hidden, hidden));
     int ready = sums_open(&sums) && packed;
-    elman_t job = {.walk = walk, .hidden = hidden, .inputs = inputs, .activation = activation, .bounds = bounds,
-                         .packed = packed, .bias = bias, .gradient = gradient, .x = x, .initial = initial, .states = (REAL *)states,
-                         .deltas = deltas, .sums = sums, .d_initial = d_initial};
+    elman_t job = {.walk = walk,
+                   .hidden = hidden,
+                   .inputs = inputs,
+                   .activation = activation,
+                   .bounds = bounds,
+                   .packed = packed,
+                   .bias = bias,
+                   .gradient = gradient,
+                   .x = x,
+                   .initial = initial,
+                   .states = (REAL *)states,
+                   .deltas = deltas,
+                   .sums = sums,
+                   .d_initial = d_initial};
     if (ready) run_slices(elman_backward_slice, &job, slices);
     give_back(packed);
     sums_close(&sums, d_W, d_U, d_bias);

@@ -9,8 +9,8 @@ typedef struct {
     REAL *B[4];
 } exponential_t;
 
-static void exponential_gemm(const exponential_t *job, const REAL *a, int a_transposed, const REAL *b,
-                                   int b_transposed, REAL *c, int accumulate, int *failed) {
+static void exponential_gemm(const exponential_t *job, const REAL *a, int a_transposed, const REAL *b, int b_transposed,
+                             REAL *c, int accumulate, int *failed) {
     int64_t n = job->n;
     *failed |= NAME(gemm)(n, n, n, 1.0, a, a_transposed ? 1 : n, a_transposed ? n : 1, b, b_transposed ? 1 : n,
                           b_transposed ? n : 1, c, n, accumulate, job->slices);
@@ -24,7 +24,8 @@ static void exponential_combine(void *argument, int slice) {
     MY_ROWS;
     for (int j = 0; j < 4; j++) {
         REAL c0 = job->table[4 * j], c1 = job->table[4 * j + 1], c2 = job->table[4 * j + 2], c3 = job->table[4 * j + 3];
-        for (int64_t k = first * n; k < last * n; k++) job->B[j][k] = c1 * job->A[k] + c2 * job->A2[k] + c3 * job->A3[k];
+        for (int64_t k = first * n; k < last * n; k++)
+            job->B[j][k] = c1 * job->A[k] + c2 * job->A2[k] + c3 * job->A3[k];
         for (int64_t i = first; i < last; i++) job->B[j][i * n + i] += c0;
     }
 }
@@ -36,8 +37,8 @@ static void exponential_add(void *argument, int slice) { /* S = B₂ + E */
 }
 
 /* Compute X = exp(A), S, E and B₄. Before their final values X, S and E hold B₁, B₂ and B₃. */
-static int NAME(exponential_forward)(int64_t n, const REAL *table, const REAL *A, const REAL *A2, REAL *X, REAL *S, REAL *E,
-                                     REAL *B4, int slices) {
+static int NAME(exponential_forward)(int64_t n, const REAL *table, const REAL *A, const REAL *A2, REAL *X, REAL *S,
+                                     REAL *E, REAL *B4, int slices) {
     REAL *A3 = borrow((size_t)(n * n) * sizeof(REAL));
     if (!A3) return 1;
     exponential_t job = {.n = n, .slices = slices, .table = table, .A = A, .A2 = A2, .A3 = A3, .B = {X, S, E, B4}};
@@ -64,13 +65,13 @@ static void exponential_gather(void *argument, int slice) {
     }
 }
 
-#define EACH_BLOCK(body)                                                                              \
-    for (int64_t from = first; from < last; from += 32)                                               \
-        for (int64_t left = 0; left < n; left += 32)                                                  \
-            for (int64_t i = from; i < at_most(last, from + 32); i++)                                 \
-                for (int64_t j = left; j < at_most(n, left + 32); j++) {                              \
-                    int64_t here = i * n + j, there = j * n + i;                                      \
-                    body                                                                              \
+#define EACH_BLOCK(body)                                                 \
+    for (int64_t from = first; from < last; from += 32)                  \
+        for (int64_t left = 0; left < n; left += 32)                     \
+            for (int64_t i = from; i < at_most(last, from + 32); i++)    \
+                for (int64_t j = left; j < at_most(n, left + 32); j++) { \
+                    int64_t here = i * n + j, there = j * n + i;         \
+                    body                                                 \
                 }
 
 static void exponential_skew(void *argument, int slice) { /* K, the skew part of dA³ */
@@ -86,8 +87,8 @@ static void exponential_last_factor(void *argument, int slice) { /* Y − 2 sym(
 }
 
 /* Compute dA. Only its skew-symmetric part is meaningful. */
-static int NAME(exponential_backward)(int64_t n, const REAL *table, const REAL *G, const REAL *A, const REAL *S, const REAL *E,
-                                      const REAL *B4, REAL *dA, int slices) {
+static int NAME(exponential_backward)(int64_t n, const REAL *table, const REAL *G, const REAL *A, const REAL *S,
+                                      const REAL *E, const REAL *B4, REAL *dA, int slices) {
     REAL *scratch[4];
     int failed = 0;
     for (int k = 0; k < 4; k++) failed |= !(scratch[k] = borrow((size_t)(n * n) * sizeof(REAL)));

@@ -17,7 +17,7 @@ typedef struct {
 
 /* Multiply `height` rows by one packed panel; see `tile` in product.h. */
 INLINE void gemm_tile(const int height, const int wide, int64_t depth, const REAL *a, int64_t a_row, int64_t a_k,
-                            const REAL *panel, REAL alpha, REAL *c, int64_t c_row, int64_t columns, int accumulate) {
+                      const REAL *panel, REAL alpha, REAL *c, int64_t c_row, int64_t columns, int accumulate) {
     vec sums[TILE_ROWS][2];
 #pragma GCC unroll 16
     for (int i = 0; i < height; i++) {
@@ -48,8 +48,8 @@ INLINE void gemm_tile(const int height, const int wide, int64_t depth, const REA
 }
 
 /* Multiply rows [first, last) of A, in columns [from, from + depth), by one packed panel, which starts at `column`. */
-static __attribute__((noinline)) void gemm_rows(const gemm_t *job, int64_t first, int64_t last, int64_t from, int64_t depth, const REAL *panel,
-                            int64_t column) {
+static __attribute__((noinline)) void gemm_rows(const gemm_t *job, int64_t first, int64_t last, int64_t from,
+                                                int64_t depth, const REAL *panel, int64_t column) {
     int64_t rows = last - first, groups = (rows + TILE_ROWS - 1) / TILE_ROWS, row = first;
     int64_t columns = job->columns - column;
     int accumulate = job->accumulate || from > 0;
@@ -59,15 +59,16 @@ static __attribute__((noinline)) void gemm_rows(const gemm_t *job, int64_t first
         REAL *c = job->c + row * job->c_row + column;
 #define VARIANT(n, wide) \
     gemm_tile(n, wide, depth, a, job->a_row, job->a_k, panel, job->alpha, c, job->c_row, columns, accumulate)
-#define TILE(n)                                                \
-    case n:                                                    \
-        if (columns > LANES) VARIANT(n, 1);                    \
-        else VARIANT(n, 0);                                    \
+#define TILE(n)                             \
+    case n:                                 \
+        if (columns > LANES) VARIANT(n, 1); \
+        else VARIANT(n, 0);                 \
         break;
         switch (height) {
-            TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
+            TILE(1)
+            TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
 #if TILE_ROWS > 6
-            TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
+                TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
 #endif
         }
 #undef TILE
@@ -95,12 +96,8 @@ static int sums_open(sums_t *sums) {
 }
 
 /* The weight gradient of one slice, followed by its bias gradient; sums_clear sets both to zero. */
-static REAL *sums_weight(const sums_t *sums, int slice) {
-    return sums->found + slice * sums_size(sums);
-}
-static REAL *sums_bias(const sums_t *sums, int slice) {
-    return sums_weight(sums, slice) + sums_weights(sums);
-}
+static REAL *sums_weight(const sums_t *sums, int slice) { return sums->found + slice * sums_size(sums); }
+static REAL *sums_bias(const sums_t *sums, int slice) { return sums_weight(sums, slice) + sums_weights(sums); }
 static void sums_clear(const sums_t *sums, int slice) {
     memset(sums_weight(sums, slice), 0, (size_t)sums_size(sums) * sizeof(REAL));
 }
@@ -146,8 +143,12 @@ typedef struct {
 static int outer_open(outer_t *outer, const sums_t *sums, int slice, int64_t most_rows, int reset) {
     int64_t room = at_least(DEPTH, most_rows), width = sums->width, hidden = sums->hidden;
     sums_clear(sums, slice);
-    *outer = (outer_t){.width = width, .hidden = hidden, .inputs = sums->inputs, .room = room,
-                             .total = sums_weight(sums, slice), .reset = reset};
+    *outer = (outer_t){.width = width,
+                       .hidden = hidden,
+                       .inputs = sums->inputs,
+                       .room = room,
+                       .total = sums_weight(sums, slice),
+                       .reset = reset};
     outer->deltas = borrow_reals(room * width);
     outer->resets = reset ? borrow_reals(room * hidden) : NULL;
     outer->panel = borrow_reals(room * PANEL);
@@ -164,11 +165,18 @@ static void outer_close(outer_t *outer) {
 
 /* Add δᵀ [states | inputs] to `total`, from row `first` on and in columns begin … end − 1. The states are those in
  * `resets` if it is not null, otherwise those of the chunks. */
-static void outer_add(outer_t *outer, left_t deltas, int64_t first, int64_t begin, int64_t end,
-                            const REAL *resets) {
+static void outer_add(outer_t *outer, left_t deltas, int64_t first, int64_t begin, int64_t end, const REAL *resets) {
     int64_t N = outer->hidden, I = outer->inputs;
-    gemm_t job = {.rows = deltas.depth, .columns = end, .depth = outer->filled, .alpha = 1, .a = deltas.data, .a_row = 1,
-                        .a_k = deltas.stride, .c = outer->total + first * (N + I), .c_row = N + I, .accumulate = 1};
+    gemm_t job = {.rows = deltas.depth,
+                  .columns = end,
+                  .depth = outer->filled,
+                  .alpha = 1,
+                  .a = deltas.data,
+                  .a_row = 1,
+                  .a_k = deltas.stride,
+                  .c = outer->total + first * (N + I),
+                  .c_row = N + I,
+                  .accumulate = 1};
     for (int64_t column = begin; column < end; column += PANEL) {
         int64_t width = at_most(PANEL, end - column), of_states = at_most(width, at_least(0, N - column)), done = 0;
         REAL *to = outer->panel;
@@ -239,11 +247,23 @@ static void gemm_slice(void *argument, int slice) {
     give_back(panel);
 }
 
-static int NAME(gemm)(int64_t rows, int64_t columns, int64_t depth, double alpha, const REAL *a, int64_t a_row, int64_t a_k,
-                      const REAL *b, int64_t b_k, int64_t b_column, REAL *c, int64_t c_row, int accumulate, int slices) {
-    gemm_t job = {.rows = rows, .columns = columns, .depth = depth, .alpha = (REAL)alpha, .a = a, .a_row = a_row,
-                        .a_k = a_k, .b = b, .b_k = b_k, .b_column = b_column, .c = c, .c_row = c_row,
-                        .accumulate = accumulate, .slices = slices};
+static int NAME(gemm)(int64_t rows, int64_t columns, int64_t depth, double alpha, const REAL *a, int64_t a_row,
+                      int64_t a_k, const REAL *b, int64_t b_k, int64_t b_column, REAL *c, int64_t c_row, int accumulate,
+                      int slices) {
+    gemm_t job = {.rows = rows,
+                  .columns = columns,
+                  .depth = depth,
+                  .alpha = (REAL)alpha,
+                  .a = a,
+                  .a_row = a_row,
+                  .a_k = a_k,
+                  .b = b,
+                  .b_k = b_k,
+                  .b_column = b_column,
+                  .c = c,
+                  .c_row = c_row,
+                  .accumulate = accumulate,
+                  .slices = slices};
     run_slices(gemm_slice, &job, slices);
     return atomic_load(&job.failed);
 }

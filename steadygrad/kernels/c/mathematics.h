@@ -9,7 +9,8 @@ INLINE vec vec_abs(vec x) { return vec_select((mask)(x < 0), -x, x); }
 /* Return 2ⁿ and store exp(r) − 1 in `rest`, for x = n ln 2 + r, |r| ≤ ln 2 / 2. */
 INLINE vec vec_exp_parts(vec x, vec *rest) {
     const int single = sizeof(REAL) == 4;
-    const REAL magic = single ? (REAL)12582912.0 : (REAL)6755399441055744.0; /* 1.5 · 2²³, 1.5 · 2⁵²: rounds to integers */
+    const REAL magic =
+        single ? (REAL)12582912.0 : (REAL)6755399441055744.0; /* 1.5 · 2²³, 1.5 · 2⁵²: rounds to integers */
     const REAL high = single ? (REAL)0.693359375 : (REAL)6.93147180369123816490e-01;
     const REAL low = single ? (REAL)-2.12194440e-4 : (REAL)1.90821492927058770002e-10; /* ln 2 = high + low */
     vec shifted = x * (REAL)1.44269504088896340736 + magic;
@@ -17,9 +18,9 @@ INLINE vec vec_exp_parts(vec x, vec *rest) {
     vec r = x - n * high - n * low;
     vec sum = {0};
     for (int k = single ? 7 : 13; k >= 2; k--) { /* 1/2! + r/3! + … by Horner; |r| < 0.347: 7, 13 suffice */
-        static const REAL inverse_factorial[14] = {1, 1, 0.5, 1. / 6, 1. / 24, 1. / 120, 1. / 720, 1. / 5040, 1. / 40320,
-                                                   1. / 362880, 1. / 3628800, 1. / 39916800, 1. / 479001600,
-                                                   1. / 6227020800.};
+        static const REAL inverse_factorial[14] = {
+            1,         1,          0.5,         1. / 6,       1. / 24,       1. / 120,       1. / 720,
+            1. / 5040, 1. / 40320, 1. / 362880, 1. / 3628800, 1. / 39916800, 1. / 479001600, 1. / 6227020800.};
         sum = sum * r + inverse_factorial[k];
     }
     vec small = r + r * r * sum;
@@ -90,5 +91,4 @@ INLINE vec bias_gradient(int activation, vec y, vec d) {
 }
 
 /* Loop over the vectors of `length` numbers: j is the first index of a vector, `count` the numbers from j on. */
-#define EACH_VECTOR(j, count, length) \
-    for (int64_t j = 0, count = 0; count = (length) - j, j < (length); j += LANES)
+#define EACH_VECTOR(j, count, length) for (int64_t j = 0, count = 0; count = (length) - j, j < (length); j += LANES)

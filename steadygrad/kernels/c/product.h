@@ -13,9 +13,7 @@ typedef struct {
     int64_t by_k, by_column;
 } source_t;
 
-INLINE source_t transposed(const REAL *W, int64_t depth) { /* z = a Wᵀ */
-    return (source_t){depth, W, 1, depth};
-}
+INLINE source_t transposed(const REAL *W, int64_t depth) { /* z = a Wᵀ */ return (source_t){depth, W, 1, depth}; }
 
 INLINE source_t plain(const REAL *W, int64_t depth, int64_t columns) { /* z = a W */
     return (source_t){depth, W, columns, 1};
@@ -38,7 +36,8 @@ static void pack_panel(REAL *panel, int64_t depth, int64_t width, const REAL *da
         enum { BLOCK = 8 }; /* a transposition in blocks, so that each cache line is fetched once */
         for (int64_t k = 0; k < depth; k += BLOCK)
             for (int64_t j = 0; j < width; j++)
-                for (int64_t i = k; i < at_most(k + BLOCK, depth); i++) panel[i * PANEL + j] = data[i * by_k + j * by_column];
+                for (int64_t i = k; i < at_most(k + BLOCK, depth); i++)
+                    panel[i * PANEL + j] = data[i * by_k + j * by_column];
     }
 }
 
@@ -88,7 +87,7 @@ INLINE vec load_part(const REAL *from, int64_t count) {
 /* Multiply `rows` rows by one panel; all sums stay in registers. After inlining `rows` and `wide` are compile-time
  * constants. `wide` is 0 if the panel has no more columns than a vector has lanes: its right half is then skipped. */
 INLINE void tile(const int rows, const int wide, left_t a, left_t b, const REAL *panel, REAL *z, int64_t stride,
-                       int64_t columns, int accumulate) {
+                 int64_t columns, int accumulate) {
     vec sums[TILE_ROWS][2];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
@@ -126,8 +125,8 @@ INLINE void tile(const int rows, const int wide, left_t a, left_t b, const REAL 
 }
 
 /* z = [a | b] P, or z += [a | b] P if `accumulate`. z is rows × columns, with rows `stride` apart. */
-static __attribute__((noinline)) void product(int64_t rows, int64_t columns, left_t a, left_t b, const REAL *packed, REAL *z,
-                          int64_t stride, int accumulate) {
+static __attribute__((noinline)) void product(int64_t rows, int64_t columns, left_t a, left_t b, const REAL *packed,
+                                              REAL *z, int64_t stride, int accumulate) {
     int64_t groups = (rows + TILE_ROWS - 1) / TILE_ROWS;
     for (int64_t p = 0; p < panel_count(columns); p++) {
         const REAL *panel = packed + p * (a.depth + b.depth) * PANEL;
@@ -137,17 +136,16 @@ static __attribute__((noinline)) void product(int64_t rows, int64_t columns, lef
             left_t a_rows = {a.depth, a.data + row * a.stride, a.stride};
             left_t b_rows = {b.depth, b.data + row * b.stride, b.stride};
             REAL *to = z + row * stride + p * PANEL;
-#define TILE(n)                                                                            \
-    case n:                                                                                \
-        if (width > LANES)                                                                 \
-            tile(n, 1, a_rows, b_rows, panel, to, stride, width, accumulate);        \
-        else                                                                               \
-            tile(n, 0, a_rows, b_rows, panel, to, stride, width, accumulate);        \
+#define TILE(n)                                                                              \
+    case n:                                                                                  \
+        if (width > LANES) tile(n, 1, a_rows, b_rows, panel, to, stride, width, accumulate); \
+        else tile(n, 0, a_rows, b_rows, panel, to, stride, width, accumulate);               \
         break;
             switch (height) {
-                TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
+                TILE(1)
+                TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
 #if TILE_ROWS > 6
-                TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
+                    TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
 #endif
             }
 #undef TILE

@@ -88,7 +88,8 @@ INLINE int spans_of(const walk_t *walk, int64_t s, int64_t first, int64_t last, 
 #undef TILE_ROWS
 #ifdef __clang__
 #pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), \
+                             apply_to = function)
 #else
 #pragma GCC pop_options
 #pragma GCC push_options
@@ -114,8 +115,8 @@ static int isa_limit = 2;
 static int detected_isa(void) {
 #ifdef HAVE_X86
     __builtin_cpu_init();
-    if (isa_limit >= 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl"))
+    if (isa_limit >= 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         return 2;
     if (isa_limit >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
 #endif
@@ -154,11 +155,11 @@ int steadygrad_set_isa(int isa) {
 }
 
 #ifdef HAVE_X86
-#define DISPATCH(function, tag, ...)                                    \
-    switch (steadygrad_isa()) {                                         \
-        case 2: return JOIN3(function, tag, avx512)(__VA_ARGS__);       \
-        case 1: return JOIN3(function, tag, avx2)(__VA_ARGS__);         \
-        default: return JOIN3(function, tag, base)(__VA_ARGS__);        \
+#define DISPATCH(function, tag, ...)                              \
+    switch (steadygrad_isa()) {                                   \
+        case 2: return JOIN3(function, tag, avx512)(__VA_ARGS__); \
+        case 1: return JOIN3(function, tag, avx2)(__VA_ARGS__);   \
+        default: return JOIN3(function, tag, base)(__VA_ARGS__);  \
     }
 #else
 #define DISPATCH(function, tag, ...) return JOIN3(function, tag, base)(__VA_ARGS__);

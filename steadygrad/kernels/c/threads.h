@@ -71,7 +71,8 @@ static void run_slices(slice_t run, void *job, int slices) {
     enum { MOST = 256 };
     pthread_t helpers[MOST];
     int started = 0;
-    while (started + 1 < slices && started < MOST && !pthread_create(&helpers[started], NULL, work_thread, &team)) started++;
+    while (started + 1 < slices && started < MOST && !pthread_create(&helpers[started], NULL, work_thread, &team))
+        started++;
     work(&team); /* also runs the slices for which no thread could be started */
     while (started) pthread_join(helpers[--started], NULL);
 }
