@@ -22,7 +22,7 @@ Loop = Callable[[], None]
 
 IDENTITY = ACTIVATIONS.index("identity")
 
-WALK_ABI = 7
+WALK_ABI = 8
 """the version of the C interface whose arguments `c_walk` knows"""
 
 PROBE = 1024

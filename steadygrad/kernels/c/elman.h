@@ -1,14 +1,21 @@
 /* h_t = φ(U x_t + bias + W h_{t−1}) */
 typedef struct {
     walk_t walk;
-    int64_t hidden, inputs;
-    int activation;
-    const int64_t *bounds;
-    const REAL *x, *bias, *initial, *packed, *gradient;
-    REAL *states, *deltas, *d_initial;
-    sums_t sums;
-    atomic_int failed;
-} elman_t;
+    int64_t hidden, inputs, activation;
+    const REAL *x, *U, *bias, *W, *initial; /* bias may be null */
+    REAL *states;
+    int64_t slices;
+} elman_forward_t;
+
+/* The caller sets d_initial to zero. bias, `deltas` (the gradients before the activation) and d_bias may be null. Only
+ * complex modReLU uses the bias. */
+typedef struct {
+    walk_t walk;
+    int64_t hidden, inputs, activation;
+    const REAL *gradient, *x, *states, *bias, *W, *initial;
+    REAL *deltas, *d_W, *d_U, *d_bias, *d_initial;
+    int64_t slices;
+} elman_backward_t;
 
 /* Apply φ to rows of h in place. After inlining `activation` is a constant, here and below: the loop has no switch. */
 INLINE void elman_activate(const int activation, int64_t rows, int64_t N, const REAL *bias, REAL *h) {
@@ -93,118 +100,59 @@ INLINE void complex_activation_backward(int64_t rows, int64_t N, const REAL *bia
         default: call(IDENTITY, __VA_ARGS__);            \
     }
 
-static void elman_activate_any(int activation, int64_t rows, int64_t N, const REAL *bias, REAL *h) {
+static void elman_activate_any(int64_t activation, int64_t rows, int64_t N, const REAL *bias, REAL *h) {
     if (activation == IDENTITY && !bias) return;
     if (activation == COMPLEX_MODRELU) complex_activate(rows, N, bias, h);
     else FOR_ACTIVATION(activation, elman_activate, rows, N, bias, h)
 }
 
-static void elman_forward_slice(void *argument, int slice) {
-    elman_t *job = argument;
-    int64_t N = job->hidden, I = job->inputs;
-    span_t spans[2];
-    for (int64_t s = 0; s < job->walk.steps; s++) {
-        int count = spans_of(&job->walk, s, job->bounds[slice], job->bounds[slice + 1], spans);
-        for (int i = 0; i < count; i++) {
-            span_t span = spans[i];
-            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
-            const REAL *before = span.previous < 0 ? job->initial + span.from * N
-                                                   : job->states + (job->walk.offsets[span.previous] + span.from) * N;
-            REAL *h = job->states + here * N;
-            product(rows, N, (left_t){I, job->x + here * I, I}, (left_t){N, before, N}, job->packed, h, N, 0);
-            elman_activate_any(job->activation, rows, N, job->bias, h);
-        }
-    }
-}
-
-static int NAME(elman_forward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *x,
-                               const REAL *U, const REAL *bias, const REAL *W, const REAL *initial, REAL *states,
-                               int slices) {
-    int64_t bounds[slices + 1];
-    balance(&walk, slices, bounds);
-    REAL *packed = pack(hidden, transposed(U, inputs), transposed(W, hidden));
-    if (!packed) return 1;
-    elman_t job = {.walk = walk,
-                   .hidden = hidden,
-                   .inputs = inputs,
-                   .activation = activation,
-                   .bounds = bounds,
-                   .x = x,
-                   .bias = bias,
-                   .initial = initial,
-                   .packed = packed,
-                   .states = states};
-    run_slices(elman_forward_slice, &job, slices);
-    give_back(packed);
-    return 0;
-}
-
-static void elman_activation_backward_any(int activation, int64_t rows, int64_t N, const REAL *bias, const REAL *h,
+static void elman_activation_backward_any(int64_t activation, int64_t rows, int64_t N, const REAL *bias, const REAL *h,
                                           const REAL *gradient, const REAL *carried, REAL *delta, REAL *d_bias) {
     if (activation == COMPLEX_MODRELU) complex_activation_backward(rows, N, bias, h, gradient, carried, delta, d_bias);
     else FOR_ACTIVATION(activation, elman_activation_backward, rows, N, h, gradient, carried, delta, d_bias)
 }
 #undef FOR_ACTIVATION
 
-/* Backward pass, in reverse order of the steps: delta_t = φ'(h_t) ∘ (gradient_t + carried),  carried ← delta_t W.
- * d_initial stores `carried`: it is zero at the start and the gradient of h_0 at the end. */
-static void elman_backward_slice(void *argument, int slice) {
-    elman_t *job = argument;
-    int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
-    REAL *d_bias = job->sums.biases ? sums_bias(&job->sums, slice) : NULL;
-    outer_t outer;
-    if (!outer_open(&outer, &job->sums, slice, last - first, 0)) {
-        atomic_store(&job->failed, 1);
-        outer_close(&outer);
-        return;
+static int elman_forward_slice(const void *arguments, part_t *part) {
+    const elman_forward_t *given = arguments;
+    int64_t N = given->hidden, I = given->inputs;
+    EACH_SPAN(span, &given->walk, part, 0) {
+        left_t x = rows_of(given->x + span.here * I, I);
+        left_t before = rows_of((span.starts ? given->initial : given->states) + span.before * N, N);
+        REAL *h = given->states + span.here * N;
+        product(span.rows, N, x, before, part->packed[0], h, N, 0);
+        elman_activate_any(given->activation, span.rows, N, given->bias, h);
     }
-    span_t spans[2];
-    for (int64_t s = job->walk.steps - 1; s >= 0; s--) {
-        int count = spans_of(&job->walk, s, first, last, spans);
-        for (int i = 0; i < count; i++) {
-            span_t span = spans[i];
-            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
-            const REAL *before = span.previous < 0 ? job->initial + span.from * N
-                                                   : job->states + (job->walk.offsets[span.previous] + span.from) * N;
-            REAL *deltas = outer.deltas + outer_reserve(&outer, rows, before, job->x + here * I) * N;
-            REAL *carried = job->d_initial + span.from * N;
-            elman_activation_backward_any(job->activation, rows, N, job->bias, job->states + here * N,
-                                          job->gradient + here * N, carried, deltas, d_bias);
-            if (job->deltas) memcpy(job->deltas + here * N, deltas, (size_t)(rows * N) * sizeof(REAL));
-            product(rows, N, (left_t){0, NULL, 0}, (left_t){N, deltas, N}, job->packed, carried, N, 0);
-        }
-    }
-    outer_flush(&outer);
-    outer_close(&outer);
+    return 0;
 }
 
-/* The caller sets d_initial to zero. `deltas` (the gradients before the activation), d_bias and bias may be null. Only
- * complex modReLU uses the bias. */
-static int NAME(elman_backward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *gradient,
-                                const REAL *x, const REAL *states, const REAL *bias, const REAL *W, const REAL *initial,
-                                REAL *deltas, REAL *d_W, REAL *d_U, REAL *d_bias, REAL *d_initial, int slices) {
-    int64_t bounds[slices + 1];
-    balance(&walk, slices, bounds);
-    int64_t biases = activation == COMPLEX_MODRELU ? hidden / 2 : hidden;
-    sums_t sums = {hidden, hidden, inputs, d_bias ? biases : 0, slices, NULL};
-    REAL *packed = pack(hidden, plain(NULL, 0, 0), plain(W, hidden, hidden));
-    int ready = sums_open(&sums) && packed;
-    elman_t job = {.walk = walk,
-                   .hidden = hidden,
-                   .inputs = inputs,
-                   .activation = activation,
-                   .bounds = bounds,
-                   .packed = packed,
-                   .bias = bias,
-                   .gradient = gradient,
-                   .x = x,
-                   .initial = initial,
-                   .states = (REAL *)states,
-                   .deltas = deltas,
-                   .sums = sums,
-                   .d_initial = d_initial};
-    if (ready) run_slices(elman_backward_slice, &job, slices);
-    give_back(packed);
-    sums_close(&sums, d_W, d_U, d_bias);
-    return !ready || atomic_load(&job.failed);
+static int NAME(elman_forward)(const elman_forward_t *given) {
+    int64_t N = given->hidden;
+    setup_t setup = {1, {pack(N, transposed(given->U, given->inputs), transposed(given->W, N))}, {0}};
+    return run_walk(&given->walk, given->slices, elman_forward_slice, given, &setup);
+}
+
+/* Backward pass, in reverse order of the steps: delta_t = φ'(h_t) ∘ (gradient_t + carried),  carried ← delta_t W.
+ * d_initial stores `carried`: it is zero at the start and the gradient of h_0 at the end. */
+static int elman_backward_slice(const void *arguments, part_t *part) {
+    const elman_backward_t *given = arguments;
+    int64_t N = given->hidden, I = given->inputs;
+    EACH_SPAN(span, &given->walk, part, 1) {
+        int64_t here = span.here, rows = span.rows;
+        const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
+        REAL *deltas = part->outer.deltas + outer_reserve(&part->outer, rows, before, given->x + here * I) * N;
+        REAL *carried = given->d_initial + span.from * N;
+        elman_activation_backward_any(given->activation, rows, N, given->bias, given->states + here * N,
+                                      given->gradient + here * N, carried, deltas, part->d_bias);
+        if (given->deltas) memcpy(given->deltas + here * N, deltas, (size_t)(rows * N) * sizeof(REAL));
+        product(rows, N, no_rows(), rows_of(deltas, N), part->packed[0], carried, N, 0);
+    }
+    return 0;
+}
+
+static int NAME(elman_backward)(const elman_backward_t *given) {
+    int64_t N = given->hidden, biases = given->activation == COMPLEX_MODRELU ? N / 2 : N;
+    sums_t sums = {N, N, given->inputs, given->d_bias ? biases : 0, given->d_W, given->d_U, given->d_bias};
+    setup_t setup = {1, {pack_one(N, plain(given->W, N, N))}, sums};
+    return run_walk(&given->walk, given->slices, elman_backward_slice, given, &setup);
 }

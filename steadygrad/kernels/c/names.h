@@ -11,7 +11,10 @@
 #define plain NAME(plain)
 #define pack_panel NAME(pack_panel)
 #define pack NAME(pack)
+#define pack_one NAME(pack_one)
 #define left_t NAME(left_t)
+#define rows_of NAME(rows_of)
+#define no_rows NAME(no_rows)
 #define store_part NAME(store_part)
 #define load_part NAME(load_part)
 #define tile NAME(tile)
@@ -35,6 +38,8 @@
 #define gemm_tile NAME(gemm_tile)
 #define gemm_rows NAME(gemm_rows)
 #define gemm_slice NAME(gemm_slice)
+
+/* weights.h */
 #define borrow_reals NAME(borrow_reals)
 #define sums_t NAME(sums_t)
 #define sums_weights NAME(sums_weights)
@@ -53,6 +58,14 @@
 #define outer_flush NAME(outer_flush)
 #define outer_reserve NAME(outer_reserve)
 
+/* setup.h */
+#define setup_t NAME(setup_t)
+#define part_t NAME(part_t)
+#define run_part_t NAME(run_part_t)
+#define walk_job_t NAME(walk_job_t)
+#define walk_slice NAME(walk_slice)
+#define run_walk NAME(run_walk)
+
 /* exponential.h */
 #define exponential_t NAME(exponential_t)
 #define exponential_gemm NAME(exponential_gemm)
@@ -63,7 +76,8 @@
 #define exponential_last_factor NAME(exponential_last_factor)
 
 /* elman.h */
-#define elman_t NAME(elman_t)
+#define elman_forward_t NAME(elman_forward_t)
+#define elman_backward_t NAME(elman_backward_t)
 #define elman_activate NAME(elman_activate)
 #define elman_activation_backward NAME(elman_activation_backward)
 #define complex_activate NAME(complex_activate)
@@ -74,21 +88,25 @@
 #define elman_backward_slice NAME(elman_backward_slice)
 
 /* gru.h */
-#define gru_t NAME(gru_t)
+#define gru_forward_t NAME(gru_forward_t)
+#define gru_backward_t NAME(gru_backward_t)
 #define gru_forward_slice NAME(gru_forward_slice)
 #define gru_after_forward_slice NAME(gru_after_forward_slice)
 #define gru_backward_slice NAME(gru_backward_slice)
 #define gru_after_backward_slice NAME(gru_after_backward_slice)
 
 /* lstm.h */
-#define lstm_t NAME(lstm_t)
+#define lstm_forward_t NAME(lstm_forward_t)
+#define lstm_backward_t NAME(lstm_backward_t)
 #define lstm_activate NAME(lstm_activate)
 #define lstm_activation_backward NAME(lstm_activation_backward)
 #define lstm_forward_slice NAME(lstm_forward_slice)
 #define lstm_backward_slice NAME(lstm_backward_slice)
 
 /* attention.h */
-#define attention_t NAME(attention_t)
+#define memory_t NAME(memory_t)
+#define attention_forward_t NAME(attention_forward_t)
+#define attention_backward_t NAME(attention_backward_t)
 #define recent_row NAME(recent_row)
 #define steps_before NAME(steps_before)
 #define dot NAME(dot)

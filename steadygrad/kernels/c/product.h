@@ -60,12 +60,17 @@ static REAL *pack(int64_t columns, source_t first, source_t second) {
     return packed;
 }
 
+static REAL *pack_one(int64_t columns, source_t source) { return pack(columns, plain(NULL, 0, 0), source); }
+
 /* Left factors: rows of `depth` numbers, `stride` apart. */
 typedef struct {
     int64_t depth;
     const REAL *data;
     int64_t stride;
 } left_t;
+
+INLINE left_t rows_of(const REAL *data, int64_t depth) { return (left_t){depth, data, depth}; } /* without gaps */
+INLINE left_t no_rows(void) { return (left_t){0, NULL, 0}; }
 
 /* Store the first `count` lanes of a vector, all if count is larger. */
 INLINE void store_part(REAL *to, vec value, int64_t count) {
@@ -143,7 +148,9 @@ static __attribute__((noinline)) void product(int64_t rows, int64_t columns, lef
         break;
             switch (height) {
                 TILE(1)
-                TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
+                TILE(2)
+                TILE(3)
+                TILE(4) TILE(5) TILE(6)
 #if TILE_ROWS > 6
                     TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
 #endif

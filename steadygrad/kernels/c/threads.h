@@ -76,16 +76,3 @@ static void run_slices(slice_t run, void *job, int slices) {
     work(&team); /* also runs the slices for which no thread could be started */
     while (started) pthread_join(helpers[--started], NULL);
 }
-
-/* Find slice boundaries such that all slices have about the same number of rows, summed over time. */
-static void balance(const walk_t *walk, int slices, int64_t *bounds) {
-    int64_t total = walk->offsets[walk->steps] - walk->offsets[0], done = 0, t = walk->steps;
-    int slice = 1;
-    bounds[0] = 0;
-    for (int64_t row = 0; row < walk->batch; row++) {
-        while (t > 0 && rows_at(walk, t - 1) <= row) t--; /* t is now the length of this row's sequence */
-        done += t;
-        while (slice < slices && done * slices >= total * slice) bounds[slice++] = row + 1;
-    }
-    while (slice <= slices) bounds[slice++] = walk->batch;
-}
