@@ -3,6 +3,7 @@
 import ctypes
 import os
 import struct
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -77,6 +78,11 @@ def empty(like: Tensor, *shape: int) -> Tensor:
     if bytes > LARGE and not isinstance(loaded, str):
         loaded.steadygrad_advise(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_int64(bytes))
     return tensor
+
+
+def contiguous(arguments: Iterable[Any]) -> Iterator[Any]:
+    """Return the arguments of a kernel with contiguous tensors."""
+    return (a.contiguous() if isinstance(a, Tensor) else a for a in arguments)
 
 
 def call(name: str, steps: Steps, *arguments: int | float | Tensor | None) -> int:
