@@ -10,7 +10,8 @@ WORKERS ?= auto
 PYTEST  ?=
 MATRIX  ?=
 
-INPUTS := pyproject.toml constraints.txt setup.py $(wildcard steadygrad/kernels/c/*.[ch])
+SOURCES := $(wildcard steadygrad/kernels/c/*.[ch])
+INPUTS := pyproject.toml constraints.txt setup.py $(SOURCES)
 
 .PHONY: help demo setup check format test test-matrix bench results clean
 .DEFAULT_GOAL := help
@@ -24,14 +25,16 @@ demo: setup  ## train three networks on the copy task and draw their curves (hal
 
 setup: $(VENV)/.dev  ## create .venv and install the package in editable mode
 
-check: setup  ## run ruff and mypy
+check: setup  ## run ruff, mypy and clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(SOURCES)
 
-format: setup  ## let ruff fix what it can of the errors of `make check`
+format: setup  ## let ruff and clang-format fix what they can of the errors of `make check`
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(SOURCES)
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 $(PYTEST)

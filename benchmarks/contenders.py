@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from benchmarks import peers
 from steadygrad import layers
-from steadygrad.kernels import Steps, elman_unroll
+from steadygrad.kernels import ElmanInputs, Steps, elman_unroll
 from steadygrad.matrices import EigenvalueNormalized
 
 Build = Callable[[int, int], nn.Module]
@@ -64,7 +64,8 @@ class Kernel(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor]:
         time, batch, _ = x.shape
         initial = x.new_zeros(batch, len(self.W))
-        states = elman_unroll(x.flatten(0, 1), self.U, self.W, self.b, initial, "modrelu", Steps.padded(time, batch))
+        steps = Steps.padded(time, batch)
+        states = elman_unroll(ElmanInputs(x.flatten(0, 1), self.U, self.W, self.b, initial, "modrelu", steps))
         return (states.view(time, batch, -1),)
 
 

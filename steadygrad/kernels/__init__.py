@@ -10,10 +10,10 @@ from steadygrad.kernels.activations import (
 )
 from steadygrad.kernels.attention import Attention, Carried, Recurrence, attentive_unroll
 from steadygrad.kernels.backend import describe, runs_in_c
-from steadygrad.kernels.elman import Operator, elman_unroll, elman_unroll_reference, operator_unroll
+from steadygrad.kernels.elman import ElmanInputs, Operator, elman_unroll, elman_unroll_reference, operator_unroll
 from steadygrad.kernels.exponential import exponential_backward, exponential_forward
-from steadygrad.kernels.gru import gru_unroll, gru_unroll_reference
-from steadygrad.kernels.lstm import lstm_unroll, lstm_unroll_reference
+from steadygrad.kernels.gru import GRUInputs, gru_unroll, gru_unroll_reference
+from steadygrad.kernels.lstm import LSTMInputs, lstm_unroll, lstm_unroll_reference
 from steadygrad.kernels.plain import (
     at_least_single,
     autocasts,
@@ -33,6 +33,9 @@ __all__ = [
     "SMOOTHED_COMPLEX_MODRELU",
     "Attention",
     "Carried",
+    "ElmanInputs",
+    "GRUInputs",
+    "LSTMInputs",
     "Operator",
     "Recurrence",
     "Steps",

@@ -50,7 +50,7 @@ def activate(name: str, z: Tensor, bias: Tensor | None) -> Tensor:
     return z.tanh() if name == "tanh" else z.relu() if name == "relu" else z
 
 
-def deactivate(name: str, y: Tensor, gradient: Tensor, bias: Tensor | None = None) -> Tensor:
+def activation_backward(name: str, y: Tensor, gradient: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the gradient of z from the gradient of y = φ(z). Only complex modReLU uses the bias."""
     if name == COMPLEX_MODRELU:
         u = direction(y)

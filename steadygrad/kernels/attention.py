@@ -11,8 +11,8 @@ from torch import Tensor
 
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import C_ENUM, bias_gradient
-from steadygrad.kernels.elman import elman_unroll_reference
-from steadygrad.kernels.lstm import lstm_unroll_reference
+from steadygrad.kernels.elman import ElmanInputs, elman_unroll_reference
+from steadygrad.kernels.lstm import LSTMInputs, lstm_unroll_reference
 from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
@@ -259,10 +259,10 @@ def replayed(
         items = [past[b][-short:] + [row for row in distant[b] if row >= 0] for b in range(size)]
         s = attended(s, h, [[known[row] for row in rows] for rows in items], A, B, v, factor)
         if activation is None:
-            h, cell = lstm_unroll_reference(inputs[t], U, W, bias, s, own[0], Steps((size,)))
+            h, cell = lstm_unroll_reference(LSTMInputs(inputs[t], U, W, bias, s, own[0], Steps((size,))))
             own = [cell]
         else:
-            h = elman_unroll_reference(inputs[t], U, W, bias, s, activation, Steps((size,)))
+            h = elman_unroll_reference(ElmanInputs(inputs[t], U, W, bias, s, activation, Steps((size,))))
         for b, row in enumerate(h.unbind()):
             known[begin + b] = row
             past[b].append(begin + b)

@@ -4,13 +4,13 @@ r = σ(W_r x + U_r h + b_r),  u = σ(W_u x + U_u h + b_u),  c = φ(W_c x + U_c (
 or, with the reset after the product (torch.nn.GRU; GORU),  c = φ(W_c x + r∘(U_c h) + b_c)
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from steadygrad.kernels import native
-from steadygrad.kernels.activations import ACTIVATIONS, activate, bias_gradient, deactivate
+from steadygrad.kernels.activations import ACTIVATIONS, activate, activation_backward, bias_gradient
 from steadygrad.kernels.backend import choose_for
 from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
@@ -18,43 +18,42 @@ from steadygrad.kernels.steps import Steps
 from steadygrad.kernels.unroll import unroll
 
 
-def gru_unroll(
-    x: Tensor,
-    W: Tensor,
-    U: Tensor,
-    bias: Tensor | None,
-    modulus: Tensor | None,
-    initial: Tensor,
-    activation: str,
-    steps: Steps,
-    reset: str = "before",
-) -> Tensor:
-    """Return all states (rows, hidden) from x (rows, inputs) and the initial states (batch, hidden).
+class GRUInputs(NamedTuple):
+    """The arguments of `gru_unroll`. Those that have a gradient come first.
 
-    The rows of W (3·hidden, inputs), U (3·hidden, hidden) and bias (3·hidden) are in the order reset, update,
-    candidate. ``modulus`` is the bias that a modReLU candidate adds to the modulus. ``reset`` is "before" or "after":
-    the reset gate acts before or after the product with U_c.
+    The rows of W, U and the bias are in the order reset, update, candidate. ``modulus`` is the bias that a modReLU
+    candidate adds to the modulus. ``reset`` is "before" or "after": the reset gate acts before or after the product
+    with U_c.
     """
-    backend = choose_for(x, U)
-    if backend == "reference":
-        return gru_unroll_reference(x, W, U, bias, modulus, initial, activation, steps, reset)
-    x, W, U, initial = x.contiguous(), W.contiguous(), U.contiguous(), initial.contiguous()
-    bias, modulus = (None if part is None else part.contiguous() for part in (bias, modulus))
-    return GRU.apply(x, W, U, bias, modulus, initial, activation, steps, reset, backend)
+
+    x: Tensor  # (rows, inputs)
+    W: Tensor  # (3·hidden, inputs)
+    U: Tensor  # (3·hidden, hidden)
+    bias: Tensor | None  # (3·hidden)
+    modulus: Tensor | None  # (hidden)
+    initial: Tensor  # (batch, hidden)
+    activation: str
+    steps: Steps
+    reset: str = "before"
 
 
-def gru_unroll_reference(
-    x: Tensor,
-    W: Tensor,
-    U: Tensor,
-    bias: Tensor | None,
-    modulus: Tensor | None,
-    initial: Tensor,
-    activation: str,
-    steps: Steps,
-    reset: str = "before",
-) -> Tensor:
+class Saved(NamedTuple):
+    """The results of the forward pass that the backward pass uses."""
+
+    states: Tensor  # (rows, hidden)
+    gates: Tensor  # (rows, 3·hidden)
+    products: Tensor | None  # (rows, hidden): U_c h, only if the reset acts after the product
+
+
+def gru_unroll(given: GRUInputs) -> Tensor:
+    """Return all states (rows, hidden)."""
+    backend = choose_for(given.x, given.U)
+    return gru_unroll_reference(given) if backend == "reference" else GRU.apply(*native.contiguous(given), backend)
+
+
+def gru_unroll_reference(given: GRUInputs) -> Tensor:
     """Compute `gru_unroll` by the definition. Values and gradients of every backend are tested against it."""
+    x, W, U, bias, modulus, initial, activation, steps, reset = given
     U_r, U_u, U_c = U.chunk(3)
 
     def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor]:
@@ -72,37 +71,24 @@ class GRU(torch.autograd.Function):
     """`gru_unroll` with a hand-written backward pass."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        W: Tensor,
-        U: Tensor,
-        bias: Tensor | None,
-        modulus: Tensor | None,
-        initial: Tensor,
-        activation: str,
-        steps: Steps,
-        reset: str,
-        backend: str,
-    ) -> Tensor:
-        walk = {"c": forward_c, "python": forward_python}[backend]
-        states, gates, products = walk(x, W, U, bias, modulus, initial, activation, steps, reset)
-        ctx.save_for_backward(x, W, U, bias, modulus, initial, states, gates, products)
-        ctx.activation, ctx.steps, ctx.reset, ctx.backend = activation, steps, reset, backend
-        return states
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *inputs, ctx.backend = arguments
+        given = GRUInputs(*inputs)
+        saved = {"c": forward_c, "python": forward_python}[ctx.backend](given)
+        ctx.save_for_backward(*given[:6], *saved)
+        ctx.settings = given[6:]
+        return saved.states
 
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, W, U, bias, modulus, initial, states, gates, products = ctx.saved_tensors
+        *tensors, states, gates, products = ctx.saved_tensors
+        given, saved = GRUInputs(*tensors, *ctx.settings), Saved(states, gates, products)
         if wants_graph():
-            inputs = (x, W, U, bias, modulus, initial, ctx.activation, ctx.steps, ctx.reset)
-            return (*with_graph(gru_unroll_reference, inputs, [gradient]), None)
+            return (*with_graph(lambda *inputs: gru_unroll_reference(GRUInputs(*inputs)), given, [gradient]), None)
         need_x, _, _, need_bias, need_modulus, *_ = ctx.needs_input_grad
         walk = {"c": backward_c, "python": backward_python}[ctx.backend]
-        d_x, d_W, d_U, d_bias, d_modulus, d_initial = walk(
-            gradient.contiguous(), x, W, U, initial, states, gates, products, ctx.activation, ctx.steps, need_x
-        )
+        d_x, d_W, d_U, d_bias, d_modulus, d_initial = walk(given, saved, gradient.contiguous(), need_x)
         d_bias, d_modulus = d_bias if need_bias else None, d_modulus if need_modulus else None
         return d_x, d_W, d_U, d_bias, d_modulus, d_initial, None, None, None, None
 
@@ -110,75 +96,43 @@ class GRU(torch.autograd.Function):
 Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor | None, Tensor]
 """gradients of x, W, U, the bias, the bias of modReLU and the initial states"""
 
-Walked = tuple[Tensor, Tensor, Tensor | None]
-"""states, gates, and U_c h if the reset acts after the product"""
 
-
-def forward_c(
-    x: Tensor,
-    W: Tensor,
-    U: Tensor,
-    bias: Tensor | None,
-    modulus: Tensor | None,
-    initial: Tensor,
-    activation: str,
-    steps: Steps,
-    reset: str,
-) -> Walked:
+def forward_c(given: GRUInputs) -> Saved:
+    x, W, U, bias, modulus, initial, activation, steps, reset = given
     N, I = U.shape[1], W.shape[1]
     native.check_shapes(
         "gru_unroll",
         *(("x", x, (steps.rows, I)), ("W", W, (3 * N, I)), ("U", U, (3 * N, N)), ("the bias", bias, (3 * N,))),
         *(("the modulus", modulus, (N,)), ("the initial states", initial, (steps.batch, N))),
     )
-    states, gates = native.empty(x, steps.rows, N), native.empty(x, steps.rows, 3 * N)
     products = native.empty(x, steps.rows, N) if reset == "after" else None
+    saved = Saved(native.empty(x, steps.rows, N), native.empty(x, steps.rows, 3 * N), products)
     parts = native.slices(steps, 3 * N * (N + I))
-    code = ACTIVATIONS.index(activation)
-    native.call("gru_forward", steps, N, I, code, x, W, bias, U, modulus, initial, states, gates, products, parts)
-    return states, gates, products
+    native.call(
+        "gru_forward", steps, N, I, ACTIVATIONS.index(activation), x, W, bias, U, modulus, initial, *saved, parts
+    )
+    return saved
 
 
-def backward_c(
-    gradient: Tensor,
-    x: Tensor,
-    W: Tensor,
-    U: Tensor,
-    initial: Tensor,
-    states: Tensor,
-    gates: Tensor,
-    products: Tensor | None,
-    activation: str,
-    steps: Steps,
-    need_x: bool,
-) -> Gradients:
+def backward_c(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bool) -> Gradients:
     """Return the gradients. One loop computes all but that of x, while the gradients of the gates are in cache.
 
     The gradients of the gates, ``deltas``, are stored only if x needs a gradient.
     """
+    W, U, initial, steps = given.W, given.U, given.initial, given.steps
     N, I = U.shape[1], W.shape[1]
     parts = native.slices(steps, 6 * N * (N + I))
-    deltas = native.empty(gates, *gates.shape) if need_x else None
+    deltas = native.empty(saved.gates, *saved.gates.shape) if need_x else None
     d_U, d_W, d_bias = torch.empty_like(U), torch.empty_like(W), U.new_empty(4 * N)
     d_initial = torch.zeros_like(initial)
-    given = (gradient, x, states, gates, products, U, initial)
-    results = (deltas, d_U, d_W, d_bias, d_initial)
-    native.call("gru_backward", steps, N, I, ACTIVATIONS.index(activation), *given, *results, parts)
+    sources, results = (gradient, given.x, *saved, U, initial), (deltas, d_U, d_W, d_bias, d_initial)
+    native.call("gru_backward", steps, N, I, ACTIVATIONS.index(given.activation), *sources, *results, parts)
     d_gates, d_modulus = d_bias.split([3 * N, N])
     return None if deltas is None else matmul(deltas, W), d_W, d_U, d_gates, d_modulus, d_initial
 
 
-def forward_python(
-    x: Tensor,
-    W: Tensor,
-    U: Tensor,
-    bias: Tensor | None,
-    modulus: Tensor | None,
-    initial: Tensor,
-    activation: str,
-    steps: Steps,
-    reset: str,
-) -> Walked:
+def forward_python(given: GRUInputs) -> Saved:
+    x, W, U, bias, modulus, initial, activation, steps, reset = given
     N = U.shape[1]
     gates = torch.nn.functional.linear(x, W, bias)
     products = x.new_empty(steps.rows, N) if reset == "after" else None
@@ -197,34 +151,24 @@ def forward_python(
         return (torch.lerp(h, c, u),)
 
     (states,) = unroll(step, steps.slices, (initial,), steps)
-    return states, gates, products
+    return Saved(states, gates, products)
 
 
-def backward_python(
-    gradient: Tensor,
-    x: Tensor,
-    W: Tensor,
-    U: Tensor,
-    initial: Tensor,
-    states: Tensor,
-    gates: Tensor,
-    products: Tensor | None,
-    activation: str,
-    steps: Steps,
-    need_x: bool,
-) -> Gradients:
+def backward_python(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bool) -> Gradients:
+    x, W, U, _, _, initial, activation, steps, _ = given
+    states, gates, products = saved
     N = U.shape[1]
     deltas = torch.empty_like(gates)
     resets = None if products is None else torch.empty_like(products)  # gradients of U_c h
     d_initial = torch.zeros_like(initial)  # carries the gradient of the state from step to step
     previous = steps.previous(states, initial)
     for t in reversed(steps.order()):
-        here = slice(steps.offsets[t], steps.offsets[t + 1])
+        here = steps.slices[t]
         carried, h = d_initial[: steps.sizes[t]], previous[here]
         r, u, c = gates[here].chunk(3, dim=1)
         d = gradient[here] + carried
         delta = deltas[here]
-        delta[:, 2 * N :] = deactivate(activation, c, d * u)
+        delta[:, 2 * N :] = activation_backward(activation, c, d * u)
         delta[:, N : 2 * N] = d * (c - h) * u * (1 - u)
         if products is None or resets is None:
             d_reset = delta[:, 2 * N :] @ U[2 * N :]  # gradient of r∘h

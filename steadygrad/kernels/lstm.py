@@ -3,7 +3,7 @@
 i, f, o = σ(W x + U h + b),  g = tanh(W x + U h + b),  c ← f∘c + i∘g,  h ← o∘tanh(c)
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,45 +16,44 @@ from steadygrad.kernels.steps import Steps
 from steadygrad.kernels.unroll import unroll
 
 
-def lstm_unroll(
-    x: Tensor,
-    W: Tensor,
-    U: Tensor,
-    bias: Tensor | None,
-    initial: Tensor,
-    initial_cells: Tensor,
-    steps: Steps,
-    detached: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return all states and all cells, each (rows, hidden), from x (rows, inputs) and the initial ones (batch, hidden).
+class LSTMInputs(NamedTuple):
+    """The arguments of `lstm_unroll`. Those that have a gradient come first.
 
-    The rows of W (4·hidden, inputs), U (4·hidden, hidden) and bias (4·hidden) are in torch's order i, f, g, o.
-    ``detached`` (time) is True at steps whose gates use ``h.detach()`` of the previous state h.
+    The rows of W, U and the bias are in torch's order i, f, g, o. ``detached`` is True at steps whose gates use
+    ``h.detach()`` of the previous state h.
     """
-    if detached is not None:
-        if detached.shape != (time := len(steps.sizes),):
+
+    x: Tensor  # (rows, inputs)
+    W: Tensor  # (4·hidden, inputs)
+    U: Tensor  # (4·hidden, hidden)
+    bias: Tensor | None  # (4·hidden)
+    initial: Tensor  # (batch, hidden)
+    initial_cells: Tensor  # (batch, hidden)
+    steps: Steps
+    detached: Tensor | None = None  # (time)
+
+
+class Saved(NamedTuple):
+    """The results of the forward pass that the backward pass uses."""
+
+    states: Tensor  # (rows, hidden)
+    cells: Tensor  # (rows, hidden)
+    gates: Tensor  # (rows, 4·hidden)
+
+
+def lstm_unroll(given: LSTMInputs) -> tuple[Tensor, Tensor]:
+    """Return all states and all cells, each (rows, hidden)."""
+    if (detached := given.detached) is not None:
+        if detached.shape != (time := len(given.steps.sizes),):
             raise ValueError(f"lstm_unroll expects detached of shape ({time},); got {tuple(detached.shape)}")
-        detached = detached.to("cpu", torch.bool).contiguous()
-    backend = choose_for(x, U)
-    if backend == "reference":
-        return lstm_unroll_reference(x, W, U, bias, initial, initial_cells, steps, detached)
-    x, W, U = x.contiguous(), W.contiguous(), U.contiguous()
-    initial, initial_cells = initial.contiguous(), initial_cells.contiguous()
-    bias = None if bias is None else bias.contiguous()
-    return LSTM.apply(x, W, U, bias, initial, initial_cells, steps, detached, backend)
+        given = given._replace(detached=detached.to("cpu", torch.bool))
+    backend = choose_for(given.x, given.U)
+    return lstm_unroll_reference(given) if backend == "reference" else LSTM.apply(*native.contiguous(given), backend)
 
 
-def lstm_unroll_reference(
-    x: Tensor,
-    W: Tensor,
-    U: Tensor,
-    bias: Tensor | None,
-    initial: Tensor,
-    initial_cells: Tensor,
-    steps: Steps,
-    detached: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+def lstm_unroll_reference(given: LSTMInputs) -> tuple[Tensor, Tensor]:
     """Compute `lstm_unroll` by the definition. Values and gradients of every backend are tested against it."""
+    x, W, U, bias, initial, initial_cells, steps, detached = given
     projected = torch.nn.functional.linear(x, W, bias).split(steps.sizes)
 
     def step(t: int, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -73,61 +72,37 @@ class LSTM(torch.autograd.Function):
     """`lstm_unroll` with a hand-written backward pass."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        W: Tensor,
-        U: Tensor,
-        bias: Tensor | None,
-        initial: Tensor,
-        initial_cells: Tensor,
-        steps: Steps,
-        detached: Tensor | None,
-        backend: str,
-    ) -> tuple[Tensor, Tensor]:
-        walk = {"c": forward_c, "python": forward_python}[backend]
-        states, cells, gates = walk(x, W, U, bias, initial, initial_cells, steps)
-        ctx.save_for_backward(x, W, U, bias, initial, initial_cells, states, cells, gates)
-        ctx.steps, ctx.detached, ctx.backend = steps, detached, backend
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        *inputs, ctx.backend = arguments
+        given = LSTMInputs(*inputs)
+        saved = {"c": forward_c, "python": forward_python}[ctx.backend](given)
+        ctx.save_for_backward(*given[:6], *saved)
+        ctx.settings = given[6:]
         ctx.set_materialize_grads(False)
-        return states, cells
+        return saved.states, saved.cells
 
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, W, U, bias, initial, initial_cells, states, cells, gates = ctx.saved_tensors
+        *tensors, states, cells, gates = ctx.saved_tensors
+        given, saved = LSTMInputs(*tensors, *ctx.settings), Saved(states, cells, gates)
         if wants_graph():
-            inputs = (x, W, U, bias, initial, initial_cells, ctx.steps, ctx.detached)
-            return (*with_graph(lstm_unroll_reference, inputs, [gradient, cell_gradient]), None)
+            gradients = [gradient, cell_gradient]
+            return (*with_graph(lambda *inputs: lstm_unroll_reference(LSTMInputs(*inputs)), given, gradients), None)
         need_x, _, _, need_bias, *_ = ctx.needs_input_grad
-        gradient = torch.zeros_like(states) if gradient is None else gradient.contiguous()
+        gradient = torch.zeros_like(saved.states) if gradient is None else gradient.contiguous()
         cell_gradient = None if cell_gradient is None else cell_gradient.contiguous()
         walk = {"c": backward_c, "python": backward_python}[ctx.backend]
-        d_x, d_W, d_U, d_bias, d_initial, d_initial_cells = walk(
-            gradient,
-            cell_gradient,
-            x,
-            W,
-            U,
-            initial,
-            initial_cells,
-            states,
-            cells,
-            gates,
-            ctx.steps,
-            ctx.detached,
-            need_x,
-        )
-        return d_x, d_W, d_U, d_bias if need_bias else None, d_initial, d_initial_cells, None, None, None
+        d_x, d_W, d_U, d_bias, *d_initial = walk(given, saved, gradient, cell_gradient, need_x)
+        return d_x, d_W, d_U, d_bias if need_bias else None, *d_initial, None, None, None
 
 
 Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor]
 """gradients of x, W, U, the bias, the initial states and the initial cells"""
 
 
-def forward_c(
-    x: Tensor, W: Tensor, U: Tensor, bias: Tensor | None, initial: Tensor, initial_cells: Tensor, steps: Steps
-) -> tuple[Tensor, Tensor, Tensor]:
+def forward_c(given: LSTMInputs) -> Saved:
+    x, W, U, bias, initial, initial_cells, steps, _ = given
     N, I = U.shape[1], W.shape[1]
     native.check_shapes(
         "lstm_unroll",
@@ -135,46 +110,34 @@ def forward_c(
         ("the initial states", initial, (steps.batch, N)),
         ("the initial cells", initial_cells, (steps.batch, N)),
     )
-    states, cells, gates = (native.empty(x, steps.rows, width) for width in (N, N, 4 * N))
+    saved = Saved(*(native.empty(x, steps.rows, width) for width in (N, N, 4 * N)))
     parts = native.slices(steps, 4 * N * (N + I))
-    native.call("lstm_forward", steps, N, I, x, W, bias, U, initial, initial_cells, states, cells, gates, parts)
-    return states, cells, gates
+    native.call("lstm_forward", steps, N, I, x, W, bias, U, initial, initial_cells, *saved, parts)
+    return saved
 
 
 def backward_c(
-    gradient: Tensor,
-    cell_gradient: Tensor | None,
-    x: Tensor,
-    W: Tensor,
-    U: Tensor,
-    initial: Tensor,
-    initial_cells: Tensor,
-    states: Tensor,
-    cells: Tensor,
-    gates: Tensor,
-    steps: Steps,
-    detached: Tensor | None,
-    need_x: bool,
+    given: LSTMInputs, saved: Saved, gradient: Tensor, cell_gradient: Tensor | None, need_x: bool
 ) -> Gradients:
     """Return the gradients. One loop computes all but that of x, while the gradients of the gates are in cache.
 
     The gradients of the gates, ``deltas``, are stored only if x needs a gradient.
     """
+    x, W, U, _, initial, initial_cells, steps, detached = given
     N, I = U.shape[1], W.shape[1]
     parts = native.slices(steps, 8 * N * (N + I))
-    deltas = native.empty(gates, *gates.shape) if need_x else None
+    deltas = native.empty(saved.gates, *saved.gates.shape) if need_x else None
     d_U, d_W, d_bias = torch.empty_like(U), torch.empty_like(W), U.new_empty(4 * N)
     d_initial, d_initial_cells = torch.zeros_like(initial), torch.zeros_like(initial_cells)
-    given = (gradient, cell_gradient, x, states, cells, gates, U, initial, initial_cells, detached)
+    sources = (gradient, cell_gradient, x, *saved, U, initial, initial_cells, detached)
     results = (deltas, d_U, d_W, d_bias, d_initial, d_initial_cells)
-    native.call("lstm_backward", steps, N, I, *given, *results, parts)
+    native.call("lstm_backward", steps, N, I, *sources, *results, parts)
     d_x = None if deltas is None else matmul(deltas, W)
     return d_x, d_W, d_U, d_bias, d_initial, d_initial_cells
 
 
-def forward_python(
-    x: Tensor, W: Tensor, U: Tensor, bias: Tensor | None, initial: Tensor, initial_cells: Tensor, steps: Steps
-) -> tuple[Tensor, Tensor, Tensor]:
+def forward_python(given: LSTMInputs) -> Saved:
+    x, W, U, bias, initial, initial_cells, steps, _ = given
     N = U.shape[1]
     gates = torch.nn.functional.linear(x, W, bias)
 
@@ -188,29 +151,19 @@ def forward_python(
         return o * cell.tanh(), cell
 
     states, cells = unroll(step, [gates[rows] for rows in steps.slices], (initial, initial_cells), steps)
-    return states, cells, gates
+    return Saved(states, cells, gates)
 
 
 def backward_python(
-    gradient: Tensor,
-    cell_gradient: Tensor | None,
-    x: Tensor,
-    W: Tensor,
-    U: Tensor,
-    initial: Tensor,
-    initial_cells: Tensor,
-    states: Tensor,
-    cells: Tensor,
-    gates: Tensor,
-    steps: Steps,
-    detached: Tensor | None,
-    need_x: bool,
+    given: LSTMInputs, saved: Saved, gradient: Tensor, cell_gradient: Tensor | None, need_x: bool
 ) -> Gradients:
+    x, W, U, _, initial, initial_cells, steps, detached = given
+    states, cells, gates = saved
     deltas = torch.empty_like(gates)
     d_initial, d_initial_cells = torch.zeros_like(initial_cells), torch.zeros_like(initial_cells)
     previous = steps.previous(cells, initial_cells)
     for t in reversed(steps.order()):
-        here, size = slice(steps.offsets[t], steps.offsets[t + 1]), steps.sizes[t]
+        here, size = steps.slices[t], steps.sizes[t]
         i, f, g, o = gates[here].chunk(4, dim=1)
         tanh = cells[here].tanh()
         dh = gradient[here] + d_initial[:size]

@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import struct
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -12,11 +14,12 @@ from torch import Tensor
 
 from steadygrad.kernels.steps import Steps
 
-ABI = 7  # STEADYGRAD_ABI in c/steadygrad.c
+ABI = 8  # STEADYGRAD_ABI in c/steadygrad.c
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
 LIMIT_VARIABLE = "STEADYGRAD_CPU_CAPABILITY"
 LIMITS = ("baseline", "avx2", "avx512")  # values of the variable, in the order of INSTRUCTION_SETS
+C_TYPES = {int: ctypes.c_int64, float: ctypes.c_double, bytes: ctypes.c_char_p}
 LARGE = 1 << 21  # bytes of a large page
 SMALL = 100_000  # with fewer multiplications a second thread makes a loop slower
 
@@ -77,14 +80,23 @@ def empty(like: Tensor, *shape: int) -> Tensor:
     return tensor
 
 
+def contiguous(arguments: Iterable[Any]) -> Iterator[Any]:
+    """Return the arguments of a kernel with contiguous tensors."""
+    return (a.contiguous() if isinstance(a, Tensor) else a for a in arguments)
+
+
 def call(name: str, steps: Steps, *arguments: int | float | Tensor | None) -> int:
-    """Run the loop ``steadygrad_<name>`` on contiguous tensors and return its code. None becomes a null pointer."""
+    """Run the loop ``steadygrad_<name>`` on contiguous tensors and return its code. None becomes a null pointer.
+
+    The arguments are passed as one struct, ``<name>_t`` in the C sources, whose fields all have 8 bytes.
+    """
     dtype = next(a.dtype for a in arguments if isinstance(a, Tensor))
     for a in arguments:
         if isinstance(a, Tensor) and (a.device.type != "cpu" or (a.is_floating_point() and a.dtype != dtype)):
             raise ValueError(f"{name} expects all tensors on the CPU and of type {dtype}; got {a.dtype} on {a.device}")
-    values = [a.data_ptr() if isinstance(a, Tensor) else a or 0 for a in arguments]
-    return run(name, dtype, len(steps.sizes), steps.batch, steps.offsets_tensor.data_ptr(), int(steps.reverse), *values)
+    walk = (len(steps.sizes), steps.batch, steps.offsets_tensor.data_ptr(), steps.reverse)
+    values = (*walk, *(a.data_ptr() if isinstance(a, Tensor) else a or 0 for a in arguments))
+    return run(name, dtype, struct.pack("".join("d" if isinstance(v, float) else "q" for v in values), *values))
 
 
 def check_shapes(who: str, *expected: tuple[str, Tensor | None, tuple[int, ...]]) -> None:
@@ -94,11 +106,11 @@ def check_shapes(who: str, *expected: tuple[str, Tensor | None, tuple[int, ...]]
             raise ValueError(f"{who} expects {name} of shape {shape}; got {tuple(tensor.shape)}")
 
 
-def run(name: str, dtype: torch.dtype, *arguments: int | float) -> int:
+def run(name: str, dtype: torch.dtype, *arguments: int | float | bytes) -> int:
     """Call the compiled function and return its code, or raise MemoryError for code 1."""
     compiled = function(name, dtype)
     if compiled.argtypes is None:  # without argtypes ctypes would truncate integers, also pointers, to 32 bits
-        compiled.argtypes = [ctypes.c_double if isinstance(a, float) else ctypes.c_int64 for a in arguments]
+        compiled.argtypes = [C_TYPES[type(a)] for a in arguments]
     if (code := compiled(*arguments)) == 1:
         raise MemoryError(f"steadygrad's {name} kernel ran out of memory")
     return int(code)

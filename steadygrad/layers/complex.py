@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from steadygrad.kernels import (
     COMPLEX_MODRELU,
     SMOOTHED_COMPLEX_MODRELU,
+    ElmanInputs,
     Operator,
     Steps,
     elman_unroll,
@@ -28,7 +29,7 @@ def elman_walk(
     """Return all states and the final state of h_t = φ(U x_t + W h_{t−1} + b); W is a matrix or an operator on rows."""
     U, W = weights
     if isinstance(W, Tensor):
-        states = elman_unroll(x, U, W, bias, state[0], activation, steps)
+        states = elman_unroll(ElmanInputs(x, U, W, bias, state[0], activation, steps))
     else:
         states = operator_unroll(x, U, W, bias, state[0], activation, steps)
     return states, (steps.last(states),)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import Steps, gru_unroll
+from steadygrad.kernels import GRUInputs, Steps, gru_unroll
 from steadygrad.layers.cell import Cell, through
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.rnn import check_activation
@@ -118,7 +118,8 @@ class GRUCell(Cell):
         self, weights: tuple[Tensor, Tensor, Tensor | None], x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         W, U, bias = weights
-        states = gru_unroll(x, W, U, bias, self.modulus, state[0], self.activation, steps, self.reset)
+        given = GRUInputs(x, W, U, bias, self.modulus, state[0], self.activation, steps, self.reset)
+        states = gru_unroll(given)
         return states, (steps.last(states),)
 
     def weights(self, table: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -7,7 +7,7 @@ from typing import Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import Recurrence, Steps, lstm_unroll
+from steadygrad.kernels import LSTMInputs, Recurrence, Steps, lstm_unroll
 from steadygrad.layers.cell import Cell, through
 from steadygrad.layers.gru import GateSpecs, build_gates, fill
 from steadygrad.layers.recurrent import Common, RecurrentLayer
@@ -77,7 +77,8 @@ class LSTMCell(Cell):
         self, weights: tuple[Tensor, Tensor], x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         (W, U), (h_0, c_0) = weights, state
-        states, cells = lstm_unroll(x, W, U, self.b, h_0, c_0, steps, self.detached(len(steps.sizes)))
+        given = LSTMInputs(x, W, U, self.b, h_0, c_0, steps, self.detached(len(steps.sizes)))
+        states, cells = lstm_unroll(given)
         return states, (steps.last(states), steps.last(cells))
 
     def recurrence(self, weights: tuple[Tensor, Tensor]) -> Recurrence | None:

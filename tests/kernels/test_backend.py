@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from steadygrad.kernels import Steps, backend, describe, elman_unroll, native
+from steadygrad.kernels import ElmanInputs, Steps, backend, describe, elman_unroll, native
 from tests.backends import needs_c
 
 X = torch.zeros(2, 3)
@@ -53,10 +53,11 @@ def test_without_the_library_everything_runs_and_says_so_once(monkeypatch):
     monkeypatch.setenv(backend.VARIABLE, "auto")
     monkeypatch.setattr(native, "library", lambda: "it was not built")
     backend.say_once.cache_clear()
-    arguments = (torch.ones(2, 3), torch.ones(4, 3), torch.eye(4), None, torch.zeros(1, 4), "tanh", Steps.padded(2, 1))
+    tensors = (torch.ones(2, 3), torch.ones(4, 3), torch.eye(4), None, torch.zeros(1, 4))
+    arguments = ElmanInputs(*tensors, "tanh", Steps.padded(2, 1))
     with pytest.warns(RuntimeWarning, match="without its C kernel, several times slower: it was not built") as caught:
-        elman_unroll(*arguments)
-    elman_unroll(*arguments)  # a second warning would be an error here
+        elman_unroll(arguments)
+    elman_unroll(arguments)  # a second warning would be an error here
     assert len(caught) == 1
     assert "python kernels (no C kernel: it was not built)" in describe()
     monkeypatch.setenv(backend.VARIABLE, "c")

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from steadygrad.kernels import COMPLEX_MODRELU, Steps, complex_modrelu, elman_unroll, native, operator_unroll
+from steadygrad.kernels import (
+    COMPLEX_MODRELU,
+    ElmanInputs,
+    Steps,
+    complex_modrelu,
+    elman_unroll,
+    native,
+    operator_unroll,
+)
 from steadygrad.kernels.backend import VARIABLE
 from tests.backends import every_backend, needs_c
 from tests.rounding import assert_same, rounding
@@ -45,7 +53,7 @@ def tensors(units: int, inputs: int, steps: Steps, bias, dtype=torch.float64) ->
 
 
 def unroll(x, U, W, bias, initial, steps: Steps) -> Tensor:
-    return elman_unroll(x, U, W, bias, initial, COMPLEX_MODRELU, steps)
+    return elman_unroll(ElmanInputs(x, U, W, bias, initial, COMPLEX_MODRELU, steps))
 
 
 def solve(run, values: list[Tensor | None], steps: Steps, backend: str = "auto") -> list[Tensor]:

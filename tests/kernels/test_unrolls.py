@@ -11,13 +11,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from steadygrad.kernels import ACTIVATIONS, Steps, elman_unroll, gru_unroll, lstm_unroll, native
+from steadygrad.kernels import (
+    ACTIVATIONS,
+    ElmanInputs,
+    GRUInputs,
+    LSTMInputs,
+    Steps,
+    elman_unroll,
+    gru_unroll,
+    lstm_unroll,
+    native,
+)
 from steadygrad.kernels.backend import VARIABLE
 from steadygrad.layers import GRU, LSTM, RNN
 from tests.backends import needs_c
 from tests.rounding import assert_same, rounding
 
 DTYPES = (torch.float64, torch.float32)
+
+
+def elman(*arguments: Any) -> Tensor:
+    return elman_unroll(ElmanInputs(*arguments))
+
+
+def gru(*arguments: Any) -> Tensor:
+    return gru_unroll(GRUInputs(*arguments))
+
+
+def lstm(*arguments: Any) -> tuple[Tensor, Tensor]:
+    return lstm_unroll(LSTMInputs(*arguments))
 
 
 class Problem:
@@ -54,13 +76,13 @@ def problem(cell: str, activation: str, steps: Steps, N: int, I: int, dtype: tor
     W, U = random(gates * N, I), random(gates * N, N, scale=0.7 / N**0.5)
     b = random(gates * N, scale=0.3) if bias else None
     if cell == "elman":
-        return Problem(elman_unroll, [x, W, U, b, initial], (activation, steps))
+        return Problem(elman, [x, W, U, b, initial], (activation, steps))
     if cell.startswith("gru"):
         modulus = random(N, scale=0.3) if activation == "modrelu" else None
         rest = (activation, steps, "after") if cell == "gru-after" else (activation, steps)
-        return Problem(gru_unroll, [x, W, U, b, modulus, initial], rest)
+        return Problem(gru, [x, W, U, b, modulus, initial], rest)
     rest = (steps, torch.rand(len(steps.sizes)) < 0.5) if cell == "lstm-detached" else (steps,)
-    return Problem(lstm_unroll, [x, W, U, b, initial, random(steps.batch, N)], rest)
+    return Problem(lstm, [x, W, U, b, initial, random(steps.batch, N)], rest)
 
 
 def bound(case: Problem) -> float:
@@ -203,16 +225,14 @@ def test_a_detached_step_is_the_step_in_the_order_of_time(backend, reverse, monk
     steps, N, T, t = Steps((1,) * 6, reverse), 4, 6, 2
     x, W, U, b, initial, cells = problem("lstm", "tanh", steps, N, 2, torch.float64).tensors
     detached = torch.arange(T) == t
-    cut = lstm_unroll(x, W, U.requires_grad_(), b, initial, cells, steps, detached)[0]
+    cut = lstm(x, W, U.requires_grad_(), b, initial, cells, steps, detached)[0]
     beyond = range(t + 1) if reverse else range(t, T)  # steps that come after the cut
     (got,) = torch.autograd.grad(cut[list(beyond)].sum(), U)
     # the same by two walks: one up to the cut, and one from there on whose h is a constant
     early, late = (range(t + 1, T), range(t + 1)) if reverse else (range(t), range(t, T))
-    first = lstm_unroll(x[list(early)], W, U, b, initial, cells, Steps((1,) * len(early), reverse))
+    first = lstm(x[list(early)], W, U, b, initial, cells, Steps((1,) * len(early), reverse))
     last = slice(0, 1) if reverse else slice(-1, None)
-    second = lstm_unroll(
-        x[list(late)], W, U, b, first[0][last].detach(), first[1][last], Steps((1,) * len(late), reverse)
-    )
+    second = lstm(x[list(late)], W, U, b, first[0][last].detach(), first[1][last], Steps((1,) * len(late), reverse))
     (expected,) = torch.autograd.grad(second[0].sum(), U)
     torch.testing.assert_close(got, expected)
 
@@ -223,7 +243,7 @@ def test_gradcheck_with_no_step_detached(backend, monkeypatch):
     monkeypatch.setenv(VARIABLE, backend)
     case = problem("lstm", "tanh", Steps((3, 2, 2)), 5, 2, torch.float64)
     present = [t.requires_grad_() for t in case.tensors]
-    assert torch.autograd.gradcheck(lambda *values: lstm_unroll(*values, case.rest[0], torch.zeros(3)), present)
+    assert torch.autograd.gradcheck(lambda *values: lstm(*values, case.rest[0], torch.zeros(3)), present)
 
 
 def test_detached_of_another_length_is_refused():
@@ -236,7 +256,7 @@ def test_detached_of_another_length_is_refused():
 def test_only_a_reset_after_the_product_keeps_the_product(reset):
     case = problem("gru", "tanh", Steps.padded(3, 2), 4, 2, torch.float32)
     case.tensors[0].requires_grad_()
-    *_, products = gru_unroll(*case.tensors, *case.rest, reset).grad_fn.saved_tensors
+    *_, products = gru(*case.tensors, *case.rest, reset).grad_fn.saved_tensors
     assert (products is None) == (reset == "before")
 
 
@@ -269,11 +289,11 @@ def test_two_python_threads_at_once(cell, activation):
 
 FORKING = """
 import os, sys, torch
-from steadygrad.kernels import Steps, gru_unroll
+from steadygrad.kernels import GRUInputs, Steps, gru_unroll
 torch.manual_seed(0)
 torch.set_num_threads(2)
 x, W, U, h = torch.randn(2000, 4), torch.randn(96, 4), torch.randn(96, 32) / 6, torch.zeros(40, 32)
-run = lambda: gru_unroll(x, W, U, None, None, h, "tanh", Steps.padded(50, 40))
+run = lambda: gru_unroll(GRUInputs(x, W, U, None, None, h, "tanh", Steps.padded(50, 40)))
 torch.mm(torch.randn(600, 600), torch.randn(600, 600))  # wakes torch's own threads
 expected = run()
 child = os.fork()

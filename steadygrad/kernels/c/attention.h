@@ -11,34 +11,56 @@
  * tanh(q + k) = 1 − 2 / (1 + e^{2q} e^{2k}) costs only a division. If the modulus of a query or key exceeds `LARGE`,
  * attention_forward returns 2, and the caller repeats the call with `exponentials` = 0. */
 typedef struct {
+    int64_t shorts, longs, carried;
+} memory_t;
+
+/* Arguments of the forward pass. On entry `states` and `keys` contain the carried states and their keys after the rows
+ * of the steps. received, scores, members, times and ages contain the carried values on entry and the final values on
+ * return. cells, gates and initial_cells are null for an Elman unit. */
+typedef struct {
     walk_t walk;
-    int64_t hidden, inputs, shorts, longs, carried;
-    int activation, gated, exponentials; /* gated: an LSTM; exponentials: keys and queries hold e^{2k} and e^{2q} */
-    REAL factor;
-    const int64_t *bounds;
-    const REAL *x, *bias, *v, *initial, *initial_cells, *initial_macro, *packed, *packed_queries, *packed_keys;
+    int64_t hidden, inputs;
+    memory_t memory;
+    int64_t activation, exponentials; /* exponentials: keys and queries hold e^{2k} and e^{2q} */
+    double factor;
+    const REAL *x, *U, *bias, *W, *A, *B, *v, *initial, *initial_cells, *initial_macro;
     REAL *states, *cells, *gates, *macro, *keys, *queries, *weights;
-    int64_t *kept;                    /* rows × longs: rows of the states in R at each step, −1 for an empty place */
-    REAL *received, *scores;          /* batch × shorts, batch × longs: current values */
-    int64_t *members, *times, *ages;  /* batch × longs: rows of the states in R; batch × longs: their time steps;
-                                         batch: number of states so far */
+    int64_t *kept;           /* rows × longs: rows of the states in R at each step, −1 for an empty place */
+    REAL *received, *scores; /* batch × shorts, batch × longs */
+    int64_t *members;        /* batch × longs: rows of the states in R */
+    int64_t *times;          /* batch × longs: their time steps */
+    int64_t *ages;           /* batch: number of states so far */
+    int64_t slices;
+} attention_forward_t;
+
+/* Arguments of the backward pass. On entry d_states is the gradient of the output `states`; on return it includes the
+ * effect of each state on all later steps. The caller sets d_keys, d_initial, d_initial_cells, d_initial_macro and d_v
+ * (slices × hidden) to zero. `ages` has the values from before the forward pass. */
+typedef struct {
+    walk_t walk;
+    int64_t hidden;
+    memory_t memory;
+    int64_t activation, exponentials;
+    double factor;
+    const REAL *W, *A, *B, *v, *initial_cells, *states, *cells, *gates, *keys, *queries, *weights;
+    const int64_t *kept, *ages;
     const REAL *cell_gradient, *macro_gradient;
     REAL *d_states, *deltas, *d_keys, *d_queries, *d_initial, *d_initial_cells, *d_initial_macro, *d_v;
-    atomic_int failed, large;
-} NAME(attention_t);
+    int64_t slices;
+} attention_backward_t;
 
 /* With |q|, |k| ≤ LARGE the product e^{2q} e^{2k} does not overflow. */
 #define LARGE (sizeof(REAL) == 4 ? (REAL)20 : (REAL)170)
 
 /* The row of the state j steps before step t of sequence b, which has had `own` steps in this call. */
-INLINE int64_t NAME(recent)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t j) {
-    if (j <= own) return job->walk.offsets[job->walk.reverse ? t + j : t - j] + b;
-    return job->walk.offsets[job->walk.steps] + b * (job->carried + job->longs) + job->carried - (j - own);
+INLINE int64_t recent_row(const walk_t *walk, memory_t memory, int64_t t, int64_t b, int64_t own, int64_t j) {
+    if (j <= own) return walk->offsets[walk->reverse ? t + j : t - j] + b;
+    return walk->offsets[walk->steps] + b * (memory.carried + memory.longs) + memory.carried - (j - own);
 }
 
 /* The number of steps of sequence b in this call before step t. In reverse a binary search finds its last step;
  * sequences are sorted by decreasing length. */
-INLINE int64_t NAME(walked)(const walk_t *walk, int64_t t, int64_t b) {
+INLINE int64_t steps_before(const walk_t *walk, int64_t t, int64_t b) {
     if (!walk->reverse) return t;
     int64_t last = walk->steps - 1; /* upper bound in the search for its last step, which is processed first */
     int64_t low = t;
@@ -50,97 +72,99 @@ INLINE int64_t NAME(walked)(const walk_t *walk, int64_t t, int64_t b) {
     return low - t;
 }
 
-INLINE REAL NAME(dot)(const REAL *a, const REAL *b, int64_t N) {
+INLINE REAL dot(const REAL *a, const REAL *b, int64_t N) {
     vec sum = {0};
-    EACH_VECTOR(j, left, N) sum += NAME(load_part)(a + j, left) * NAME(load_part)(b + j, left);
+    EACH_VECTOR(j, left, N) sum += load_part(a + j, left) * load_part(b + j, left);
     REAL total = 0;
     for (int k = 0; k < LANES; k++) total += sum[k];
     return total;
 }
 
 /* to += scale · from */
-INLINE void NAME(add_scaled)(REAL *to, REAL scale, const REAL *from, int64_t N) {
-    EACH_VECTOR(j, left, N)
-        NAME(store_part)(to + j, NAME(load_part)(to + j, left) + scale * NAME(load_part)(from + j, left), left);
+INLINE void add_scaled(REAL *to, REAL scale, const REAL *from, int64_t N) {
+    EACH_VECTOR(j, left, N) store_part(to + j, load_part(to + j, left) + scale * load_part(from + j, left), left);
 }
 
-/* Replace x by e^{2x}, and set job->large if an |x| exceeds LARGE. */
-static void NAME(exponentiate)(NAME(attention_t) *job, int64_t count, REAL *x) {
+/* Replace x by e^{2x}. Returns TOO_LARGE if an |x| exceeds LARGE, otherwise 0. */
+static int exp_2x(int64_t count, REAL *x) {
     vec limit = (vec){0} + LARGE;
     mask beyond = {0};
     EACH_VECTOR(j, left, count) {
-        vec z = NAME(load_part)(x + j, left);
+        vec z = load_part(x + j, left);
         beyond |= (mask)(z > limit) | (mask)(z < -limit);
-        NAME(store_part)(x + j, NAME(exponential)(z + z), left);
+        store_part(x + j, vec_exp(z + z), left);
     }
+    int code = 0;
     for (int k = 0; k < LANES; k++)
-        if (beyond[k]) atomic_store(&job->large, 1);
+        if (beyond[k]) code = TOO_LARGE;
+    return code;
 }
 
 /* a(s, m). With exponentials the constant Σ v is left out: it is the same for all m, so it does not change softmax. */
-INLINE REAL NAME(logit)(const NAME(attention_t) *job, const REAL *query, const REAL *key) {
-    int64_t N = job->hidden;
-    if (!job->v) return NAME(dot)(query, key, N) / (REAL)sqrt((double)N);
+INLINE REAL logit(const attention_forward_t *given, const REAL *query, const REAL *key) {
+    int64_t N = given->hidden;
+    if (!given->v) return dot(query, key, N) / (REAL)sqrt((double)N);
     vec sum = {0};
-    if (job->exponentials) {
+    if (given->exponentials) {
         EACH_VECTOR(j, left, N)
-            sum -= 2 * NAME(load_part)(job->v + j, left) / (1 + NAME(load_part)(query + j, left) * NAME(load_part)(key + j, left));
+            sum -= 2 * load_part(given->v + j, left) / (1 + load_part(query + j, left) * load_part(key + j, left));
     } else {
         EACH_VECTOR(j, left, N)
-            sum += NAME(load_part)(job->v + j, left) * NAME(tangent)(NAME(load_part)(query + j, left) + NAME(load_part)(key + j, left));
+            sum += load_part(given->v + j, left) * vec_tanh(load_part(query + j, left) + load_part(key + j, left));
     }
     REAL total = 0;
     for (int k = 0; k < LANES; k++) total += sum[k];
     return total;
 }
 
-INLINE REAL NAME(exponential_of)(REAL x) { return sizeof(REAL) == 4 ? (REAL)expf((float)x) : (REAL)exp((double)x); }
+INLINE REAL scalar_exp(REAL x) { return sizeof(REAL) == 4 ? (REAL)expf((float)x) : (REAL)exp((double)x); }
 
 /* Write the rows of the states in the memory to `items`: first S, the latest last, then R. Returns their number. */
-INLINE int64_t NAME(items_of)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t age, const int64_t *kept,
-                              int64_t *items) {
-    int64_t recent = at_most(age, job->shorts), distant = at_least(0, at_most(age - job->shorts, job->longs));
-    for (int64_t i = 0; i < recent; i++) items[i] = NAME(recent)(job, t, b, own, recent - i);
+INLINE int64_t items_of(const walk_t *walk, memory_t memory, int64_t t, int64_t b, int64_t own, int64_t age,
+                        const int64_t *kept, int64_t *items) {
+    int64_t recent = at_most(age, memory.shorts), distant = at_least(0, at_most(age - memory.shorts, memory.longs));
+    for (int64_t i = 0; i < recent; i++) items[i] = recent_row(walk, memory, t, b, own, recent - i);
     for (int64_t i = 0; i < distant; i++) items[recent + i] = kept[i];
     return recent + distant;
 }
 
 /* Compute s and α of one row from the state before it. In α the places of S are filled from the end, those of R from
  * the beginning. */
-static void NAME(attend)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t age, int64_t row,
-                         const REAL *before, int64_t *items) {
-    int64_t N = job->hidden, shorts = job->shorts, longs = job->longs;
-    REAL *weights = job->weights + row * (shorts + longs), *s = job->macro + row * N;
-    const REAL *query = job->queries + row * N;
-    int64_t *kept = job->kept + row * longs, *members = job->members + b * longs;
+static void attend(const attention_forward_t *given, int64_t t, int64_t b, int64_t own, int64_t age, int64_t row,
+                   const REAL *before, int64_t *items) {
+    int64_t N = given->hidden, shorts = given->memory.shorts, longs = given->memory.longs;
+    REAL *weights = given->weights + row * (shorts + longs), *s = given->macro + row * N;
+    const REAL *query = given->queries + row * N;
+    int64_t *kept = given->kept + row * longs, *members = given->members + b * longs;
     memset(weights, 0, (size_t)(shorts + longs) * sizeof(REAL));
     for (int64_t r = 0; r < longs; r++) kept[r] = r < age - shorts ? members[r] : -1;
-    int64_t count = NAME(items_of)(job, t, b, own, age, kept, items);
+    int64_t count = items_of(&given->walk, given->memory, t, b, own, age, kept, items);
     if (!count) {
         memcpy(s, before, (size_t)N * sizeof(REAL));
         return;
     }
     REAL highest = -INFINITY, total = 0, *w = weights + at_least(0, shorts - age); /* the taken places are contiguous */
     for (int64_t i = 0; i < count; i++) {
-        w[i] = NAME(logit)(job, query, job->keys + items[i] * N);
+        w[i] = logit(given, query, given->keys + items[i] * N);
         if (!(w[i] <= highest)) highest = w[i]; /* true for NaN, so NaN passes through */
     }
-    for (int64_t i = 0; i < count; i++) total += w[i] = NAME(exponential_of)(w[i] - highest);
+    for (int64_t i = 0; i < count; i++) total += w[i] = scalar_exp(w[i] - highest);
     for (int64_t i = 0; i < count; i++) w[i] /= total;
     EACH_VECTOR(j, left, N) {
-        vec sum = NAME(load_part)(before + j, left);
-        for (int64_t i = 0; i < count; i++) sum += w[i] * NAME(load_part)(job->states + items[i] * N + j, left);
-        NAME(store_part)(s + j, job->factor * sum, left);
+        vec sum = load_part(before + j, left);
+        for (int64_t i = 0; i < count; i++) sum += w[i] * load_part(given->states + items[i] * N + j, left);
+        store_part(s + j, (REAL)given->factor * sum, left);
     }
 }
 
 /* Update the memory after a step: add the attention that S received, and move the oldest state of S to R if its score
  * is high enough. */
-static void NAME(screen)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t row) {
-    int64_t shorts = job->shorts, longs = job->longs, left = job->ages[b]++ - shorts; /* states that left S before */
+static void update_memory(const attention_forward_t *given, int64_t t, int64_t b, int64_t own, int64_t row) {
+    int64_t shorts = given->memory.shorts, longs = given->memory.longs,
+            left = given->ages[b]++ - shorts; /* states that left S before */
     if (!longs) return;
-    const REAL *weights = job->weights + row * (shorts + longs);
-    REAL *received = job->received + b * shorts, *scores = job->scores + b * longs;
+    const REAL *weights = given->weights + row * (shorts + longs);
+    REAL *received = given->received + b * shorts, *scores = given->scores + b * longs;
     for (int64_t j = 0; j < shorts; j++) received[j] += weights[j];
     if (left >= 0) {
         int64_t place = 0;
@@ -150,218 +174,164 @@ static void NAME(screen)(const NAME(attention_t) *job, int64_t t, int64_t b, int
                 if (scores[r] < scores[place]) place = r;
         if (left < longs || received[0] > scores[place]) {
             scores[place] = received[0];
-            job->members[b * longs + place] = NAME(recent)(job, t, b, own, shorts);
-            job->times[b * longs + place] = left;
+            given->members[b * longs + place] = recent_row(&given->walk, given->memory, t, b, own, shorts);
+            given->times[b * longs + place] = left;
         }
     }
     memmove(received, received + 1, (size_t)(shorts - 1) * sizeof(REAL));
     received[shorts - 1] = 0;
 }
 
-static void NAME(attention_forward_slice)(void *argument, int slice) {
-    NAME(attention_t) *job = argument;
-    int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
-    NAME(left_t) none = {0, NULL, 0};
-    int64_t *items = borrow((size_t)(job->shorts + job->longs) * sizeof(int64_t));
-    span_t spans[2];
-    if (!items) atomic_store(&job->failed, 1);
-    for (int64_t s = 0; s < job->walk.steps && items && !atomic_load(&job->large); s++) {
-        int count = spans_of(&job->walk, s, first, last, spans);
-        for (int i = 0; i < count; i++) {
-            span_t span = spans[i];
-            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
-            int64_t past = span.previous < 0 ? span.from : job->walk.offsets[span.previous] + span.from;
-            const REAL *before = (span.previous < 0 ? job->initial : job->states) + past * N;
-            const REAL *asking = (span.previous < 0 ? job->initial_macro : job->macro) + past * N;
-            REAL *h = job->states + here * N, *macro = job->macro + here * N;
-            NAME(product)(rows, N, none, (NAME(left_t)){N, asking, N}, job->packed_queries, job->queries + here * N, N, 0);
-            if (job->exponentials) NAME(exponentiate)(job, rows * N, job->queries + here * N);
-            for (int64_t row = 0; row < rows; row++) {
-                int64_t b = span.from + row, own = span.previous < 0 ? 0 : NAME(walked)(&job->walk, span.t, b);
-                NAME(attend)(job, span.t, b, own, job->ages[b], here + row, before + row * N, items);
-            }
-            NAME(left_t) x = {I, job->x + here * I, I}, from = {N, macro, N};
-            if (job->gated) {
-                const REAL *c = (span.previous < 0 ? job->initial_cells : job->cells) + past * N;
-                REAL *gates = job->gates + here * 4 * N;
-                NAME(product)(rows, 4 * N, x, from, job->packed, gates, 4 * N, 0);
-                NAME(lstm_activate)(rows, N, job->bias, gates, c, job->cells + here * N, h);
-            } else {
-                NAME(product)(rows, N, x, from, job->packed, h, N, 0);
-                NAME(elman_activate_any)(job->activation, rows, N, job->bias, h);
-            }
-            NAME(product)(rows, N, none, (NAME(left_t)){N, h, N}, job->packed_keys, job->keys + here * N, N, 0);
-            if (job->exponentials) NAME(exponentiate)(job, rows * N, job->keys + here * N);
-            for (int64_t row = 0; row < rows; row++) {
-                int64_t b = span.from + row, own = span.previous < 0 ? 0 : NAME(walked)(&job->walk, span.t, b);
-                NAME(screen)(job, span.t, b, own, here + row);
-            }
+static int attention_forward_slice(const void *arguments, part_t *part) {
+    const attention_forward_t *given = arguments;
+    int64_t N = given->hidden, I = given->inputs;
+    int64_t *items = borrow((size_t)(given->memory.shorts + given->memory.longs) * sizeof(int64_t));
+    int code = 0;
+    if (!items) return 1;
+    EACH_SPAN(span, &given->walk, part, 0) {
+        if (code) break;
+        int64_t here = span.here, rows = span.rows;
+        const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
+        const REAL *macro_before = (span.starts ? given->initial_macro : given->macro) + span.before * N;
+        REAL *h = given->states + here * N, *queries = given->queries + here * N, *keys = given->keys + here * N;
+        product(rows, N, no_rows(), rows_of(macro_before, N), part->packed[QUERIES], queries, N, 0);
+        if (given->exponentials) code |= exp_2x(rows * N, queries);
+        for (int64_t row = 0; row < rows; row++) {
+            int64_t b = span.from + row, own = span.starts ? 0 : steps_before(&given->walk, span.t, b);
+            attend(given, span.t, b, own, given->ages[b], here + row, before + row * N, items);
+        }
+        left_t x = rows_of(given->x + here * I, I), macro = rows_of(given->macro + here * N, N);
+        if (given->gates) {
+            const REAL *c = (span.starts ? given->initial_cells : given->cells) + span.before * N;
+            REAL *gates = given->gates + here * 4 * N;
+            product(rows, 4 * N, x, macro, part->packed[CELL], gates, 4 * N, 0);
+            lstm_activate(rows, N, given->bias, gates, c, given->cells + here * N, h);
+        } else {
+            product(rows, N, x, macro, part->packed[CELL], h, N, 0);
+            elman_activate_any(given->activation, rows, N, given->bias, h);
+        }
+        product(rows, N, no_rows(), rows_of(h, N), part->packed[KEYS], keys, N, 0);
+        if (given->exponentials) code |= exp_2x(rows * N, keys);
+        for (int64_t row = 0; row < rows; row++) {
+            int64_t b = span.from + row, own = span.starts ? 0 : steps_before(&given->walk, span.t, b);
+            update_memory(given, span.t, b, own, here + row);
         }
     }
     give_back(items);
+    return code;
 }
 
-/* On entry `states` and `keys` contain the carried states and their keys after the rows of the steps. received, scores,
- * members, times and ages contain the carried values on entry and the final values on return. cells, gates and
- * initial_cells are null for an Elman unit. Returns 2 if a query or key is too large for `exponentials`. */
-static int NAME(attention_forward)(walk_t walk, int64_t hidden, int64_t inputs, int64_t shorts, int64_t longs, int64_t carried,
-                                   int activation, int exponentials, double factor, const REAL *x, const REAL *U, const REAL *bias,
-                                   const REAL *W, const REAL *A, const REAL *B, const REAL *v,
-                                   const REAL *initial, const REAL *initial_cells, const REAL *initial_macro, REAL *states,
-                                   REAL *cells, REAL *gates, REAL *macro, REAL *keys, REAL *queries, REAL *weights,
-                                   int64_t *kept, REAL *received, REAL *scores, int64_t *members, int64_t *times,
-                                   int64_t *ages, int slices) {
-    int64_t bounds[slices + 1], width = gates ? 4 * hidden : hidden;
-    balance(&walk, slices, bounds);
-    NAME(source_t) nothing = NAME(plain)(NULL, 0, 0);
-    REAL *packed = NAME(pack)(width, NAME(transposed)(U, inputs), NAME(transposed)(W, hidden));
-    REAL *packed_queries = NAME(pack)(hidden, nothing, NAME(transposed)(A, hidden));
-    REAL *packed_keys = NAME(pack)(hidden, nothing, NAME(transposed)(B, hidden));
-    int ready = packed && packed_queries && packed_keys;
-    NAME(attention_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .shorts = shorts, .longs = longs,
-                             .carried = carried, .activation = activation, .gated = gates != NULL, .exponentials = exponentials,
-                             .factor = (REAL)factor, .bounds = bounds, .x = x, .bias = bias, .v = v, .initial = initial,
-                             .initial_cells = initial_cells, .initial_macro = initial_macro, .packed = packed,
-                             .packed_queries = packed_queries, .packed_keys = packed_keys, .states = states, .cells = cells,
-                             .gates = gates, .macro = macro, .keys = keys, .queries = queries, .weights = weights,
-                             .kept = kept, .received = received, .scores = scores, .members = members, .times = times,
-                             .ages = ages};
-    if (ready && exponentials) NAME(exponentiate)(&job, walk.batch * (carried + longs) * hidden, keys + walk.offsets[walk.steps] * hidden);
-    if (ready) run_slices(NAME(attention_forward_slice), &job, slices);
-    give_back(packed);
-    give_back(packed_queries);
-    give_back(packed_keys);
-    return !ready || atomic_load(&job.failed) ? 1 : atomic_load(&job.large) ? 2 : 0;
+static int NAME(attention_forward)(const attention_forward_t *given) {
+    int64_t N = given->hidden, carried = given->walk.batch * (given->memory.carried + given->memory.longs);
+    REAL *keys = given->keys + given->walk.offsets[given->walk.steps] * N;
+    int code = given->exponentials ? exp_2x(carried * N, keys) : 0;
+    if (code) return code;
+    setup_t setup = {3, {NULL}, {0}};
+    setup.packed[CELL] = pack(given->gates ? 4 * N : N, transposed(given->U, given->inputs), transposed(given->W, N));
+    setup.packed[QUERIES] = pack_one(N, transposed(given->A, N));
+    setup.packed[KEYS] = pack_one(N, transposed(given->B, N));
+    return run_walk(&given->walk, given->slices, attention_forward_slice, given, &setup);
 }
 
 /* Backward pass of the attention of one row: from the gradient ds of its s, add to the gradients of the states and keys
  * that it attended to, of the state before it (d_before) and of v, and compute the gradient of its query. ds is
  * overwritten. */
-static void NAME(attend_back)(const NAME(attention_t) *job, int64_t t, int64_t b, int64_t own, int64_t age, int64_t row, REAL *ds,
-                              REAL *d_before, REAL *d_v, REAL *d_logits, int64_t *items) {
-    int64_t N = job->hidden, shorts = job->shorts, longs = job->longs;
-    const REAL *query = job->queries + row * N, root = (REAL)sqrt((double)N);
-    REAL *d_query = job->d_queries + row * N, mean = 0;
-    int64_t count = NAME(items_of)(job, t, b, own, age, job->kept + row * longs, items);
+static void attend_backward(const attention_backward_t *given, int64_t t, int64_t b, int64_t own, int64_t age,
+                            int64_t row, REAL *ds, REAL *d_before, REAL *d_v, REAL *d_logits, int64_t *items) {
+    int64_t N = given->hidden, shorts = given->memory.shorts, longs = given->memory.longs;
+    const REAL *query = given->queries + row * N, sqrt_N = (REAL)sqrt((double)N);
+    REAL *d_query = given->d_queries + row * N, mean = 0;
+    int64_t count = items_of(&given->walk, given->memory, t, b, own, age, given->kept + row * longs, items);
     memset(d_query, 0, (size_t)N * sizeof(REAL));
     if (!count) {
-        NAME(add_scaled)(d_before, 1, ds, N);
+        add_scaled(d_before, 1, ds, N);
         return;
     }
-    EACH_VECTOR(j, left, N) NAME(store_part)(ds + j, job->factor * NAME(load_part)(ds + j, left), left);
-    NAME(add_scaled)(d_before, 1, ds, N);
-    const REAL *w = job->weights + row * (shorts + longs) + at_least(0, shorts - age);
+    EACH_VECTOR(j, left, N) store_part(ds + j, (REAL)given->factor * load_part(ds + j, left), left);
+    add_scaled(d_before, 1, ds, N);
+    const REAL *w = given->weights + row * (shorts + longs) + at_least(0, shorts - age);
     for (int64_t i = 0; i < count; i++) {
-        d_logits[i] = NAME(dot)(ds, job->states + items[i] * N, N);
+        d_logits[i] = dot(ds, given->states + items[i] * N, N);
         mean += w[i] * d_logits[i];
-        NAME(add_scaled)(job->d_states + items[i] * N, w[i], ds, N);
+        add_scaled(given->d_states + items[i] * N, w[i], ds, N);
     }
     for (int64_t i = 0; i < count; i++) d_logits[i] = w[i] * (d_logits[i] - mean);
-    if (!job->v) {
+    if (!given->v) {
         for (int64_t i = 0; i < count; i++) {
-            NAME(add_scaled)(d_query, d_logits[i] / root, job->keys + items[i] * N, N);
-            NAME(add_scaled)(job->d_keys + items[i] * N, d_logits[i] / root, query, N);
+            add_scaled(d_query, d_logits[i] / sqrt_N, given->keys + items[i] * N, N);
+            add_scaled(given->d_keys + items[i] * N, d_logits[i] / sqrt_N, query, N);
         }
         return;
     }
     EACH_VECTOR(j, left, N) {
-        vec q = NAME(load_part)(query + j, left), v = NAME(load_part)(job->v + j, left), dq = {0}, dv = {0};
+        vec q = load_part(query + j, left), v = load_part(given->v + j, left), dq = {0}, dv = {0};
         for (int64_t i = 0; i < count; i++) {
-            vec key = NAME(load_part)(job->keys + items[i] * N + j, left), y, slope;
-            if (job->exponentials) {
+            vec key = load_part(given->keys + items[i] * N + j, left), y, slope;
+            if (given->exponentials) {
                 vec r = 1 / (1 + q * key);
                 y = 1 - 2 * r, slope = 4 * r * (1 - r);
             } else {
-                y = NAME(tangent)(q + key), slope = 1 - y * y;
+                y = vec_tanh(q + key), slope = 1 - y * y;
             }
             vec dz = d_logits[i] * v * slope;
-            REAL *d_key = job->d_keys + items[i] * N + j;
+            REAL *d_key = given->d_keys + items[i] * N + j;
             dv += d_logits[i] * y;
             dq += dz;
-            NAME(store_part)(d_key, NAME(load_part)(d_key, left) + dz, left);
+            store_part(d_key, load_part(d_key, left) + dz, left);
         }
-        NAME(store_part)(d_query + j, dq, left);
-        NAME(store_part)(d_v + j, NAME(load_part)(d_v + j, left) + dv, left);
+        store_part(d_query + j, dq, left);
+        store_part(d_v + j, load_part(d_v + j, left) + dv, left);
     }
 }
 
-static void NAME(attention_backward_slice)(void *argument, int slice) {
-    NAME(attention_t) *job = argument;
-    int64_t N = job->hidden, first = job->bounds[slice], last = job->bounds[slice + 1], width = job->gated ? 4 * N : N;
-    NAME(left_t) none = {0, NULL, 0};
-    REAL *d_macro = NAME(numbers)(at_least(1, last - first) * N), *d_v = job->d_v ? job->d_v + slice * N : NULL;
-    REAL *d_logits = NAME(numbers)(job->shorts + job->longs);
-    int64_t *items = borrow((size_t)(job->shorts + job->longs) * sizeof(int64_t));
-    span_t spans[2];
+static int attention_backward_slice(const void *arguments, part_t *part) {
+    const attention_backward_t *given = arguments;
+    int64_t N = given->hidden, width = given->gates ? 4 * N : N, places = given->memory.shorts + given->memory.longs;
+    REAL *d_macro = borrow_reals((part->last - part->first) * N), *d_logits = borrow_reals(places);
+    REAL *d_v = given->d_v ? given->d_v + part->slice * N : NULL;
+    int64_t *items = borrow((size_t)places * sizeof(int64_t));
     int ready = d_macro && d_logits && items;
-    if (!ready) atomic_store(&job->failed, 1);
-    for (int64_t s = job->walk.steps - 1; s >= 0 && ready; s--) {
-        int count = spans_of(&job->walk, s, first, last, spans);
-        for (int i = 0; i < count; i++) {
-            span_t span = spans[i];
-            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
-            int64_t past = span.previous < 0 ? span.from : job->walk.offsets[span.previous] + span.from;
-            REAL *dh = job->d_states + here * N, *deltas = job->deltas + here * width;
-            /* all later steps are done, so the gradient of the state is complete once that of its key is added */
-            NAME(product)(rows, N, none, (NAME(left_t)){N, job->d_keys + here * N, N}, job->packed_keys, dh, N, 1);
-            if (job->gated) {
-                const REAL *c = (span.previous < 0 ? job->initial_cells : job->cells) + past * N;
-                const REAL *cell_gradient = job->cell_gradient ? job->cell_gradient + here * N : NULL;
-                NAME(lstm_deactivate)(rows, N, job->gates + here * 4 * N, job->cells + here * N, c, dh, NULL, cell_gradient,
-                                      job->d_initial_cells + span.from * N, deltas, NULL);
-            } else {
-                NAME(elman_deactivate_any)(job->activation, rows, N, NULL, job->states + here * N, dh, NULL, deltas, NULL);
-            }
-            /* the gradient of s_t has three parts: from the cell, from the query of the next step, which is in
-             * d_initial_macro, and from the output s (macro_gradient) */
-            REAL *carried = job->d_initial_macro + span.from * N;
-            NAME(product)(rows, N, none, (NAME(left_t)){width, deltas, width}, job->packed, carried, N, 1);
-            memcpy(d_macro, carried, (size_t)(rows * N) * sizeof(REAL));
-            if (job->macro_gradient) NAME(add_scaled)(d_macro, 1, job->macro_gradient + here * N, rows * N);
-            REAL *d_before = (span.previous < 0 ? job->d_initial : job->d_states) + past * N;
-            for (int64_t row = 0; row < rows; row++) {
-                int64_t b = span.from + row, own = span.previous < 0 ? 0 : NAME(walked)(&job->walk, span.t, b);
-                NAME(attend_back)(job, span.t, b, own, job->ages[b] + own, here + row, d_macro + row * N, d_before + row * N,
-                                  d_v, d_logits, items);
-            }
-            NAME(product)(rows, N, none, (NAME(left_t)){N, job->d_queries + here * N, N}, job->packed_queries, carried, N, 0);
+    EACH_SPAN(span, &given->walk, part, 1) {
+        if (!ready) break;
+        int64_t here = span.here, rows = span.rows;
+        REAL *dh = given->d_states + here * N, *deltas = given->deltas + here * width;
+        /* all later steps are done, so the gradient of the state is complete once that of its key is added */
+        product(rows, N, no_rows(), rows_of(given->d_keys + here * N, N), part->packed[KEYS], dh, N, 1);
+        if (given->gates) {
+            const REAL *c = (span.starts ? given->initial_cells : given->cells) + span.before * N;
+            const REAL *cell_gradient = given->cell_gradient ? given->cell_gradient + here * N : NULL;
+            lstm_activation_backward(rows, N, given->gates + here * 4 * N, given->cells + here * N, c, dh, NULL,
+                                     cell_gradient, given->d_initial_cells + span.from * N, deltas, NULL);
+        } else {
+            const REAL *h = given->states + here * N;
+            elman_activation_backward_any(given->activation, rows, N, NULL, h, dh, NULL, deltas, NULL);
         }
+        /* the gradient of s_t has three parts: from the cell, from the query of the next step, which is in
+         * d_initial_macro, and from the output s (macro_gradient) */
+        REAL *carried = given->d_initial_macro + span.from * N;
+        product(rows, N, no_rows(), rows_of(deltas, width), part->packed[CELL], carried, N, 1);
+        memcpy(d_macro, carried, (size_t)(rows * N) * sizeof(REAL));
+        if (given->macro_gradient) add_scaled(d_macro, 1, given->macro_gradient + here * N, rows * N);
+        REAL *d_before = (span.starts ? given->d_initial : given->d_states) + span.before * N;
+        for (int64_t row = 0; row < rows; row++) {
+            int64_t b = span.from + row, own = span.starts ? 0 : steps_before(&given->walk, span.t, b);
+            attend_backward(given, span.t, b, own, given->ages[b] + own, here + row, d_macro + row * N,
+                            d_before + row * N, d_v, d_logits, items);
+        }
+        product(rows, N, no_rows(), rows_of(given->d_queries + here * N, N), part->packed[QUERIES], carried, N, 0);
     }
     give_back(d_macro);
     give_back(d_logits);
     give_back(items);
+    return !ready;
 }
 
-/* On entry d_states is the gradient of the output `states`; on return it includes the effect of each state on all later
- * steps. The caller sets d_keys, d_initial, d_initial_cells, d_initial_macro and d_v (slices × hidden) to zero. `ages`
- * has the values from before the forward pass. */
-static int NAME(attention_backward)(walk_t walk, int64_t hidden, int64_t shorts, int64_t longs, int64_t carried, int activation,
-                                    int exponentials, double factor, const REAL *W, const REAL *A, const REAL *B, const REAL *v,
-                                    const REAL *initial_cells, const REAL *states, const REAL *cells, const REAL *gates,
-                                    const REAL *keys, const REAL *queries, const REAL *weights, const int64_t *kept,
-                                    const int64_t *ages, const REAL *cell_gradient, const REAL *macro_gradient,
-                                    REAL *d_states, REAL *deltas, REAL *d_keys, REAL *d_queries, REAL *d_initial,
-                                    REAL *d_initial_cells, REAL *d_initial_macro, REAL *d_v, int slices) {
-    int64_t bounds[slices + 1], width = gates ? 4 * hidden : hidden;
-    balance(&walk, slices, bounds);
-    NAME(source_t) nothing = NAME(plain)(NULL, 0, 0);
-    REAL *packed = NAME(pack)(hidden, nothing, NAME(plain)(W, width, hidden));
-    REAL *packed_queries = NAME(pack)(hidden, nothing, NAME(plain)(A, hidden, hidden));
-    REAL *packed_keys = NAME(pack)(hidden, nothing, NAME(plain)(B, hidden, hidden));
-    int ready = packed && packed_queries && packed_keys;
-    NAME(attention_t) job = {.walk = walk, .hidden = hidden, .shorts = shorts, .longs = longs, .carried = carried,
-                             .activation = activation, .gated = gates != NULL, .exponentials = exponentials,
-                             .factor = (REAL)factor, .bounds = bounds, .v = v, .initial_cells = initial_cells, .packed = packed, .packed_queries = packed_queries,
-                             .packed_keys = packed_keys, .states = (REAL *)states, .cells = (REAL *)cells,
-                             .gates = (REAL *)gates, .keys = (REAL *)keys, .queries = (REAL *)queries,
-                             .weights = (REAL *)weights, .kept = (int64_t *)kept, .ages = (int64_t *)ages,
-                             .cell_gradient = cell_gradient, .macro_gradient = macro_gradient, .d_states = d_states,
-                             .deltas = deltas, .d_keys = d_keys, .d_queries = d_queries, .d_initial = d_initial,
-                             .d_initial_cells = d_initial_cells, .d_initial_macro = d_initial_macro, .d_v = d_v};
-    if (ready) run_slices(NAME(attention_backward_slice), &job, slices);
-    give_back(packed);
-    give_back(packed_queries);
-    give_back(packed_keys);
-    return !ready || atomic_load(&job.failed);
+static int NAME(attention_backward)(const attention_backward_t *given) {
+    int64_t N = given->hidden;
+    setup_t setup = {3, {NULL}, {0}};
+    setup.packed[CELL] = pack_one(N, plain(given->W, given->gates ? 4 * N : N, N));
+    setup.packed[QUERIES] = pack_one(N, plain(given->A, N, N));
+    setup.packed[KEYS] = pack_one(N, plain(given->B, N, N));
+    return run_walk(&given->walk, given->slices, attention_backward_slice, given, &setup);
 }
 #undef LARGE

@@ -5,6 +5,8 @@
 #include "product.h"
 #include "mathematics.h"
 #include "gemm.h"
+#include "weights.h"
+#include "setup.h"
 #include "exponential.h"
 #include "elman.h"
 #include "gru.h"
@@ -13,11 +15,6 @@
 #undef REAL
 #undef REAL_TAG
 #undef INTEGER
-#undef vec
-#undef mask
-#undef LANES
-#undef PANEL
-#undef EACH_VECTOR
 
 #define REAL double
 #define REAL_TAG f64
@@ -25,6 +22,8 @@
 #include "product.h"
 #include "mathematics.h"
 #include "gemm.h"
+#include "weights.h"
+#include "setup.h"
 #include "exponential.h"
 #include "elman.h"
 #include "gru.h"
@@ -33,8 +32,3 @@
 #undef REAL
 #undef REAL_TAG
 #undef INTEGER
-#undef vec
-#undef mask
-#undef LANES
-#undef PANEL
-#undef EACH_VECTOR

@@ -7,10 +7,10 @@ typedef struct {
     const REAL *table; /* 4 × 4 */
     const REAL *G, *A, *A2, *A3;
     REAL *B[4];
-} NAME(exponential_t);
+} exponential_t;
 
-static void NAME(exponential_gemm)(const NAME(exponential_t) *job, const REAL *a, int a_transposed, const REAL *b,
-                                   int b_transposed, REAL *c, int accumulate, int *failed) {
+static void exponential_gemm(const exponential_t *job, const REAL *a, int a_transposed, const REAL *b, int b_transposed,
+                             REAL *c, int accumulate, int *failed) {
     int64_t n = job->n;
     *failed |= NAME(gemm)(n, n, n, 1.0, a, a_transposed ? 1 : n, a_transposed ? n : 1, b, b_transposed ? 1 : n,
                           b_transposed ? n : 1, c, n, accumulate, job->slices);
@@ -19,41 +19,42 @@ static void NAME(exponential_gemm)(const NAME(exponential_t) *job, const REAL *a
 #define MY_ROWS int64_t n = job->n, first = n * slice / job->slices, last = n * (slice + 1) / job->slices
 
 /* Compute B₁ … B₄ from A, A², A³. */
-static void NAME(exponential_combine)(void *argument, int slice) {
-    NAME(exponential_t) *job = argument;
+static void exponential_combine(void *argument, int slice) {
+    exponential_t *job = argument;
     MY_ROWS;
     for (int j = 0; j < 4; j++) {
         REAL c0 = job->table[4 * j], c1 = job->table[4 * j + 1], c2 = job->table[4 * j + 2], c3 = job->table[4 * j + 3];
-        for (int64_t k = first * n; k < last * n; k++) job->B[j][k] = c1 * job->A[k] + c2 * job->A2[k] + c3 * job->A3[k];
+        for (int64_t k = first * n; k < last * n; k++)
+            job->B[j][k] = c1 * job->A[k] + c2 * job->A2[k] + c3 * job->A3[k];
         for (int64_t i = first; i < last; i++) job->B[j][i * n + i] += c0;
     }
 }
 
-static void NAME(exponential_add)(void *argument, int slice) { /* S = B₂ + E */
-    NAME(exponential_t) *job = argument;
+static void exponential_add(void *argument, int slice) { /* S = B₂ + E */
+    exponential_t *job = argument;
     MY_ROWS;
     for (int64_t k = first * n; k < last * n; k++) job->B[1][k] += job->B[2][k];
 }
 
 /* Compute X = exp(A), S, E and B₄. Before their final values X, S and E hold B₁, B₂ and B₃. */
-static int NAME(exponential_forward)(int64_t n, const REAL *table, const REAL *A, const REAL *A2, REAL *X, REAL *S, REAL *E,
-                                     REAL *B4, int slices) {
+static int NAME(exponential_forward)(int64_t n, const REAL *table, const REAL *A, const REAL *A2, REAL *X, REAL *S,
+                                     REAL *E, REAL *B4, int slices) {
     REAL *A3 = borrow((size_t)(n * n) * sizeof(REAL));
     if (!A3) return 1;
-    NAME(exponential_t) job = {.n = n, .slices = slices, .table = table, .A = A, .A2 = A2, .A3 = A3, .B = {X, S, E, B4}};
+    exponential_t job = {.n = n, .slices = slices, .table = table, .A = A, .A2 = A2, .A3 = A3, .B = {X, S, E, B4}};
     int failed = 0;
-    NAME(exponential_gemm)(&job, A2, 0, A, 0, A3, 0, &failed);
-    run_slices(NAME(exponential_combine), &job, slices);
-    NAME(exponential_gemm)(&job, B4, 0, B4, 0, E, 1, &failed);
-    run_slices(NAME(exponential_add), &job, slices);
-    NAME(exponential_gemm)(&job, S, 0, E, 0, X, 1, &failed);
+    exponential_gemm(&job, A2, 0, A, 0, A3, 0, &failed);
+    run_slices(exponential_combine, &job, slices);
+    exponential_gemm(&job, B4, 0, B4, 0, E, 1, &failed);
+    run_slices(exponential_add, &job, slices);
+    exponential_gemm(&job, S, 0, E, 0, X, 1, &failed);
     give_back(A3);
     return failed;
 }
 
 /* Compute dA, dA², dA³ from G and the gradients of B₂, B₃, B₄. They are stored in B[0] … B[2], two of them in place. */
-static void NAME(exponential_gather)(void *argument, int slice) {
-    NAME(exponential_t) *job = argument;
+static void exponential_gather(void *argument, int slice) {
+    exponential_t *job = argument;
     MY_ROWS;
     const REAL *t = job->table;
     for (int64_t k = first * n; k < last * n; k++) {
@@ -64,46 +65,46 @@ static void NAME(exponential_gather)(void *argument, int slice) {
     }
 }
 
-#define EACH_BLOCK(body)                                                                              \
-    for (int64_t from = first; from < last; from += 32)                                               \
-        for (int64_t left = 0; left < n; left += 32)                                                  \
-            for (int64_t i = from; i < at_most(last, from + 32); i++)                                 \
-                for (int64_t j = left; j < at_most(n, left + 32); j++) {                              \
-                    int64_t here = i * n + j, there = j * n + i;                                      \
-                    body                                                                              \
+#define EACH_BLOCK(body)                                                 \
+    for (int64_t from = first; from < last; from += 32)                  \
+        for (int64_t left = 0; left < n; left += 32)                     \
+            for (int64_t i = from; i < at_most(last, from + 32); i++)    \
+                for (int64_t j = left; j < at_most(n, left + 32); j++) { \
+                    int64_t here = i * n + j, there = j * n + i;         \
+                    body                                                 \
                 }
 
-static void NAME(exponential_skew)(void *argument, int slice) { /* K, the skew part of dA³ */
-    NAME(exponential_t) *job = argument;
+static void exponential_skew(void *argument, int slice) { /* K, the skew part of dA³ */
+    exponential_t *job = argument;
     MY_ROWS;
     EACH_BLOCK(job->B[3][here] = (job->B[2][here] - job->B[2][there]) / 2;)
 }
 
-static void NAME(exponential_meet)(void *argument, int slice) { /* Y − 2 sym(dA² − Yᵀ); job->A3 holds Y */
-    NAME(exponential_t) *job = argument;
+static void exponential_last_factor(void *argument, int slice) { /* Y − 2 sym(dA² − Yᵀ); job->A3 holds Y */
+    exponential_t *job = argument;
     MY_ROWS;
     EACH_BLOCK(job->B[2][here] = 2 * job->A3[here] + job->A3[there] - job->B[1][here] - job->B[1][there];)
 }
 
 /* Compute dA. Only its skew-symmetric part is meaningful. */
-static int NAME(exponential_backward)(int64_t n, const REAL *table, const REAL *G, const REAL *A, const REAL *S, const REAL *E,
-                                      const REAL *B4, REAL *dA, int slices) {
+static int NAME(exponential_backward)(int64_t n, const REAL *table, const REAL *G, const REAL *A, const REAL *S,
+                                      const REAL *E, const REAL *B4, REAL *dA, int slices) {
     REAL *scratch[4];
     int failed = 0;
     for (int k = 0; k < 4; k++) failed |= !(scratch[k] = borrow((size_t)(n * n) * sizeof(REAL)));
     if (!failed) {
         REAL *dS = scratch[0], *dE = scratch[1], *dB4 = scratch[2], *Y = scratch[3];
-        NAME(exponential_t) job = {.n = n, .slices = slices, .table = table, .G = G, .A3 = Y, .B = {dA, dS, dE, dB4}};
-        NAME(exponential_gemm)(&job, G, 0, E, 1, dS, 0, &failed);
+        exponential_t job = {.n = n, .slices = slices, .table = table, .G = G, .A3 = Y, .B = {dA, dS, dE, dB4}};
+        exponential_gemm(&job, G, 0, E, 1, dS, 0, &failed);
         memcpy(dE, dS, (size_t)(n * n) * sizeof(REAL));
-        NAME(exponential_gemm)(&job, S, 1, G, 0, dE, 1, &failed);
-        NAME(exponential_gemm)(&job, dE, 0, B4, 1, dB4, 0, &failed);
-        NAME(exponential_gemm)(&job, B4, 1, dE, 0, dB4, 1, &failed);
-        run_slices(NAME(exponential_gather), &job, slices);
-        run_slices(NAME(exponential_skew), &job, slices);
-        NAME(exponential_gemm)(&job, A, 0, dB4, 0, Y, 0, &failed);
-        run_slices(NAME(exponential_meet), &job, slices);
-        NAME(exponential_gemm)(&job, A, 0, dE, 0, dA, 1, &failed);
+        exponential_gemm(&job, S, 1, G, 0, dE, 1, &failed);
+        exponential_gemm(&job, dE, 0, B4, 1, dB4, 0, &failed);
+        exponential_gemm(&job, B4, 1, dE, 0, dB4, 1, &failed);
+        run_slices(exponential_gather, &job, slices);
+        run_slices(exponential_skew, &job, slices);
+        exponential_gemm(&job, A, 0, dB4, 0, Y, 0, &failed);
+        run_slices(exponential_last_factor, &job, slices);
+        exponential_gemm(&job, A, 0, dE, 0, dA, 1, &failed);
     }
     for (int k = 0; k < 4; k++) give_back(scratch[k]);
     return failed;

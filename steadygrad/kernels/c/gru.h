@@ -5,253 +5,213 @@
  * `products` is not null, the reset acts after the product, and `products` holds U_c h. */
 typedef struct {
     walk_t walk;
-    int64_t hidden, inputs;
-    int activation;
-    const int64_t *bounds;
-    const REAL *x, *bias, *modulus, *initial, *gradient;
-    const REAL *packed[4];
-    REAL *states, *gates, *products, *deltas, *d_initial;
-    NAME(sums_t) sums;
-    atomic_int failed;
-} NAME(gru_t);
+    int64_t hidden, inputs, activation;
+    const REAL *x, *W, *bias, *U, *modulus, *initial; /* bias and modulus may be null */
+    REAL *states, *gates, *products;
+    int64_t slices;
+} gru_forward_t;
 
-static void NAME(gru_forward_slice)(void *argument, int slice) {
-    NAME(gru_t) *job = argument;
-    int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
-    if (first >= last) return;
-    REAL *scratch = borrow((size_t)((last - first) * N) * sizeof(REAL));
-    if (!scratch) {
-        atomic_store(&job->failed, 1);
-        return;
-    }
-    span_t spans[2];
-    for (int64_t s = 0; s < job->walk.steps; s++) {
-        int count = spans_of(&job->walk, s, first, last, spans);
-        for (int i = 0; i < count; i++) {
-            span_t span = spans[i];
-            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
-            const REAL *before = span.previous < 0 ? job->initial + span.from * N
-                                                   : job->states + (job->walk.offsets[span.previous] + span.from) * N;
-            REAL *gates = job->gates + here * 3 * N;
-            NAME(left_t) x = {I, job->x + here * I, I}, h = {N, before, N}, reset = {N, scratch, N};
-            NAME(product)(rows, N, x, h, job->packed[0], gates, 3 * N, 0);
-            NAME(product)(rows, N, x, h, job->packed[1], gates + N, 3 * N, 0);
-            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+/* The caller sets d_initial to zero. d_bias (4 hidden) holds the gradients of the three gates' biases, then that of the
+ * bias of modReLU. `deltas` may be null. */
+typedef struct {
+    walk_t walk;
+    int64_t hidden, inputs, activation;
+    const REAL *gradient, *x, *states, *gates, *products, *U, *initial;
+    REAL *deltas, *d_U, *d_W, *d_bias, *d_initial;
+    int64_t slices;
+} gru_backward_t;
+
+static int gru_forward_slice(const void *arguments, part_t *part) {
+    const gru_forward_t *given = arguments;
+    int64_t N = given->hidden, I = given->inputs;
+    REAL *scratch = borrow_reals((part->last - part->first) * N);
+    if (!scratch) return 1;
+    EACH_SPAN(span, &given->walk, part, 0) {
+        int64_t here = span.here, rows = span.rows;
+        const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
+        REAL *gates = given->gates + here * 3 * N;
+        left_t x = rows_of(given->x + here * I, I), h = rows_of(before, N), reset = rows_of(scratch, N);
+        product(rows, N, x, h, part->packed[0], gates, 3 * N, 0);
+        product(rows, N, x, h, part->packed[1], gates + N, 3 * N, 0);
+        for (int64_t row = 0; row < rows; row++)
+            EACH_VECTOR(j, left, N) {
                 REAL *gate = gates + row * 3 * N + j;
-                vec r = NAME(load_part)(gate, left);
-                if (job->bias) r += NAME(load_part)(job->bias + j, left);
-                r = NAME(sigmoid)(r);
-                NAME(store_part)(gate, r, left);
-                NAME(store_part)(scratch + row * N + j, r * NAME(load_part)(before + row * N + j, left), left);
+                vec r = load_part(gate, left);
+                if (given->bias) r += load_part(given->bias + j, left);
+                r = vec_sigmoid(r);
+                store_part(gate, r, left);
+                store_part(scratch + row * N + j, r * load_part(before + row * N + j, left), left);
             }
-            NAME(product)(rows, N, x, reset, job->packed[2], gates + 2 * N, 3 * N, 0);
-            REAL *after = job->states + here * N;
-            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+        product(rows, N, x, reset, part->packed[2], gates + 2 * N, 3 * N, 0);
+        REAL *after = given->states + here * N;
+        for (int64_t row = 0; row < rows; row++)
+            EACH_VECTOR(j, left, N) {
                 REAL *gate = gates + row * 3 * N + j;
-                vec u = NAME(load_part)(gate + N, left), c = NAME(load_part)(gate + 2 * N, left), b = {0};
-                vec old = NAME(load_part)(before + row * N + j, left);
-                if (job->bias) {
-                    u += NAME(load_part)(job->bias + N + j, left);
-                    c += NAME(load_part)(job->bias + 2 * N + j, left);
+                vec u = load_part(gate + N, left), c = load_part(gate + 2 * N, left), b = {0};
+                vec old = load_part(before + row * N + j, left);
+                if (given->bias) {
+                    u += load_part(given->bias + N + j, left);
+                    c += load_part(given->bias + 2 * N + j, left);
                 }
-                if (job->modulus) b = NAME(load_part)(job->modulus + j, left);
-                u = NAME(sigmoid)(u);
-                c = NAME(activate)(job->activation, c, b);
-                NAME(store_part)(gate + N, u, left);
-                NAME(store_part)(gate + 2 * N, c, left);
-                NAME(store_part)(after + row * N + j, old + u * (c - old), left);
+                if (given->modulus) b = load_part(given->modulus + j, left);
+                u = vec_sigmoid(u);
+                c = activate(given->activation, c, b);
+                store_part(gate + N, u, left);
+                store_part(gate + 2 * N, c, left);
+                store_part(after + row * N + j, old + u * (c - old), left);
             }
-        }
     }
     give_back(scratch);
+    return 0;
 }
 
 /* Forward pass with the reset after the product. No product depends on the reset gate, so all products come first. */
-static void NAME(gru_after_forward_slice)(void *argument, int slice) {
-    NAME(gru_t) *job = argument;
-    int64_t N = job->hidden, I = job->inputs;
-    NAME(left_t) none = {0, NULL, 0};
-    span_t spans[2];
-    for (int64_t s = 0; s < job->walk.steps; s++) {
-        int count = spans_of(&job->walk, s, job->bounds[slice], job->bounds[slice + 1], spans);
-        for (int i = 0; i < count; i++) {
-            span_t span = spans[i];
-            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
-            const REAL *before = span.previous < 0 ? job->initial + span.from * N
-                                                   : job->states + (job->walk.offsets[span.previous] + span.from) * N;
-            REAL *gates = job->gates + here * 3 * N, *products = job->products + here * N, *after = job->states + here * N;
-            NAME(left_t) x = {I, job->x + here * I, I}, h = {N, before, N};
-            NAME(product)(rows, N, x, h, job->packed[0], gates, 3 * N, 0);
-            NAME(product)(rows, N, x, h, job->packed[1], gates + N, 3 * N, 0);
-            NAME(product)(rows, N, x, none, job->packed[2], gates + 2 * N, 3 * N, 0);
-            NAME(product)(rows, N, none, h, job->packed[3], products, N, 0);
-            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+static int gru_after_forward_slice(const void *arguments, part_t *part) {
+    const gru_forward_t *given = arguments;
+    int64_t N = given->hidden, I = given->inputs;
+    EACH_SPAN(span, &given->walk, part, 0) {
+        int64_t here = span.here, rows = span.rows;
+        const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
+        REAL *gates = given->gates + here * 3 * N, *products = given->products + here * N,
+             *after = given->states + here * N;
+        left_t x = rows_of(given->x + here * I, I), h = rows_of(before, N);
+        product(rows, N, x, h, part->packed[0], gates, 3 * N, 0);
+        product(rows, N, x, h, part->packed[1], gates + N, 3 * N, 0);
+        product(rows, N, x, no_rows(), part->packed[2], gates + 2 * N, 3 * N, 0);
+        product(rows, N, no_rows(), h, part->packed[3], products, N, 0);
+        for (int64_t row = 0; row < rows; row++)
+            EACH_VECTOR(j, left, N) {
                 REAL *gate = gates + row * 3 * N + j;
-                vec r = NAME(load_part)(gate, left), u = NAME(load_part)(gate + N, left);
-                vec c = NAME(load_part)(gate + 2 * N, left), b = {0};
-                vec old = NAME(load_part)(before + row * N + j, left);
-                if (job->bias) {
-                    r += NAME(load_part)(job->bias + j, left);
-                    u += NAME(load_part)(job->bias + N + j, left);
-                    c += NAME(load_part)(job->bias + 2 * N + j, left);
+                vec r = load_part(gate, left), u = load_part(gate + N, left);
+                vec c = load_part(gate + 2 * N, left), b = {0};
+                vec old = load_part(before + row * N + j, left);
+                if (given->bias) {
+                    r += load_part(given->bias + j, left);
+                    u += load_part(given->bias + N + j, left);
+                    c += load_part(given->bias + 2 * N + j, left);
                 }
-                if (job->modulus) b = NAME(load_part)(job->modulus + j, left);
-                r = NAME(sigmoid)(r);
-                u = NAME(sigmoid)(u);
-                c = NAME(activate)(job->activation, c + r * NAME(load_part)(products + row * N + j, left), b);
-                NAME(store_part)(gate, r, left);
-                NAME(store_part)(gate + N, u, left);
-                NAME(store_part)(gate + 2 * N, c, left);
-                NAME(store_part)(after + row * N + j, old + u * (c - old), left);
+                if (given->modulus) b = load_part(given->modulus + j, left);
+                r = vec_sigmoid(r);
+                u = vec_sigmoid(u);
+                c = activate(given->activation, c + r * load_part(products + row * N + j, left), b);
+                store_part(gate, r, left);
+                store_part(gate + N, u, left);
+                store_part(gate + 2 * N, c, left);
+                store_part(after + row * N + j, old + u * (c - old), left);
             }
-        }
     }
+    return 0;
 }
 
-static int NAME(gru_forward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *x, const REAL *W,
-                             const REAL *bias, const REAL *U, const REAL *modulus, const REAL *initial, REAL *states,
-                             REAL *gates, REAL *products, int slices) {
-    int64_t bounds[slices + 1];
-    balance(&walk, slices, bounds);
-    NAME(gru_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .activation = activation, .bounds = bounds, .x = x,
-                       .bias = bias, .modulus = modulus, .initial = initial, .states = states, .gates = gates,
-                       .products = products};
-    int failed = 0, packs = products ? 4 : 3; /* W_c and U_c packed together, or separately */
-    NAME(source_t) nothing = NAME(plain)(NULL, 0, 0);
-    for (int k = 0; k < packs; k++) {
-        int64_t g = k < 3 ? k : 2;
-        NAME(source_t) from_x = NAME(transposed)(W + g * hidden * inputs, inputs);
-        NAME(source_t) from_h = NAME(transposed)(U + g * hidden * hidden, hidden);
-        job.packed[k] = NAME(pack)(hidden, k == 3 ? nothing : from_x, k == 2 && products ? nothing : from_h);
-        failed |= !job.packed[k];
+static int NAME(gru_forward)(const gru_forward_t *given) {
+    int64_t N = given->hidden, I = given->inputs;
+    setup_t setup = {given->products ? 4 : 3, {NULL}, {0}}; /* W_c and U_c packed together, or separately */
+    for (int k = 0; k < setup.packs; k++) {
+        int64_t gate = k < 3 ? k : 2;
+        source_t nothing = plain(NULL, 0, 0), from_x = transposed(given->W + gate * N * I, I);
+        source_t from_h = transposed(given->U + gate * N * N, N);
+        setup.packed[k] = pack(N, k == 3 ? nothing : from_x, k == 2 && given->products ? nothing : from_h);
     }
-    if (!failed) run_slices(products ? NAME(gru_after_forward_slice) : NAME(gru_forward_slice), &job, slices);
-    for (int k = 0; k < packs; k++) give_back((void *)job.packed[k]);
-    return failed || atomic_load(&job.failed);
+    run_part_t run = given->products ? gru_after_forward_slice : gru_forward_slice;
+    return run_walk(&given->walk, given->slices, run, given, &setup);
 }
 
 /* Backward pass, in reverse order of the steps. d_initial carries the gradient of the state from step to step; at the
  * end it is the gradient of h_0. */
-static void NAME(gru_backward_slice)(void *argument, int slice) {
-    NAME(gru_t) *job = argument;
-    int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
-    REAL *d_bias = NAME(sums_bias)(&job->sums, slice); /* of reset, update, candidate and modReLU */
-    REAL *scratch = NAME(numbers)((last - first) * N + 1);
-    NAME(outer_t) outer;
-    int open = NAME(outer_open)(&outer, &job->sums, slice, last - first, RESET_BEFORE);
-    if (!open || !scratch) atomic_store(&job->failed, 1);
-    NAME(left_t) none = {0, NULL, 0};
-    span_t spans[2];
-    for (int64_t s = job->walk.steps - 1; s >= 0 && open && scratch; s--) {
-        int count = spans_of(&job->walk, s, first, last, spans);
-        for (int i = 0; i < count; i++) {
-            span_t span = spans[i];
-            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
-            const REAL *before = span.previous < 0 ? job->initial + span.from * N
-                                                   : job->states + (job->walk.offsets[span.previous] + span.from) * N;
-            const REAL *gates = job->gates + here * 3 * N, *gradient = job->gradient + here * N;
-            int64_t place = NAME(outer_take)(&outer, rows, before, job->x + here * I);
-            REAL *deltas = outer.deltas + place * 3 * N, *resets = outer.resets + place * N;
-            REAL *carried = job->d_initial + span.from * N;
-            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+static int gru_backward_slice(const void *arguments, part_t *part) {
+    const gru_backward_t *given = arguments;
+    int64_t N = given->hidden, I = given->inputs;
+    REAL *d_bias = part->d_bias; /* of reset, update, candidate and modReLU */
+    REAL *scratch = borrow_reals((part->last - part->first) * N);
+    if (!scratch) return 1;
+    EACH_SPAN(span, &given->walk, part, 1) {
+        int64_t here = span.here, rows = span.rows;
+        const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
+        const REAL *gates = given->gates + here * 3 * N, *gradient = given->gradient + here * N;
+        int64_t place = outer_reserve(&part->outer, rows, before, given->x + here * I);
+        REAL *deltas = part->outer.deltas + place * 3 * N, *resets = part->outer.resets + place * N;
+        REAL *carried = given->d_initial + span.from * N;
+        for (int64_t row = 0; row < rows; row++)
+            EACH_VECTOR(j, left, N) {
                 const REAL *gate = gates + row * 3 * N + j;
                 REAL *delta = deltas + row * 3 * N + j, *carry = carried + row * N + j;
-                vec u = NAME(load_part)(gate + N, left), c = NAME(load_part)(gate + 2 * N, left);
-                vec d = NAME(load_part)(gradient + row * N + j, left) + NAME(load_part)(carry, left);
-                vec old = NAME(load_part)(before + row * N + j, left);
-                vec d_u = d * (c - old) * u * (1 - u), d_c = NAME(deactivate)(job->activation, c, d * u);
-                NAME(store_part)(delta + N, d_u, left);
-                NAME(store_part)(delta + 2 * N, d_c, left);
-                NAME(store_part)(carry, d * (1 - u), left);
-                NAME(store_part)(d_bias + N + j, NAME(load_part)(d_bias + N + j, left) + d_u, left);
-                NAME(store_part)(d_bias + 2 * N + j, NAME(load_part)(d_bias + 2 * N + j, left) + d_c, left);
-                vec modulus = NAME(load_part)(d_bias + 3 * N + j, left) + NAME(bias_part)(MODRELU, c, d_c);
-                NAME(store_part)(d_bias + 3 * N + j, modulus, left);
+                vec u = load_part(gate + N, left), c = load_part(gate + 2 * N, left);
+                vec d = load_part(gradient + row * N + j, left) + load_part(carry, left);
+                vec old = load_part(before + row * N + j, left);
+                vec d_u = d * (c - old) * u * (1 - u), d_c = activation_backward(given->activation, c, d * u);
+                store_part(delta + N, d_u, left);
+                store_part(delta + 2 * N, d_c, left);
+                store_part(carry, d * (1 - u), left);
+                store_part(d_bias + N + j, load_part(d_bias + N + j, left) + d_u, left);
+                store_part(d_bias + 2 * N + j, load_part(d_bias + 2 * N + j, left) + d_c, left);
+                vec modulus = load_part(d_bias + 3 * N + j, left) + bias_gradient(MODRELU, c, d_c);
+                store_part(d_bias + 3 * N + j, modulus, left);
             }
-            NAME(product)(rows, N, none, (NAME(left_t)){N, deltas + 2 * N, 3 * N}, job->packed[1], scratch, N, 0);
-            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+        product(rows, N, no_rows(), (left_t){N, deltas + 2 * N, 3 * N}, part->packed[1], scratch, N, 0);
+        for (int64_t row = 0; row < rows; row++)
+            EACH_VECTOR(j, left, N) {
                 REAL *carry = carried + row * N + j;
-                vec d = NAME(load_part)(scratch + row * N + j, left); /* gradient of r∘h */
-                vec r = NAME(load_part)(gates + row * 3 * N + j, left), old = NAME(load_part)(before + row * N + j, left);
+                vec d = load_part(scratch + row * N + j, left); /* gradient of r∘h */
+                vec r = load_part(gates + row * 3 * N + j, left), old = load_part(before + row * N + j, left);
                 vec d_r = d * old * r * (1 - r);
-                NAME(store_part)(deltas + row * 3 * N + j, d_r, left);
-                NAME(store_part)(resets + row * N + j, r * old, left);
-                NAME(store_part)(carry, NAME(load_part)(carry, left) + d * r, left);
-                NAME(store_part)(d_bias + j, NAME(load_part)(d_bias + j, left) + d_r, left);
+                store_part(deltas + row * 3 * N + j, d_r, left);
+                store_part(resets + row * N + j, r * old, left);
+                store_part(carry, load_part(carry, left) + d * r, left);
+                store_part(d_bias + j, load_part(d_bias + j, left) + d_r, left);
             }
-            if (job->deltas) memcpy(job->deltas + here * 3 * N, deltas, (size_t)(rows * 3 * N) * sizeof(REAL));
-            NAME(product)(rows, N, none, (NAME(left_t)){2 * N, deltas, 3 * N}, job->packed[0], carried, N, 1);
-        }
+        if (given->deltas) memcpy(given->deltas + here * 3 * N, deltas, (size_t)(rows * 3 * N) * sizeof(REAL));
+        product(rows, N, no_rows(), (left_t){2 * N, deltas, 3 * N}, part->packed[0], carried, N, 1);
     }
-    if (open) NAME(outer_flush)(&outer);
-    NAME(outer_close)(&outer);
     give_back(scratch);
+    return 0;
 }
 
 /* Backward pass with the reset after the product; packed[0] is the whole of U. */
-static void NAME(gru_after_backward_slice)(void *argument, int slice) {
-    NAME(gru_t) *job = argument;
-    int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
-    REAL *d_bias = NAME(sums_bias)(&job->sums, slice);
-    NAME(outer_t) outer;
-    int open = NAME(outer_open)(&outer, &job->sums, slice, last - first, RESET_AFTER);
-    if (!open) atomic_store(&job->failed, 1);
-    span_t spans[2];
-    for (int64_t s = job->walk.steps - 1; s >= 0 && open; s--) {
-        int count = spans_of(&job->walk, s, first, last, spans);
-        for (int i = 0; i < count; i++) {
-            span_t span = spans[i];
-            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
-            const REAL *before = span.previous < 0 ? job->initial + span.from * N
-                                                   : job->states + (job->walk.offsets[span.previous] + span.from) * N;
-            const REAL *gates = job->gates + here * 3 * N, *gradient = job->gradient + here * N;
-            int64_t place = NAME(outer_take)(&outer, rows, before, job->x + here * I);
-            REAL *deltas = outer.deltas + place * 3 * N, *resets = outer.resets + place * N;
-            REAL *carried = job->d_initial + span.from * N;
-            for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
+static int gru_after_backward_slice(const void *arguments, part_t *part) {
+    const gru_backward_t *given = arguments;
+    int64_t N = given->hidden, I = given->inputs;
+    REAL *d_bias = part->d_bias;
+    EACH_SPAN(span, &given->walk, part, 1) {
+        int64_t here = span.here, rows = span.rows;
+        const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
+        const REAL *gates = given->gates + here * 3 * N, *gradient = given->gradient + here * N;
+        int64_t place = outer_reserve(&part->outer, rows, before, given->x + here * I);
+        REAL *deltas = part->outer.deltas + place * 3 * N, *resets = part->outer.resets + place * N;
+        REAL *carried = given->d_initial + span.from * N;
+        for (int64_t row = 0; row < rows; row++)
+            EACH_VECTOR(j, left, N) {
                 const REAL *gate = gates + row * 3 * N + j;
                 REAL *carry = carried + row * N + j;
-                vec r = NAME(load_part)(gate, left), u = NAME(load_part)(gate + N, left);
-                vec c = NAME(load_part)(gate + 2 * N, left), old = NAME(load_part)(before + row * N + j, left);
-                vec d = NAME(load_part)(gradient + row * N + j, left) + NAME(load_part)(carry, left);
-                vec d_u = d * (c - old) * u * (1 - u), d_c = NAME(deactivate)(job->activation, c, d * u);
-                vec d_r = d_c * NAME(load_part)(job->products + (here + row) * N + j, left) * r * (1 - r);
-                vec parts[4] = {d_r, d_u, d_c, NAME(bias_part)(MODRELU, c, d_c)};
+                vec r = load_part(gate, left), u = load_part(gate + N, left);
+                vec c = load_part(gate + 2 * N, left), old = load_part(before + row * N + j, left);
+                vec d = load_part(gradient + row * N + j, left) + load_part(carry, left);
+                vec d_u = d * (c - old) * u * (1 - u), d_c = activation_backward(given->activation, c, d * u);
+                vec d_r = d_c * load_part(given->products + (here + row) * N + j, left) * r * (1 - r);
+                vec parts[4] = {d_r, d_u, d_c, bias_gradient(MODRELU, c, d_c)};
                 for (int k = 0; k < 4; k++) {
-                    if (k < 3) NAME(store_part)(deltas + row * 3 * N + k * N + j, parts[k], left);
-                    NAME(store_part)(d_bias + k * N + j, NAME(load_part)(d_bias + k * N + j, left) + parts[k], left);
+                    if (k < 3) store_part(deltas + row * 3 * N + k * N + j, parts[k], left);
+                    store_part(d_bias + k * N + j, load_part(d_bias + k * N + j, left) + parts[k], left);
                 }
-                NAME(store_part)(resets + row * N + j, r * d_c, left); /* gradient of U_c h */
-                NAME(store_part)(carry, d * (1 - u), left);
+                store_part(resets + row * N + j, r * d_c, left); /* gradient of U_c h */
+                store_part(carry, d * (1 - u), left);
             }
-            if (job->deltas) memcpy(job->deltas + here * 3 * N, deltas, (size_t)(rows * 3 * N) * sizeof(REAL));
-            NAME(product)(rows, N, (NAME(left_t)){2 * N, deltas, 3 * N}, (NAME(left_t)){N, resets, N}, job->packed[0], carried,
-                          N, 1);
-        }
+        if (given->deltas) memcpy(given->deltas + here * 3 * N, deltas, (size_t)(rows * 3 * N) * sizeof(REAL));
+        product(rows, N, (left_t){2 * N, deltas, 3 * N}, rows_of(resets, N), part->packed[0], carried, N, 1);
     }
-    if (open) NAME(outer_flush)(&outer);
-    NAME(outer_close)(&outer);
+    return 0;
 }
 
-/* The caller sets d_initial to zero. d_bias (4 hidden) holds the gradients of the three gates' biases, then that of the
- * bias of modReLU. `deltas` may be null. `products` is null if the reset acts before the product. */
-static int NAME(gru_backward)(walk_t walk, int64_t hidden, int64_t inputs, int activation, const REAL *gradient, const REAL *x,
-                              const REAL *states, const REAL *gates, const REAL *products, const REAL *U, const REAL *initial,
-                              REAL *deltas, REAL *d_U, REAL *d_W, REAL *d_bias, REAL *d_initial, int slices) {
-    int64_t bounds[slices + 1];
-    balance(&walk, slices, bounds);
-    NAME(sums_t) sums = {3 * hidden, hidden, inputs, 4 * hidden, slices, NULL};
-    NAME(source_t) nothing = NAME(plain)(NULL, 0, 0);
-    REAL *gates_U = NAME(pack)(hidden, nothing, NAME(plain)(U, (products ? 3 : 2) * hidden, hidden)), *candidate_U = NULL;
-    if (!products) candidate_U = NAME(pack)(hidden, nothing, NAME(plain)(U + 2 * hidden * hidden, hidden, hidden));
-    int ready = NAME(sums_open)(&sums) && gates_U && (candidate_U || products);
-    NAME(gru_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .activation = activation, .bounds = bounds,
-                       .gradient = gradient, .x = x, .initial = initial, .states = (REAL *)states, .gates = (REAL *)gates,
-                       .products = (REAL *)products, .packed = {gates_U, candidate_U}, .deltas = deltas, .sums = sums,
-                       .d_initial = d_initial};
-    if (ready) run_slices(products ? NAME(gru_after_backward_slice) : NAME(gru_backward_slice), &job, slices);
-    give_back(gates_U);
-    give_back(candidate_U);
-    NAME(sums_close)(&sums, d_U, d_W, d_bias);
-    return !ready || atomic_load(&job.failed);
+static int NAME(gru_backward)(const gru_backward_t *given) {
+    int64_t N = given->hidden;
+    const REAL *U = given->U;
+    enum reset reset = given->products ? RESET_AFTER : RESET_BEFORE;
+    setup_t setup = {.sums = {3 * N, N, given->inputs, 4 * N, given->d_U, given->d_W, given->d_bias, reset}};
+    if (given->products) {
+        setup.packed[setup.packs++] = pack_one(N, plain(U, 3 * N, N));
+    } else {
+        setup.packed[setup.packs++] = pack_one(N, plain(U, 2 * N, N));
+        setup.packed[setup.packs++] = pack_one(N, plain(U + 2 * N * N, N, N));
+    }
+    run_part_t run = given->products ? gru_after_backward_slice : gru_backward_slice;
+    return run_walk(&given->walk, given->slices, run, given, &setup);
 }

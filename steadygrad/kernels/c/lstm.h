@@ -4,143 +4,112 @@
 typedef struct {
     walk_t walk;
     int64_t hidden, inputs;
-    const int64_t *bounds;
-    const REAL *x, *bias, *initial, *initial_cells, *packed, *gradient, *cell_gradient;
+    const REAL *x, *W, *bias, *U, *initial, *initial_cells; /* bias may be null */
+    REAL *states, *cells, *gates;
+    int64_t slices;
+} lstm_forward_t;
+
+/* The caller sets d_initial and d_initial_cells to zero. cell_gradient, `detached` and `deltas` may be null. `detached`
+ * is 1 for each step whose gates pass no gradient to the previous state. */
+typedef struct {
+    walk_t walk;
+    int64_t hidden, inputs;
+    const REAL *gradient, *cell_gradient, *x, *states, *cells, *gates, *U, *initial, *initial_cells;
     const uint8_t *detached;
-    REAL *states, *cells, *gates, *deltas, *d_initial, *d_initial_cells;
-    NAME(sums_t) sums;
-    atomic_int failed;
-} NAME(lstm_t);
+    REAL *deltas, *d_U, *d_W, *d_bias, *d_initial, *d_initial_cells;
+    int64_t slices;
+} lstm_backward_t;
 
 /* Compute the gates in place from W x + U h, then the new cells and states from the gates and the previous cells. */
-INLINE void NAME(lstm_activate)(int64_t rows, int64_t N, const REAL *bias, REAL *gates, const REAL *before, REAL *cells,
-                                REAL *states) {
-    for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
-        REAL *gate = gates + row * 4 * N + j;
-        vec z[4];
-        for (int k = 0; k < 4; k++) {
-            z[k] = NAME(load_part)(gate + k * N, left);
-            if (bias) z[k] += NAME(load_part)(bias + k * N + j, left);
-            z[k] = k == 2 ? NAME(tangent)(z[k]) : NAME(sigmoid)(z[k]);
-            NAME(store_part)(gate + k * N, z[k], left);
+INLINE void lstm_activate(int64_t rows, int64_t N, const REAL *bias, REAL *gates, const REAL *before, REAL *cells,
+                          REAL *states) {
+    for (int64_t row = 0; row < rows; row++)
+        EACH_VECTOR(j, left, N) {
+            REAL *gate = gates + row * 4 * N + j;
+            vec z[4];
+            for (int k = 0; k < 4; k++) {
+                z[k] = load_part(gate + k * N, left);
+                if (bias) z[k] += load_part(bias + k * N + j, left);
+                z[k] = k == 2 ? vec_tanh(z[k]) : vec_sigmoid(z[k]);
+                store_part(gate + k * N, z[k], left);
+            }
+            vec cell = z[1] * load_part(before + row * N + j, left) + z[0] * z[2];
+            store_part(cells + row * N + j, cell, left);
+            store_part(states + row * N + j, z[3] * vec_tanh(cell), left);
         }
-        vec cell = z[1] * NAME(load_part)(before + row * N + j, left) + z[0] * z[2];
-        NAME(store_part)(cells + row * N + j, cell, left);
-        NAME(store_part)(states + row * N + j, z[3] * NAME(tangent)(cell), left);
-    }
 }
 
 /* Compute the gradients `deltas` of the gates before their activation, and add them to d_bias. `d_cells` carries the
  * gradient of c from step to step. `carried` is the gradient that the next step passes to h. `carried`, cell_gradient
  * and d_bias may be null. */
-INLINE void NAME(lstm_deactivate)(int64_t rows, int64_t N, const REAL *gates, const REAL *cells, const REAL *before,
-                                  const REAL *gradient, const REAL *carried, const REAL *cell_gradient, REAL *d_cells,
-                                  REAL *deltas, REAL *d_bias) {
-    for (int64_t row = 0; row < rows; row++) EACH_VECTOR(j, left, N) {
-        const REAL *gate = gates + row * 4 * N + j;
-        int64_t state = row * N + j;
-        vec in = NAME(load_part)(gate, left), forget = NAME(load_part)(gate + N, left);
-        vec g = NAME(load_part)(gate + 2 * N, left), out = NAME(load_part)(gate + 3 * N, left);
-        vec t = NAME(tangent)(NAME(load_part)(cells + state, left)), dh = NAME(load_part)(gradient + state, left);
-        if (carried) dh += NAME(load_part)(carried + state, left);
-        vec dc = NAME(load_part)(d_cells + state, left) + dh * out * (1 - t * t);
-        if (cell_gradient) dc += NAME(load_part)(cell_gradient + state, left);
-        vec d[4] = {dc * g * in * (1 - in), dc * NAME(load_part)(before + state, left) * forget * (1 - forget),
-                    dc * in * (1 - g * g), dh * t * out * (1 - out)};
-        for (int k = 0; k < 4; k++) {
-            NAME(store_part)(deltas + row * 4 * N + k * N + j, d[k], left);
-            if (d_bias) NAME(store_part)(d_bias + k * N + j, NAME(load_part)(d_bias + k * N + j, left) + d[k], left);
+INLINE void lstm_activation_backward(int64_t rows, int64_t N, const REAL *gates, const REAL *cells, const REAL *before,
+                                     const REAL *gradient, const REAL *carried, const REAL *cell_gradient,
+                                     REAL *d_cells, REAL *deltas, REAL *d_bias) {
+    for (int64_t row = 0; row < rows; row++)
+        EACH_VECTOR(j, left, N) {
+            const REAL *gate = gates + row * 4 * N + j;
+            int64_t state = row * N + j;
+            vec in = load_part(gate, left), forget = load_part(gate + N, left);
+            vec g = load_part(gate + 2 * N, left), out = load_part(gate + 3 * N, left);
+            vec t = vec_tanh(load_part(cells + state, left)), dh = load_part(gradient + state, left);
+            if (carried) dh += load_part(carried + state, left);
+            vec dc = load_part(d_cells + state, left) + dh * out * (1 - t * t);
+            if (cell_gradient) dc += load_part(cell_gradient + state, left);
+            vec d[4] = {dc * g * in * (1 - in), dc * load_part(before + state, left) * forget * (1 - forget),
+                        dc * in * (1 - g * g), dh * t * out * (1 - out)};
+            for (int k = 0; k < 4; k++) {
+                store_part(deltas + row * 4 * N + k * N + j, d[k], left);
+                if (d_bias) store_part(d_bias + k * N + j, load_part(d_bias + k * N + j, left) + d[k], left);
+            }
+            store_part(d_cells + state, dc * forget, left);
         }
-        NAME(store_part)(d_cells + state, dc * forget, left);
-    }
 }
 
-static void NAME(lstm_forward_slice)(void *argument, int slice) {
-    NAME(lstm_t) *job = argument;
-    int64_t N = job->hidden, I = job->inputs;
-    span_t spans[2];
-    for (int64_t s = 0; s < job->walk.steps; s++) {
-        int count = spans_of(&job->walk, s, job->bounds[slice], job->bounds[slice + 1], spans);
-        for (int i = 0; i < count; i++) {
-            span_t span = spans[i];
-            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
-            int64_t past = span.previous < 0 ? span.from : job->walk.offsets[span.previous] + span.from;
-            const REAL *h = (span.previous < 0 ? job->initial : job->states) + past * N;
-            const REAL *c = (span.previous < 0 ? job->initial_cells : job->cells) + past * N;
-            REAL *gates = job->gates + here * 4 * N;
-            NAME(product)(rows, 4 * N, (NAME(left_t)){I, job->x + here * I, I}, (NAME(left_t)){N, h, N}, job->packed, gates,
-                          4 * N, 0);
-            NAME(lstm_activate)(rows, N, job->bias, gates, c, job->cells + here * N, job->states + here * N);
-        }
+static int lstm_forward_slice(const void *arguments, part_t *part) {
+    const lstm_forward_t *given = arguments;
+    int64_t N = given->hidden, I = given->inputs;
+    EACH_SPAN(span, &given->walk, part, 0) {
+        int64_t here = span.here;
+        const REAL *h = (span.starts ? given->initial : given->states) + span.before * N;
+        const REAL *c = (span.starts ? given->initial_cells : given->cells) + span.before * N;
+        REAL *gates = given->gates + here * 4 * N;
+        product(span.rows, 4 * N, rows_of(given->x + here * I, I), rows_of(h, N), part->packed[0], gates, 4 * N, 0);
+        lstm_activate(span.rows, N, given->bias, gates, c, given->cells + here * N, given->states + here * N);
     }
-}
-
-static int NAME(lstm_forward)(walk_t walk, int64_t hidden, int64_t inputs, const REAL *x, const REAL *W, const REAL *bias,
-                              const REAL *U, const REAL *initial, const REAL *initial_cells, REAL *states, REAL *cells,
-                              REAL *gates, int slices) {
-    int64_t bounds[slices + 1];
-    balance(&walk, slices, bounds);
-    REAL *packed = NAME(pack)(4 * hidden, NAME(transposed)(W, inputs), NAME(transposed)(U, hidden));
-    if (!packed) return 1;
-    NAME(lstm_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .bounds = bounds, .x = x, .bias = bias,
-                        .initial = initial, .initial_cells = initial_cells, .packed = packed, .states = states,
-                        .cells = cells, .gates = gates};
-    run_slices(NAME(lstm_forward_slice), &job, slices);
-    give_back(packed);
     return 0;
+}
+
+static int NAME(lstm_forward)(const lstm_forward_t *given) {
+    int64_t N = given->hidden;
+    setup_t setup = {1, {pack(4 * N, transposed(given->W, given->inputs), transposed(given->U, N))}, {0}};
+    return run_walk(&given->walk, given->slices, lstm_forward_slice, given, &setup);
 }
 
 /* Backward pass, in reverse order of the steps. d_initial and d_initial_cells carry the gradients from step to step; at
  * the end they are the gradients of h_0 and c_0. */
-static void NAME(lstm_backward_slice)(void *argument, int slice) {
-    NAME(lstm_t) *job = argument;
-    int64_t N = job->hidden, I = job->inputs, first = job->bounds[slice], last = job->bounds[slice + 1];
-    REAL *d_bias = NAME(sums_bias)(&job->sums, slice);
-    NAME(left_t) none = {0, NULL, 0};
-    NAME(outer_t) outer;
-    int open = NAME(outer_open)(&outer, &job->sums, slice, last - first, 0);
-    if (!open) atomic_store(&job->failed, 1);
-    span_t spans[2];
-    for (int64_t s = job->walk.steps - 1; s >= 0 && open; s--) {
-        int count = spans_of(&job->walk, s, first, last, spans);
-        for (int i = 0; i < count; i++) {
-            span_t span = spans[i];
-            int64_t here = job->walk.offsets[span.t] + span.from, rows = span.to - span.from;
-            int64_t past = span.previous < 0 ? span.from : job->walk.offsets[span.previous] + span.from;
-            const REAL *h = (span.previous < 0 ? job->initial : job->states) + past * N;
-            const REAL *c = (span.previous < 0 ? job->initial_cells : job->cells) + past * N;
-            REAL *deltas = outer.deltas + NAME(outer_take)(&outer, rows, h, job->x + here * I) * 4 * N;
-            REAL *carried = job->d_initial + span.from * N;
-            NAME(lstm_deactivate)(rows, N, job->gates + here * 4 * N, job->cells + here * N, c, job->gradient + here * N, carried,
-                                  job->cell_gradient ? job->cell_gradient + here * N : NULL,
-                                  job->d_initial_cells + span.from * N, deltas, d_bias);
-            if (job->deltas) memcpy(job->deltas + here * 4 * N, deltas, (size_t)(rows * 4 * N) * sizeof(REAL));
-            if (job->detached && job->detached[span.t]) memset(carried, 0, (size_t)(rows * N) * sizeof(REAL));
-            else NAME(product)(rows, N, none, (NAME(left_t)){4 * N, deltas, 4 * N}, job->packed, carried, N, 0);
-        }
+static int lstm_backward_slice(const void *arguments, part_t *part) {
+    const lstm_backward_t *given = arguments;
+    int64_t N = given->hidden, I = given->inputs;
+    EACH_SPAN(span, &given->walk, part, 1) {
+        int64_t here = span.here, rows = span.rows;
+        const REAL *h = (span.starts ? given->initial : given->states) + span.before * N;
+        const REAL *c = (span.starts ? given->initial_cells : given->cells) + span.before * N;
+        const REAL *cell_gradient = given->cell_gradient ? given->cell_gradient + here * N : NULL;
+        REAL *deltas = part->outer.deltas + outer_reserve(&part->outer, rows, h, given->x + here * I) * 4 * N;
+        REAL *carried = given->d_initial + span.from * N;
+        lstm_activation_backward(rows, N, given->gates + here * 4 * N, given->cells + here * N, c,
+                                 given->gradient + here * N, carried, cell_gradient,
+                                 given->d_initial_cells + span.from * N, deltas, part->d_bias);
+        if (given->deltas) memcpy(given->deltas + here * 4 * N, deltas, (size_t)(rows * 4 * N) * sizeof(REAL));
+        if (given->detached && given->detached[span.t]) memset(carried, 0, (size_t)(rows * N) * sizeof(REAL));
+        else product(rows, N, no_rows(), rows_of(deltas, 4 * N), part->packed[0], carried, N, 0);
     }
-    if (open) NAME(outer_flush)(&outer);
-    NAME(outer_close)(&outer);
+    return 0;
 }
 
-/* The caller sets d_initial and d_initial_cells to zero. `deltas` and `detached` may be null. `detached` is 1 for each
- * step whose gates pass no gradient to the previous state. */
-static int NAME(lstm_backward)(walk_t walk, int64_t hidden, int64_t inputs, const REAL *gradient, const REAL *cell_gradient,
-                               const REAL *x, const REAL *states, const REAL *cells, const REAL *gates, const REAL *U,
-                               const REAL *initial, const REAL *initial_cells, const uint8_t *detached, REAL *deltas,
-                               REAL *d_U, REAL *d_W, REAL *d_bias, REAL *d_initial, REAL *d_initial_cells, int slices) {
-    int64_t bounds[slices + 1];
-    balance(&walk, slices, bounds);
-    NAME(sums_t) sums = {4 * hidden, hidden, inputs, 4 * hidden, slices, NULL};
-    REAL *packed = NAME(pack)(hidden, NAME(plain)(NULL, 0, 0), NAME(plain)(U, 4 * hidden, hidden));
-    int ready = NAME(sums_open)(&sums) && packed;
-    NAME(lstm_t) job = {.walk = walk, .hidden = hidden, .inputs = inputs, .bounds = bounds, .gradient = gradient,
-                        .cell_gradient = cell_gradient, .x = x, .states = (REAL *)states, .cells = (REAL *)cells,
-                        .gates = (REAL *)gates, .packed = packed, .initial = initial, .initial_cells = initial_cells,
-                        .detached = detached, .deltas = deltas, .sums = sums, .d_initial = d_initial,
-                        .d_initial_cells = d_initial_cells};
-    if (ready) run_slices(NAME(lstm_backward_slice), &job, slices);
-    give_back(packed);
-    NAME(sums_close)(&sums, d_U, d_W, d_bias);
-    return !ready || atomic_load(&job.failed);
+static int NAME(lstm_backward)(const lstm_backward_t *given) {
+    int64_t N = given->hidden;
+    sums_t sums = {4 * N, N, given->inputs, 4 * N, given->d_U, given->d_W, given->d_bias};
+    setup_t setup = {1, {pack_one(N, plain(given->U, 4 * N, N))}, sums};
+    return run_walk(&given->walk, given->slices, lstm_backward_slice, given, &setup);
 }

@@ -28,8 +28,9 @@ static void *borrow(size_t bytes) {
     for (int i = 0; pool && bytes <= LARGEST_KEPT && i < BLOCKS; i++) {
         block_t *block = &pool[i];
         if (block->lent) continue;
-        int fits = block->bytes >= bytes, better = !found || (fits ? found->bytes < bytes || block->bytes < found->bytes
-                                                                  : found->bytes < bytes && block->bytes > found->bytes);
+        int fits = block->bytes >= bytes,
+            better = !found || (fits ? found->bytes < bytes || block->bytes < found->bytes
+                                     : found->bytes < bytes && block->bytes > found->bytes);
         if (better) found = block;
     }
     if (!found) return aligned_alloc(64, bytes);

@@ -1,30 +1,26 @@
 /* z = [a | b] P for a few rows at a time. P is packed into panels that are two vectors wide. */
 #define LANES ((int)(VECTOR_BYTES / sizeof(REAL)))
 #define PANEL (2 * LANES)
-#define vec NAME(vec)
-#define mask NAME(mask)
 typedef REAL vec __attribute__((vector_size(VECTOR_BYTES), aligned(__alignof__(REAL)), may_alias));
 typedef INTEGER mask __attribute__((vector_size(VECTOR_BYTES)));
 
-INLINE int64_t NAME(panels)(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
+INLINE int64_t panel_count(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 
 /* One source of a packed matrix: entry (k, column) is data[k · by_k + column · by_column]. */
 typedef struct {
     int64_t depth;
     const REAL *data;
     int64_t by_k, by_column;
-} NAME(source_t);
+} source_t;
 
-INLINE NAME(source_t) NAME(transposed)(const REAL *W, int64_t depth) { /* z = a Wᵀ */
-    return (NAME(source_t)){depth, W, 1, depth};
-}
+INLINE source_t transposed(const REAL *W, int64_t depth) { /* z = a Wᵀ */ return (source_t){depth, W, 1, depth}; }
 
-INLINE NAME(source_t) NAME(plain)(const REAL *W, int64_t depth, int64_t columns) { /* z = a W */
-    return (NAME(source_t)){depth, W, columns, 1};
+INLINE source_t plain(const REAL *W, int64_t depth, int64_t columns) { /* z = a W */
+    return (source_t){depth, W, columns, 1};
 }
 
 /* Fill entry (k, column) of the panel with data[k · by_k + column · by_column]; columns beyond `width` are zero. */
-static void NAME(pack_panel)(REAL *panel, int64_t depth, int64_t width, const REAL *data, int64_t by_k, int64_t by_column) {
+static void pack_panel(REAL *panel, int64_t depth, int64_t width, const REAL *data, int64_t by_k, int64_t by_column) {
     if (width == PANEL && by_column == 1) {
         for (int64_t k = 0; k < depth; k++, panel += PANEL, data += by_k) {
             *(vec *)panel = *(const vec *)data;
@@ -40,13 +36,14 @@ static void NAME(pack_panel)(REAL *panel, int64_t depth, int64_t width, const RE
         enum { BLOCK = 8 }; /* a transposition in blocks, so that each cache line is fetched once */
         for (int64_t k = 0; k < depth; k += BLOCK)
             for (int64_t j = 0; j < width; j++)
-                for (int64_t i = k; i < at_most(k + BLOCK, depth); i++) panel[i * PANEL + j] = data[i * by_k + j * by_column];
+                for (int64_t i = k; i < at_most(k + BLOCK, depth); i++)
+                    panel[i * PANEL + j] = data[i * by_k + j * by_column];
     }
 }
 
 /* Return the packed matrix of the rows of `first`, then of `second`, or NULL. The caller frees it with give_back. */
-static REAL *NAME(pack)(int64_t columns, NAME(source_t) first, NAME(source_t) second) {
-    int64_t depth = first.depth + second.depth, panels = NAME(panels)(columns);
+static REAL *pack(int64_t columns, source_t first, source_t second) {
+    int64_t depth = first.depth + second.depth, panels = panel_count(columns);
     size_t bytes = (size_t)(panels * depth * PANEL) * sizeof(REAL);
     REAL *packed = borrow(bytes);
     if (!packed) return NULL;
@@ -54,24 +51,29 @@ static REAL *NAME(pack)(int64_t columns, NAME(source_t) first, NAME(source_t) se
         int64_t width = at_most(PANEL, columns - p * PANEL);
         REAL *to = packed + p * depth * PANEL;
         for (int which = 0; which < 2; which++) {
-            NAME(source_t) source = which ? second : first;
+            source_t source = which ? second : first;
             const REAL *from = source.data + p * PANEL * source.by_column;
-            NAME(pack_panel)(to, source.depth, width, from, source.by_k, source.by_column);
+            pack_panel(to, source.depth, width, from, source.by_k, source.by_column);
             to += source.depth * PANEL;
         }
     }
     return packed;
 }
 
+static REAL *pack_one(int64_t columns, source_t source) { return pack(columns, plain(NULL, 0, 0), source); }
+
 /* Left factors: rows of `depth` numbers, `stride` apart. */
 typedef struct {
     int64_t depth;
     const REAL *data;
     int64_t stride;
-} NAME(left_t);
+} left_t;
+
+INLINE left_t rows_of(const REAL *data, int64_t depth) { return (left_t){depth, data, depth}; } /* without gaps */
+INLINE left_t no_rows(void) { return (left_t){0, NULL, 0}; }
 
 /* Store the first `count` lanes of a vector, all if count is larger. */
-INLINE void NAME(store_part)(REAL *to, vec value, int64_t count) {
+INLINE void store_part(REAL *to, vec value, int64_t count) {
     if (count >= LANES) {
         *(vec *)to = value;
     } else {
@@ -80,7 +82,7 @@ INLINE void NAME(store_part)(REAL *to, vec value, int64_t count) {
 }
 
 /* Load the first `count` lanes of a vector, all if count is larger; the other lanes are zero. */
-INLINE vec NAME(load_part)(const REAL *from, int64_t count) {
+INLINE vec load_part(const REAL *from, int64_t count) {
     if (count >= LANES) return *(const vec *)from;
     vec value = {0};
     for (int64_t j = 0; j < count; j++) value[j] = from[j];
@@ -89,8 +91,8 @@ INLINE vec NAME(load_part)(const REAL *from, int64_t count) {
 
 /* Multiply `rows` rows by one panel; all sums stay in registers. After inlining `rows` and `wide` are compile-time
  * constants. `wide` is 0 if the panel has no more columns than a vector has lanes: its right half is then skipped. */
-INLINE void NAME(tile)(const int rows, const int wide, NAME(left_t) a, NAME(left_t) b, const REAL *panel, REAL *z, int64_t stride,
-                       int64_t columns, int accumulate) {
+INLINE void tile(const int rows, const int wide, left_t a, left_t b, const REAL *panel, REAL *z, int64_t stride,
+                 int64_t columns, int accumulate) {
     vec sums[TILE_ROWS][2];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
@@ -119,37 +121,38 @@ INLINE void NAME(tile)(const int rows, const int wide, NAME(left_t) a, NAME(left
     for (int i = 0; i < rows; i++) {
         REAL *to = z + i * stride;
         if (accumulate) {
-            sums[i][0] += NAME(load_part)(to, columns);
-            if (wide) sums[i][1] += NAME(load_part)(to + LANES, columns - LANES);
+            sums[i][0] += load_part(to, columns);
+            if (wide) sums[i][1] += load_part(to + LANES, columns - LANES);
         }
-        NAME(store_part)(to, sums[i][0], columns);
-        if (wide) NAME(store_part)(to + LANES, sums[i][1], columns - LANES);
+        store_part(to, sums[i][0], columns);
+        if (wide) store_part(to + LANES, sums[i][1], columns - LANES);
     }
 }
 
 /* z = [a | b] P, or z += [a | b] P if `accumulate`. z is rows × columns, with rows `stride` apart. */
-static __attribute__((noinline)) void NAME(product)(int64_t rows, int64_t columns, NAME(left_t) a, NAME(left_t) b, const REAL *packed, REAL *z,
-                          int64_t stride, int accumulate) {
+static __attribute__((noinline)) void product(int64_t rows, int64_t columns, left_t a, left_t b, const REAL *packed,
+                                              REAL *z, int64_t stride, int accumulate) {
     int64_t groups = (rows + TILE_ROWS - 1) / TILE_ROWS;
-    for (int64_t p = 0; p < NAME(panels)(columns); p++) {
+    for (int64_t p = 0; p < panel_count(columns); p++) {
         const REAL *panel = packed + p * (a.depth + b.depth) * PANEL;
         int64_t width = columns - p * PANEL, row = 0;
         for (int64_t g = 0; g < groups; g++) { /* groups of nearly equal height use the multipliers best */
             int height = (int)(rows / groups + (g < rows % groups));
-            NAME(left_t) a_rows = {a.depth, a.data + row * a.stride, a.stride};
-            NAME(left_t) b_rows = {b.depth, b.data + row * b.stride, b.stride};
+            left_t a_rows = {a.depth, a.data + row * a.stride, a.stride};
+            left_t b_rows = {b.depth, b.data + row * b.stride, b.stride};
             REAL *to = z + row * stride + p * PANEL;
-#define TILE(n)                                                                            \
-    case n:                                                                                \
-        if (width > LANES)                                                                 \
-            NAME(tile)(n, 1, a_rows, b_rows, panel, to, stride, width, accumulate);        \
-        else                                                                               \
-            NAME(tile)(n, 0, a_rows, b_rows, panel, to, stride, width, accumulate);        \
+#define TILE(n)                                                                              \
+    case n:                                                                                  \
+        if (width > LANES) tile(n, 1, a_rows, b_rows, panel, to, stride, width, accumulate); \
+        else tile(n, 0, a_rows, b_rows, panel, to, stride, width, accumulate);               \
         break;
             switch (height) {
-                TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
+                TILE(1)
+                TILE(2)
+                TILE(3)
+                TILE(4) TILE(5) TILE(6)
 #if TILE_ROWS > 6
-                TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
+                    TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
 #endif
             }
 #undef TILE

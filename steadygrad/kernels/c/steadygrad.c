@@ -5,9 +5,7 @@
  * are in elman.h, gru.h and lstm.h, attention over past states is in attention.h. Every source below is compiled for
  * each instruction set that the compiler supports, and for float and double; steadygrad_isa() selects one at run time.
  *
- * A batch of sequences of unequal length is stored as in torch's PackedSequence: sequences are sorted by decreasing
- * length, and rows offsets[t] … offsets[t + 1] − 1 belong to step t. In a padded batch all steps have the same number
- * of rows.
+ * Python passes the arguments of a walk as one struct, whose fields all have 8 bytes: see native.call.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,7 +18,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define STEADYGRAD_ABI 7
+#define STEADYGRAD_ABI 8
 #define JOIN3_(a, b, c) a##_##b##_##c
 #define JOIN3(a, b, c) JOIN3_(a, b, c)
 #define NAME(function) JOIN3(function, REAL_TAG, ISA)
@@ -30,35 +28,15 @@ enum activation { MODRELU, TANH, RELU, IDENTITY, COMPLEX_MODRELU }; /* the last 
 
 enum reset { NO_RESET, RESET_BEFORE, RESET_AFTER }; /* in a GRU: U_c (r∘h), or r∘(U_c h) */
 
-/* The time axis: the rows of each step, and the direction of processing. A walk is one pass over all time steps. */
-typedef struct {
-    int64_t steps, batch;
-    const int64_t *offsets; /* steps + 1 entries */
-    int reverse;
-} walk_t;
+/* In attention.h: the packed matrices, and the code that attention_forward returns if a query or key is too large. */
+enum { CELL, QUERIES, KEYS };
+enum { TOO_LARGE = 2 };
 
-INLINE int64_t rows_at(const walk_t *walk, int64_t t) { return walk->offsets[t + 1] - walk->offsets[t]; }
 INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Rows [from, to) of the batch at step t. Either all have their previous state at the same step, or all start here. */
-typedef struct {
-    int64_t from, to, t, previous; /* previous: the step of the previous states, −1 for the initial states */
-} span_t;
-
-/* Find the spans, at most two, of the s-th step in processing order: rows that continue, and rows that start here.
- * Only rows [first, last) of the batch are considered. Returns the number of spans. */
-INLINE int spans_of(const walk_t *walk, int64_t s, int64_t first, int64_t last, span_t *spans) {
-    int64_t t = walk->reverse ? walk->steps - 1 - s : s;
-    int64_t previous = s == 0 ? -1 : walk->reverse ? t + 1 : t - 1;
-    int64_t here = at_most(last, rows_at(walk, t));
-    int64_t going_on = previous < 0 ? first : at_least(first, at_most(here, rows_at(walk, previous)));
-    int count = 0;
-    if (first < going_on) spans[count++] = (span_t){first, going_on, t, previous};
-    if (going_on < here) spans[count++] = (span_t){going_on, here, t, -1};
-    return count;
-}
-
+#include "names.h"
+#include "walk.h"
 #include "pool.h"
 #include "threads.h"
 
@@ -87,7 +65,8 @@ INLINE int spans_of(const walk_t *walk, int64_t s, int64_t first, int64_t last, 
 #undef TILE_ROWS
 #ifdef __clang__
 #pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), \
+                             apply_to = function)
 #else
 #pragma GCC pop_options
 #pragma GCC push_options
@@ -113,8 +92,8 @@ static int isa_limit = 2;
 static int detected_isa(void) {
 #ifdef HAVE_X86
     __builtin_cpu_init();
-    if (isa_limit >= 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl"))
+    if (isa_limit >= 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         return 2;
     if (isa_limit >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
 #endif
@@ -153,11 +132,11 @@ int steadygrad_set_isa(int isa) {
 }
 
 #ifdef HAVE_X86
-#define DISPATCH(function, tag, ...)                                    \
-    switch (steadygrad_isa()) {                                         \
-        case 2: return JOIN3(function, tag, avx512)(__VA_ARGS__);       \
-        case 1: return JOIN3(function, tag, avx2)(__VA_ARGS__);         \
-        default: return JOIN3(function, tag, base)(__VA_ARGS__);        \
+#define DISPATCH(function, tag, ...)                              \
+    switch (steadygrad_isa()) {                                   \
+        case 2: return JOIN3(function, tag, avx512)(__VA_ARGS__); \
+        case 1: return JOIN3(function, tag, avx2)(__VA_ARGS__);   \
+        default: return JOIN3(function, tag, base)(__VA_ARGS__);  \
     }
 #else
 #define DISPATCH(function, tag, ...) return JOIN3(function, tag, base)(__VA_ARGS__);

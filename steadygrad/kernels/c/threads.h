@@ -39,8 +39,9 @@ static void *work_thread(void *argument) {
 }
 
 typedef void (*parallel_t)(void (*)(void *), void *, unsigned, unsigned);
-static atomic_int forked, alone, disappointments; /* alone: number of calls still to run without the pool;
-                                                     disappointments: long waits for the pool in a row */
+static atomic_int forked;
+static atomic_int calls_without_pool; /* number of calls still to run without the pool */
+static atomic_int slow_waits;         /* long waits for the pool in a row */
 
 static void mark_fork(void) { atomic_store(&forked, 1); }
 
@@ -48,7 +49,7 @@ __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL
 
 static void run_slices(slice_t run, void *job, int slices) {
     team_t team = {run, job, slices, 0, 0.0};
-    if (slices == 1 || (atomic_load(&alone) > 0 && atomic_fetch_sub(&alone, 1) > 0)) {
+    if (slices == 1 || (atomic_load(&calls_without_pool) > 0 && atomic_fetch_sub(&calls_without_pool, 1) > 0)) {
         work(&team);
         return;
     }
@@ -60,30 +61,18 @@ static void run_slices(slice_t run, void *job, int slices) {
         parallel(work, &team, (unsigned)slices, 0);
         double wait = now() - atomic_load(&team.finished), call = now() - start;
         if (wait > 0.5e-3 && wait > 0.5 * call) { /* the first is ignored; then the pause doubles */
-            int times = atomic_fetch_add(&disappointments, 1);
-            atomic_store(&alone, times ? 1 << at_most(times, 6) : 0);
+            int times = atomic_fetch_add(&slow_waits, 1);
+            atomic_store(&calls_without_pool, times ? 1 << at_most(times, 6) : 0);
         } else {
-            atomic_store(&disappointments, 0);
+            atomic_store(&slow_waits, 0);
         }
         return;
     }
     enum { MOST = 256 };
     pthread_t helpers[MOST];
     int started = 0;
-    while (started + 1 < slices && started < MOST && !pthread_create(&helpers[started], NULL, work_thread, &team)) started++;
+    while (started + 1 < slices && started < MOST && !pthread_create(&helpers[started], NULL, work_thread, &team))
+        started++;
     work(&team); /* also runs the slices for which no thread could be started */
     while (started) pthread_join(helpers[--started], NULL);
-}
-
-/* Find slice boundaries such that all slices have about the same number of rows, summed over time. */
-static void balance(const walk_t *walk, int slices, int64_t *bounds) {
-    int64_t total = walk->offsets[walk->steps] - walk->offsets[0], done = 0, t = walk->steps;
-    int slice = 1;
-    bounds[0] = 0;
-    for (int64_t row = 0; row < walk->batch; row++) {
-        while (t > 0 && rows_at(walk, t - 1) <= row) t--; /* t is now the length of this row's sequence */
-        done += t;
-        while (slice < slices && done * slices >= total * slice) bounds[slice++] = row + 1;
-    }
-    while (slice <= slices) bounds[slice++] = walk->batch;
 }

@@ -1,0 +1,53 @@
+/* The set-up that all walks share: packed matrices, division of the batch among the threads, weight gradients. */
+typedef struct {
+    int packs; /* number of packed matrices */
+    REAL *packed[4];
+    sums_t sums; /* of width 0 if the walk computes no weight gradients */
+} setup_t;
+
+/* One slice of the batch: rows [first, last). */
+typedef struct {
+    int slice;
+    int64_t first, last;
+    REAL *const *packed;
+    outer_t outer; /* only if the walk computes weight gradients, as d_bias */
+    REAL *d_bias;  /* may be null */
+} part_t;
+
+/* Computes all time steps of one part. Returns 0, 1 if memory ran out, or another code of its own. */
+typedef int (*run_part_t)(const void *arguments, part_t *part);
+
+typedef struct {
+    run_part_t run;
+    const void *arguments;
+    const setup_t *setup;
+    const int64_t *bounds;
+    atomic_int codes; /* bitwise or of the codes of all parts */
+} walk_job_t;
+
+static void walk_slice(void *argument, int slice) {
+    walk_job_t *job = argument;
+    const sums_t *sums = &job->setup->sums;
+    part_t part = {slice, job->bounds[slice], job->bounds[slice + 1], job->setup->packed, {0}, NULL};
+    int code = sums->width && !outer_open(&part.outer, sums, slice, part.last - part.first);
+    if (sums->biases) part.d_bias = sums_bias(sums, slice);
+    if (!code) code = job->run(job->arguments, &part);
+    if (sums->width && !code) outer_flush(&part.outer);
+    if (sums->width) outer_close(&part.outer);
+    atomic_fetch_or(&job->codes, code);
+}
+
+/* Run `run` on all parts of the batch, add up the weight gradients, and free the packed matrices. */
+static int run_walk(const walk_t *walk, int64_t slices, run_part_t run, const void *arguments, setup_t *setup) {
+    int64_t bounds[slices + 1];
+    balance(walk, slices, bounds);
+    walk_job_t job = {run, arguments, setup, bounds, 0};
+    int ready = 1;
+    for (int k = 0; k < setup->packs; k++) ready = ready && setup->packed[k];
+    ready = ready && (!setup->sums.width || sums_open(&setup->sums, slices));
+    if (ready) run_slices(walk_slice, &job, (int)slices);
+    if (ready && setup->sums.width) sums_close(&setup->sums);
+    for (int k = 0; k < setup->packs; k++) give_back(setup->packed[k]);
+    int codes = atomic_load(&job.codes);
+    return !ready || codes & 1 ? 1 : codes;
+}
