@@ -146,15 +146,14 @@ static __attribute__((noinline)) void product(int64_t rows, int64_t columns, lef
         if (width > LANES) tile(n, 1, a_rows, b_rows, panel, to, stride, width, accumulate); \
         else tile(n, 0, a_rows, b_rows, panel, to, stride, width, accumulate);               \
         break;
+            // clang-format off
             switch (height) {
-                TILE(1)
-                TILE(2)
-                TILE(3)
-                TILE(4) TILE(5) TILE(6)
+                TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
 #if TILE_ROWS > 6
-                    TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
+                TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
 #endif
             }
+            // clang-format on
 #undef TILE
             row += height;
         }
