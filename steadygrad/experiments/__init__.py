@@ -5,12 +5,14 @@ from steadygrad.experiments.observer import Observer, recurrent_part
 from steadygrad.experiments.queue import run_missing
 from steadygrad.experiments.recipe import SCALES, Paper, Recipe, every, load, names, select
 from steadygrad.experiments.reproduce import reproduce, seeds_of, summary
+from steadygrad.experiments.stored import StoredResults
 
 __all__ = [
     "SCALES",
     "Observer",
     "Paper",
     "Recipe",
+    "StoredResults",
     "every",
     "load",
     "names",

@@ -39,6 +39,8 @@ SHARED = {
 """keys that a row may have, and that a table may give for all its rows"""
 OF_TABLE = {"caption", "figures"}
 """keys that only a table may have"""
+OF_ALL_ROWS = ("held-out",)
+"""kinds of figure that are drawn from the results of all rows together"""
 CHOICES = {"attained": ("min", "max"), "counts": ("best", "last", "test", "extreme")}
 OF_SCALE = {
     "desk": ("layer", "task", "train", "transfer"),
@@ -61,6 +63,10 @@ class Paper:
     @property
     def title(self) -> str:
         return str(self.header.get("title", self.name))
+
+    def rows(self, table: str) -> list["Recipe"]:
+        """Return the rows of a table."""
+        return [recipe for recipe in self.recipes if recipe.table == table]
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,11 @@ class Recipe:
     def weights(self) -> str:
         """Return which weights give the number of the row and are used in transfer tests: best or last."""
         return "last" if self.counts == "last" else "best"
+
+    @property
+    def draws_portraits(self) -> bool:
+        """Return whether a figure of the table is drawn from portraits of its rows."""
+        return bool(set(self.figures) - set(OF_ALL_ROWS))
 
     def reduced(self, scale: str) -> str:
         """Return the changes of ``scale`` as text; an empty string if there are none."""

@@ -631,7 +631,7 @@ def test_row_by_row_the_table_is_filled(run, tmp_path):
     assert [(row["row"], [one["seed"] for one in row["runs"]]) for row in found] == [("lstm", [0]), ("rnn", [0, 1])]
     assert [line.split()[0] for line in out.splitlines()[2:4]] == ["lstm", "rnn"]
     assert "| lstm | " in (folder / "table.md").read_text("utf-8")
-    section = (folder / "report.html").read_text("utf-8").split("Paper against ours")[-1].split("</table>")[0]
+    section = (folder / "report.html").read_text("utf-8").split("Published numbers and ours")[-1].split("</table>")[0]
     assert ">lstm<" in section
     assert ">rnn<" in section
 

@@ -535,7 +535,7 @@ def test_many_rows_are_drawn_task_by_task(tmp_path, monkeypatch):
 def test_nothing_here_needs_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"  # importing it fails
-        "from steadygrad.report import figures, problems, runs, tables\n"
+        "from steadygrad.report import figures, problem_figures, runs, tables\n"
         "print(figures.curves.__name__, [m for m in sys.modules if m.startswith('torch.')])"
     )
     root = Path(steadygrad.__file__).parent.parent
