@@ -12,10 +12,9 @@ this command does.
 
 import argparse
 import json
-from dataclasses import replace
 from typing import Any
 
-from steadygrad.cli.common import add_threads, dotted, set_threads, show_table
+from steadygrad.cli.common import add_threads, dotted, parse, set_threads, show_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,18 +23,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--examples",
         type=int,
         metavar="N",
-        help="sequences (default: 1000 of the test split, as many of valid as in training); a data set has its own",
+        help="number of sequences (default: 1000 for test, as in training for valid); not for data sets",
     )
     parser.add_argument("--split", choices=("test", "valid"), default="test", help="default: test")
     parser.add_argument("--weights", choices=("best", "last"), default="best")
-    parser.add_argument("--json", action="store_true", help="one JSON object a setting")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per setting")
     add_threads(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     given = dotted(options.rest, ("task",)).get("task", {})
+    from steadygrad.experiments.transfer import evaluate_changes
     from steadygrad.tasks import DataTask
-    from steadygrad.training import RunDirectory, ShowProgress, evaluate_run, finite
+    from steadygrad.training import RunDirectory, ShowProgress, finite
     from steadygrad.training.evaluate import examples_of
 
     set_threads(options)
@@ -46,27 +46,22 @@ def run(options: argparse.Namespace) -> int:
     of_data = isinstance(settings.build_task(), DataTask)
     if of_data and options.examples is not None:
         raise ValueError(f"{settings.task['name']} is evaluated on all its data and expects no --examples")
-    others = [replace(settings, task=settings.task | changes) for changes in variants(given)]
-    found: list[dict[str, Any]] = []
     show = ShowProgress("evaluate")
 
     def tell(share: float) -> None:
-        percent = round(100 * (len(found) + share) / len(others))
+        percent = round(100 * share)
         show.show(percent, 100, lambda: f"{percent} % tested")
 
     show.start(0, 100)
     try:
-        for other in others:
-            numbers = evaluate_run(
-                directory,
-                other,
-                weights=options.weights,
-                split=options.split,
-                examples=options.examples,
-                progress=tell,
-            )
-            guess = other.build_task().guessing_loss
-            found.append({"task": other.resolved()["task"], **numbers, "guessing_loss": guess})
+        found = evaluate_changes(
+            directory,
+            variants(given),
+            weights=options.weights,
+            split=options.split,
+            examples=options.examples,
+            progress=tell,
+        )
     finally:
         show.close()
     if options.json:
@@ -85,8 +80,6 @@ def run(options: argparse.Namespace) -> int:
 
 def variants(given: dict[str, Any]) -> list[dict[str, Any]]:
     """Return one dict per setting: ``delay: "100,200"`` becomes two. Several lists must have the same length."""
-    from steadygrad.cli.common import parse
-
     lists = {key: [parse(part) for part in value.split(",")] for key, value in given.items() if is_list(value)}
     lengths = {len(values) for values in lists.values()}
     if len(lengths) > 1:

@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     dotted(options.rest, ())
-    from steadygrad.experiments.listen import listen, missing_scores
+    from steadygrad.experiments.listen import listen
+    from steadygrad.tasks.speech_quality import missing_scores
     from steadygrad.training import RunDirectory, ShowProgress, finite
 
     set_threads(options)

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from steadygrad.cli.common import console, say, show_table
+from steadygrad.duration import duration
 from steadygrad.experiments.queue import DIVERGED, DONE, INTERRUPTED, LONG, QUEUED, TOO_LONG, Listener, Run
 from steadygrad.experiments.reproduce import ELSEWHERE, FAILED
-from steadygrad.training.progress import duration
 
 FIRST_SECONDS, MOST_SECONDS = 5.0, 60.0
 """first and longest wait between two lines of progress"""

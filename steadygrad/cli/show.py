@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
 
     name = options.name
     if options.bibtex:
-        say(bibtex(name))
+        say(experiments.bibtex(name))
     elif options.picture:
         draw_task(name, given.get("task", {}), options.picture)
     elif name is None:
@@ -58,18 +58,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def bibtex(name: str | None) -> str:
-    """Return the BibTeX entry of a paper, or of the paper that introduced a layer."""
-    from steadygrad import experiments
-
-    papers = [paper for paper in map(experiments.load, experiments.names()) if "bibtex" in paper.header]
-    for paper in papers:
-        if name in (paper.name, paper.name.rpartition("-")[0]):
-            return str(paper.header["bibtex"]).strip()
-    raise ValueError(f"--bibtex expects one of {', '.join(paper.name for paper in papers)}, or a layer; got {name}")
-
-
 def overview() -> None:
+    """Print one line for each layer, relational network, task and paper."""
     from steadygrad import experiments, kernels
     from steadygrad.layers import LAYERS
     from steadygrad.models import MODELS
@@ -119,6 +109,7 @@ def describe(network: type, options: dict[str, inspect.Parameter]) -> None:
 
 
 def describe_task(name: str) -> None:
+    """Print the docstring and the options of a task, and of the model that a layer is part of."""
     from steadygrad.tasks import TASKS
     from steadygrad.training.settings import surroundings
     from steadygrad.training.typed import keyword_options
@@ -137,10 +128,10 @@ def describe_task(name: str) -> None:
 
 
 def draw_task(name: str | None, given: dict[str, Any], target: str) -> None:
-    """Draw some problems of a task of objects, each above its answer."""
+    """Draw problems of a task of objects, each above its answer."""
     from torch import Generator
 
-    from steadygrad.report.problems import Problem, problems
+    from steadygrad.report.problem_figures import Problem, draw_problems
     from steadygrad.tasks import TASKS, ObjectTask
     from steadygrad.training.typed import build
 
@@ -149,7 +140,7 @@ def draw_task(name: str | None, given: dict[str, Any], target: str) -> None:
         raise ValueError(f"--picture expects a task of objects, out of {', '.join(tasks)}; got {name or 'no name'}")
     task, generator = build(tasks[name], given, f"task {name}"), Generator().manual_seed(0)
     examples = [task.example(generator) for _ in range(PROBLEMS)]
-    problems([Problem(picture, f"answer {answer}") for picture, answer in examples], target)
+    draw_problems([Problem(picture, f"answer {answer}") for picture, answer in examples], target)
     say(f"written to {target}")
 
 
@@ -161,6 +152,7 @@ def inherited_notes(task: type) -> list[str]:
 
 
 def describe_paper(name: str) -> None:
+    """Print the tables of a paper, row by row."""
     from steadygrad import experiments
 
     paper = experiments.load(name)

@@ -1,6 +1,6 @@
 """Theorems about memory and gradients beside computed numbers, as tables, notes and curves.
 
-Each function returns a `Comparison`. The figure of the same name in `steadygrad.report.theory_figures` draws its curves:
+Each function returns a `Comparison`. The function of the same name in `steadygrad.report.theory_figures` draws it:
 
     found = theory.powers(size=4)
     theory_figures.powers(**found.curves, path="powers.png")

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from steadygrad.diagnostics import gradient_norms, observe, portrait
 from steadygrad.diagnostics.portrait import numbers, relation_portrait
+from steadygrad.experiments.transfer import step_of
 from steadygrad.models import Inside, RelationalModel
-from steadygrad.training import Callback, Trainer, finite, stream
+from steadygrad.training import Callback, RunDirectory, Trainer, finite, load_model, stream
 
 OBSERVATIONS, PORTRAIT = "observations.jsonl", "portrait.json"
 LOOKS = 40
@@ -63,7 +64,7 @@ class Observer(Callback):
         trainer.tell("portrait", 0.0)  # for a large network it takes a minute
         found = attempt(lambda: self.sequence_portrait(model, trainer) if recurrent else unseen_problem(model, trainer))
         if found:
-            row = finite({"step": best_step(result), **found})
+            row = finite({"step": step_of(result), **found})
             trainer.directory.write(PORTRAIT, json.dumps(row) + "\n")
 
     def lacks(self, trainer: Trainer, result: dict[str, Any]) -> bool:
@@ -71,7 +72,7 @@ class Observer(Callback):
         if not is_recurrent(trainer.model) and not isinstance(trainer.model, RelationalModel):
             return False
         drawn = trainer.directory.rows(PORTRAIT)
-        return not drawn or drawn[0].get("step") != best_step(result)
+        return not drawn or drawn[0].get("step") != step_of(result)
 
     def sequence_portrait(self, model: nn.Module, trainer: Trainer) -> dict[str, Any]:
         """Return the portrait of a recurrent network on one sequence, with the gradients of several sequences."""
@@ -87,12 +88,6 @@ class Observer(Callback):
         return trainer.task.shown(model, batch, stream(trainer.settings.seed, "observe"))
 
 
-def best_step(result: dict[str, Any]) -> int:
-    """Return the update of the best evaluation, or the last update if there was no evaluation."""
-    best = result.get("best")
-    return best["step"] if best else result["steps"]
-
-
 def is_recurrent(model: nn.Module) -> bool:
     """Return whether the model has a recurrent layer."""
     return hasattr(model, "inside")
@@ -105,6 +100,14 @@ def recurrent_part(model: nn.Module, x: Tensor) -> Inside:
         raise ValueError(f"looking inside expects a network with a recurrent layer; got {type(model).__name__}")
     inside: Any = model.inside
     return inside(x.to(next(model.parameters()).device))
+
+
+def trained_layer(directory: RunDirectory, sequences: int = 4) -> tuple[nn.Module, Tensor]:
+    """Return the recurrent layer of a run, and its inputs (time, batch, features) on test sequences of the task."""
+    model, task, settings = load_model(directory)
+    inputs, _ = task.shown(model, sequences, stream(settings.seed, "test", 0))
+    part = recurrent_part(model, inputs)
+    return part.layer, part.inputs.transpose(0, 1)
 
 
 def unseen_problem(model: nn.Module, trainer: Trainer) -> dict[str, Any]:

@@ -173,6 +173,15 @@ def names() -> list[str]:
     return sorted(path.stem for path in PAPERS.glob("*.toml"))
 
 
+def bibtex(name: str | None) -> str:
+    """Return the BibTeX entry of a paper, or of the paper that introduced a layer."""
+    papers = [paper for paper in map(load, names()) if "bibtex" in paper.header]
+    for paper in papers:
+        if name in (paper.name, paper.name.rpartition("-")[0]):
+            return str(paper.header["bibtex"]).strip()
+    raise ValueError(f"bibtex expects one of {', '.join(paper.name for paper in papers)}, or a layer; got {name}")
+
+
 @cache
 def load(paper: str) -> Paper:
     """Return the paper of this name."""

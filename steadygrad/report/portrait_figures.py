@@ -37,7 +37,9 @@ def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Pat
         same = list(group)
         written.append(curves(same, folder / f"{file_name(task)}-curves.{format}", task))
         if len(norms := comparison_figures.loss_gradients(same)) > 1:
-            written.append(comparison_figures.gradients_along_time(norms, folder / f"{file_name(task)}-gradients.{format}", task))
+            written.append(
+                comparison_figures.gradients_along_time(norms, folder / f"{file_name(task)}-gradients.{format}", task)
+            )
     results = comparison_figures.held_out_results(runs)
     if len({one[:3] for one in results}) > len({one[:2] for one in results}):  # a line has several points
         written.append(comparison_figures.held_out_accuracy(results, folder / f"held-out.{format}"))

@@ -108,7 +108,9 @@ def relations(networks: Sequence[Measurements]) -> Section:
             title = f"{network.name}: answers {found['answered']}, right is {found['answer']}"
             section.tables.append(Table(["object", *places], rows, title))
     if section.tables:
-        section.texts.append("The relation of every pair of objects, in a problem with shapes that are not in training.")
+        section.texts.append(
+            "The relation of every pair of objects, in a problem with shapes that are not in training."
+        )
     return section
 
 

@@ -118,7 +118,9 @@ def test_other_formats_are_what_they_say_and_the_same_twice(tmp_path, format):
 def test_of_several_seeds_the_first_is_drawn(tmp_path, quick, monkeypatch):
     found = [bare(f"runs/{seed}", seed, output_gradients=[1.0, 0.5 + seed]) for seed in (0, 1)]
     drawn, gradients = [], portrait_figures.gradients
-    monkeypatch.setattr(portrait_figures, "gradients", lambda one, name: drawn.append((one, name)) or gradients(one, name))
+    monkeypatch.setattr(
+        portrait_figures, "gradients", lambda one, name: drawn.append((one, name)) or gradients(one, name)
+    )
     written = portrait_figures.draw_all(found, tmp_path / "both")
     assert [path.name for path in written] == ["copy-curves.svg", "rnn-gradients.svg"]
     assert drawn == [(found[0].portrait, "rnn")]
@@ -336,7 +338,9 @@ def shown(monkeypatch):
 
 
 def test_gradients_of_several_networks_count_back_from_the_end(shown):
-    comparison_figures.gradients_along_time({"rnn": [1e-4, 1e-2, 1.0], "$lstm$": [None, 0.0, 0.5, 2.0]}, "x.svg", "denoise")
+    comparison_figures.gradients_along_time(
+        {"rnn": [1e-4, 1e-2, 1.0], "$lstm$": [None, 0.0, 0.5, 2.0]}, "x.svg", "denoise"
+    )
     lines = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in shown[0].lines}
     assert lines["rnn"] == ([3, 2, 1], [1e-4, 1e-2, 1.0])
     back, values = lines[r"\$lstm\$"]
@@ -348,7 +352,9 @@ def test_gradients_of_several_networks_count_back_from_the_end(shown):
 
 
 def test_growth_with_the_length_leaves_out_what_was_not_measured(shown):
-    comparison_figures.growth_with_length([200, 1000, 5000], {"rnn": [1.0, 5.0, 25.0], "memrnn": [2.0, 50.0, None]}, "x.svg", "megabytes")
+    comparison_figures.growth_with_length(
+        [200, 1000, 5000], {"rnn": [1.0, 5.0, 25.0], "memrnn": [2.0, 50.0, None]}, "x.svg", "megabytes"
+    )
     rnn, memrnn = shown[0].lines
     assert (list(rnn.get_xdata()), list(rnn.get_ydata())) == ([200, 1000, 5000], [1.0, 5.0, 25.0])
     assert list(memrnn.get_ydata())[:2] == [2.0, 50.0]
@@ -362,7 +368,9 @@ def test_growth_with_the_length_leaves_out_what_was_not_measured(shown):
 @pytest.mark.parametrize("format", ["svg", "png"])
 def test_comparisons_are_files_like_any_figure(tmp_path, format):
     norms = comparison_figures.gradients_along_time({"a": [1.0, None], "b": [0.0, 0.0]}, tmp_path / f"one.{format}")
-    sizes = comparison_figures.growth_with_length([1, 2], {"a": [1.0, 2.0], "b": [None, None]}, tmp_path / f"two.{format}", "MB", "$T$")
+    sizes = comparison_figures.growth_with_length(
+        [1, 2], {"a": [1.0, 2.0], "b": [None, None]}, tmp_path / f"two.{format}", "MB", "$T$"
+    )
     assert all(path.read_bytes().startswith(MAGIC[format]) for path in (norms, sizes))
 
 
@@ -375,7 +383,11 @@ def test_networks_of_one_task_are_compared_by_their_first_seeds(tmp_path, quick,
     assert comparison_figures.loss_gradients(found) == {"a": [1.0, 0.0], "b": [1.0, 0.0]}
     several = [bare(f"runs/{row}/seed-0", 0, loss_gradients=[1.0], batch_gradients=[0.5]) for row in ("b", "c")]
     assert comparison_figures.loss_gradients(several) == {"b": [0.5], "c": [0.5]}
-    assert comparison_figures.loss_gradients([found[0], *several]) == {"a": [1.0, 0.0], "b": [1.0], "c": [1.0]}  # of one kind
+    assert comparison_figures.loss_gradients([found[0], *several]) == {
+        "a": [1.0, 0.0],
+        "b": [1.0],
+        "c": [1.0],
+    }  # of one kind
     written = [path.name for path in portrait_figures.draw_all([*found, bare("runs/c/seed-0")], tmp_path)]
     assert written[:2] == ["copy-curves.svg", "copy-gradients.svg"]
     alone = [path.name for path in portrait_figures.draw_all(found[:2], tmp_path)]
@@ -395,7 +407,9 @@ def panels(monkeypatch):
     """All axes of what would have been saved, by title."""
     found = {}
     monkeypatch.setattr(
-        comparison_figures, "save", lambda figure, path: found.update({a.get_title(): a for a in closed(figure).axes}) or path
+        comparison_figures,
+        "save",
+        lambda figure, path: found.update({a.get_title(): a for a in closed(figure).axes}) or path,
     )
     return found
 
@@ -458,7 +472,10 @@ def test_outcomes_are_the_last_evaluations_with_what_tells_runs_apart():
     names = [(one.task, one.network) for one in comparison_figures.held_out_results([wide, plain, run_of("rnn")])]
     assert names == [("rmts", "corelnet, hidden_size 9"), ("rmts", "corelnet, hidden_size 6")]
     other = run_with(50, [1.0], colour=False)
-    assert [one.task for one in comparison_figures.held_out_results([plain, other])] == ["rmts, colour true", "rmts, colour false"]
+    assert [one.task for one in comparison_figures.held_out_results([plain, other])] == [
+        "rmts, colour true",
+        "rmts, colour false",
+    ]
 
 
 def test_runs_that_differ_in_what_is_held_out_are_compared(tmp_path, quick):

@@ -12,7 +12,9 @@ from steadygrad.report.problem_figures import Problem
 def shown(monkeypatch):
     """The axes of what would have been saved."""
     axes = []
-    monkeypatch.setattr(problem_figures, "save", lambda figure, path: plt.close(figure) or axes.extend(figure.axes) or path)
+    monkeypatch.setattr(
+        problem_figures, "save", lambda figure, path: plt.close(figure) or axes.extend(figure.axes) or path
+    )
     return axes
 
 
@@ -29,7 +31,9 @@ def test_row_after_row_with_captions_and_titles(shown):
         np.testing.assert_array_equal(axis.images[0].get_array().transpose(2, 0, 1), pixels)
     assert not shown[5].images
     upper, lower = (shown[place].get_gridspec().get_height_ratios()[place // 3] for place in (0, 3))
-    assert upper == pytest.approx(problem_figures.WIDTH * 4 / 4 + 2 * problem_figures.LINE)  # the highest, its caption and a title
+    assert upper == pytest.approx(
+        problem_figures.WIDTH * 4 / 4 + 2 * problem_figures.LINE
+    )  # the highest, its caption and a title
     assert lower == pytest.approx(problem_figures.WIDTH * 6 / 4 + problem_figures.LINE)
 
 
