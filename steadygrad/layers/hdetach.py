@@ -5,7 +5,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from steadygrad.layers.gru import GateSpecs
+from steadygrad.layers.gates import GateSpecs
 from steadygrad.layers.lstm import LSTM, LSTMCell
 from steadygrad.layers.recurrent import Common
 

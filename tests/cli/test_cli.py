@@ -178,7 +178,7 @@ def test_show_prints_how_to_cite(run, name):
         assert (code, out.strip(), err) == (0, bibtex.strip(), "")
     else:
         assert (code, out) == (2, "")
-        assert err.startswith("steadygrad: --bibtex expects one of ")
+        assert err.startswith("steadygrad: bibtex expects one of ")
         assert err.endswith(f", or a layer; got {name}\n")
 
 
