@@ -3,7 +3,7 @@
 steadygrad diagnose runs/nnrnn-copy-0                         a trained run, on its own task
 steadygrad diagnose lstm --layer.hidden_size 64               an untrained layer, on random inputs
 steadygrad diagnose model.py:make --inputs 10 --steps 300     the module that make() in your file returns
-steadygrad diagnose lstm -o lstm.html                         with pictures: gradients, maps, eigenvalues
+steadygrad diagnose lstm -o lstm.html                         also as a page: gradients, maps, eigenvalues
 """
 
 import argparse
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         module, x = fresh_layer(options, given)
     elif RunDirectory(options.what).exists():
         if options.steps is not None or options.inputs is not None:
-            raise ValueError("--steps and --inputs are of random inputs; a run is shown those of its own task")
+            raise ValueError("--steps and --inputs are for random inputs; a run is measured on its own task")
         module, x = trained_layer(RunDirectory(options.what))
     elif ".py:" in options.what:
         module = load_module(options.what)
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(
             f"diagnose expects a run's directory, FILE.py:FUNCTION or a layer out of {known}; got {options.what}"
         )
-    with Console(stderr=True).status("following gradients through time"):  # shown only on a terminal
+    with Console(stderr=True).status("measuring gradients along time"):  # shown only on a terminal
         found = diagnose(module, x)
         page = make_page(module, x, found.name) if options.output else ""
     if options.json:

@@ -23,7 +23,7 @@ PROBLEMS = 8
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="a layer, a network, a task, a paper, or kernels")
-    parser.add_argument("--bibtex", action="store_true", help="how to cite the paper, or the layer's paper")
+    parser.add_argument("--bibtex", action="store_true", help="print the BibTeX entry of a paper or layer")
     parser.add_argument("--picture", metavar="FILE", help="draw problems of a task of objects: .png, .svg or .pdf")
 
 
@@ -69,7 +69,7 @@ def overview() -> None:
     say("")
     show_table("relational networks", ["name", "equation"], [[n, first_line(model)] for n, model in MODELS.items()], 9)
     say("")
-    show_table("tasks", ["name", "what"], [[name, first_line(task)] for name, task in TASKS.items()], 9)
+    show_table("tasks", ["name", "description"], [[name, first_line(task)] for name, task in TASKS.items()], 9)
     say("")
     papers = [experiments.load(name) for name in experiments.names()]
     rows = [[p.name, p.title, ", ".join(dict.fromkeys(r.table for r in p.recipes))] for p in papers]
@@ -102,7 +102,7 @@ def describe(network: type, options: dict[str, inspect.Parameter]) -> None:
     """Print the docstring and the options of a network."""
     say(inspect.cleandoc(network.__doc__ or "") + "\n")
     rows = [
-        [f"--layer.{key}", "needed" if option.default is inspect.Parameter.empty else str(option.default)]
+        [f"--layer.{key}", "required" if option.default is inspect.Parameter.empty else str(option.default)]
         for key, option in options.items()
     ]
     show_table("", ["option", "default"], rows, 9)

@@ -130,7 +130,7 @@ def test_show_prints_a_layers_equation_and_options(run, name):
     code, out, err = run("show", name)
     assert (code, err) == (0, "")
     assert LAYERS[name].__doc__.strip().splitlines()[0] in out
-    assert re.search(r"--layer.hidden_size +needed", out)
+    assert re.search(r"--layer.hidden_size +required", out)
     assert re.search(r"--layer.num_layers +1\b", out)
 
 
@@ -315,7 +315,7 @@ def test_a_name_that_is_no_word_is_bad_input(run):
 def test_train_from_the_first_update_to_the_result(run, tmp_path):
     code, out, err = run("train", "nnrnn", "copy", *TINY, "--seed", "3", "--out", "mine")
     assert code == 0
-    assert re.fullmatch(r"settings: .+, with yours\n", err)
+    assert re.fullmatch(r"settings: .+, with your changes\n", err)
     first, last = out.splitlines()
     assert re.match(
         r"done after 6 updates, \d+ s; best on validation: accuracy [\d.]+, loss [\d.]+ \(guessing [\d.]+\); \d+ par",
@@ -344,7 +344,7 @@ def test_every_layer_trains_on_every_task_with_settings_that_are_found(task, mon
 def test_a_relational_network_is_trained_and_tested(run, tmp_path):
     short = ["--train.steps", "4", "--train.evaluate_every", "2", "--train.evaluate_examples", "8", "--threads", "1"]
     code, out, err = run("train", "corelnet", "rmts", "--task.glyphs", "own", *short)
-    assert (code, err) == (0, "settings: corelnet-2022/basic/rmts-corelnet, at desk scale, with yours\n")
+    assert (code, err) == (0, "settings: corelnet-2022/basic/rmts-corelnet, at desk scale, with your changes\n")
     assert re.match(
         r"done after 4 updates, \d+ s; best on validation: accuracy [\d.]+, loss [\d.]+ \(guessing 0.693\); 205,026 pa",
         out,
