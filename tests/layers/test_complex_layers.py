@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from steadygrad.layers import EURNN, GRU, LSTM, NNRNN, RNN, URNN, FullCapacityURNN, ScuRNN
-from steadygrad.layers import elman
+from steadygrad.layers import EURNN, GRU, LSTM, NNRNN, RNN, URNN, FullCapacityURNN, ScuRNN, elman
 from steadygrad.matrices import COMPLEX, MATRICES, Givens, UnitaryEvolution
 from steadygrad.training.optimizers import parameter_groups
 from steadygrad.training.options import Train
