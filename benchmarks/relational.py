@@ -1,13 +1,13 @@
-"""What a training update of a relational network costs beside its encoder's bare forward and backward pass.
+"""Measures the time of a training update of a relational network relative to its encoder's forward and backward pass.
 
     python benchmarks/relational.py                       CoRelNet, about a minute
     python benchmarks/relational.py --models corelnet,esbn,transformer
     python benchmarks/relational.py --json relational.json
 
-The batch is RMTS: 32 problems of 6 images, 3 × 32 × 32. "Different" has no image twice, so that nothing is saved by
-encoding each image once; "five glyphs" is what training with 95 of 100 held out looks like. The bare encoder passes
-every image through. All are timed in turns within one run. Where other programs hold the cores use --threads 1: a
-second thread that has to wait for one costs more than all of the work.
+The batch is RMTS: 32 problems of 6 images, 3 × 32 × 32. In "different", all images differ, so encoding equal images
+once saves nothing. "Five glyphs" is a training batch with 95 of 100 glyphs held out. The encoder alone encodes every
+image. All are timed in turns within one run. Use --threads 1 if other programs use the cores: a second thread that
+waits for a core costs more time than it saves.
 """
 
 import argparse
@@ -27,12 +27,15 @@ from benchmarks.timing import Contender, interleave
 from steadygrad.cli.common import Parser
 from steadygrad.models import MODELS
 from steadygrad.report.tables import markdown
+from steadygrad.tasks import RMTS
 
-BATCH, OBJECTS, CHANNELS, SIZE, ANSWERS = 32, 6, 3, 32, 2
-PAIRS = ((0, 2), (2, 4), (4, 6))
+BATCH = 32
+PROBLEM = RMTS().problem
+OBJECTS, ANSWERS = PROBLEM.objects, PROBLEM.answers
+IMAGE = (PROBLEM.channels, PROBLEM.image_size, PROBLEM.image_size)
 GLYPHS = {"different": BATCH * OBJECTS, "five glyphs": 5}
 ENCODER = "encoder, forward + backward"
-BOUND = 1.5  # of CoRelNet's update to the encoder alone, images all different
+BOUND = 1.5  # largest ratio of CoRelNet's update to the encoder alone, images all different
 HEADER = ["network", "images", "update, ms", "/ encoder", "10–90 %"]
 
 
@@ -69,7 +72,7 @@ def measured(names: list[str], seconds: float) -> dict:
     return {
         "batch": BATCH,
         "objects": OBJECTS,
-        "image": [CHANNELS, SIZE, SIZE],
+        "image": list(IMAGE),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "encoder_ms": 1e3 * timings.spread(ENCODER).median,
@@ -93,15 +96,15 @@ def lines(result: dict) -> list[list[str]]:
 
 
 def batch(glyphs: int) -> Tensor:
-    """Problems made of so many images, each of them used."""
+    """Return a batch of problems that uses this number of different images."""
     torch.manual_seed(0)
     which = torch.arange(BATCH * OBJECTS) % glyphs
-    return torch.rand(glyphs, CHANNELS, SIZE, SIZE)[which].view(BATCH, OBJECTS, CHANNELS, SIZE, SIZE)
+    return torch.rand(glyphs, *IMAGE)[which].view(BATCH, OBJECTS, *IMAGE)
 
 
 def build(name: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    return MODELS[name](OBJECTS, SIZE, CHANNELS, ANSWERS, PAIRS)
+    return MODELS[name](PROBLEM)
 
 
 def update(name: str, images: Tensor) -> Callable[[], None]:

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "kernels": set(),
     "matrices": {"kernels"},
     "layers": {"matrices", "kernels"},
-    "models": {"layers"},
+    "models": {"layers", "kernels"},
     "tasks": set(),
     "training": {"models", "layers", "matrices", "tasks"},
     "diagnostics": {"models", "layers", "matrices", "kernels"},

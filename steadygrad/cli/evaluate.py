@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     given = dotted(options.rest, ("task",)).get("task", {})
     from steadygrad.experiments.transfer import evaluate_changes
-    from steadygrad.tasks import DataTask
     from steadygrad.training import RunDirectory, ShowProgress, finite
     from steadygrad.training.evaluate import examples_of
 
@@ -43,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--examples expects at least 1; got {options.examples}")
     directory = RunDirectory(options.run_directory)
     settings = directory.settings()
-    of_data = isinstance(settings.build_task(), DataTask)
+    of_data = settings.build_task().has_splits
     if of_data and options.examples is not None:
         raise ValueError(f"{settings.task['name']} is evaluated on all its data and expects no --examples")
     show = ShowProgress("evaluate")

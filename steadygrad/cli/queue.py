@@ -11,7 +11,7 @@ from rich.text import Text
 
 from steadygrad.cli.common import console, say, show_table
 from steadygrad.duration import duration
-from steadygrad.experiments.queue import DIVERGED, DONE, INTERRUPTED, LONG, QUEUED, TOO_LONG, Listener, Run
+from steadygrad.experiments.queued import DIVERGED, DONE, INTERRUPTED, LONG, QUEUED, TOO_LONG, Listener, Run
 from steadygrad.experiments.reproduce import ELSEWHERE, FAILED
 
 FIRST_SECONDS, MOST_SECONDS = 5.0, 60.0

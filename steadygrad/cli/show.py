@@ -111,14 +111,14 @@ def describe(network: type, options: dict[str, inspect.Parameter]) -> None:
 def describe_task(name: str) -> None:
     """Print the docstring and the options of a task, and of the model that a layer is part of."""
     from steadygrad.tasks import TASKS
-    from steadygrad.training.settings import surroundings
+    from steadygrad.training.kinds import kind_of
     from steadygrad.training.typed import keyword_options
 
     task = TASKS[name]
     say(f"{name}: steadygrad.tasks.{task.__name__}\n")
     say("\n\n".join([inspect.cleandoc(task.__doc__ or ""), *inherited_notes(task)]) + "\n")
     show_table("", ["option", "default"], [[f"--task.{f.name}", str(f.default)] for f in fields(task)], 9)
-    around = surroundings(name)
+    around = kind_of(name).model
     say(f"\nA layer that is trained on it is part of a {around.__name__}:\n")
     describe(around, keyword_options(around))
     try:

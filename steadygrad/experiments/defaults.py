@@ -1,15 +1,13 @@
 """Default settings for a layer and a task, taken from the nearest row of a paper."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from steadygrad.experiments.recipe import Recipe, every, train_with
-from steadygrad.models import MODELS
-from steadygrad.tasks import TASKS, DataTask, EnvironmentTask, ObjectTask, Task, TextTask
+from steadygrad.tasks import TASKS, DataTask
+from steadygrad.training.kinds import kind_of
 from steadygrad.training.settings import named, named_network
 
-UNITS: dict[type[Task], int] = {TextTask: 256, EnvironmentTask: 64}
-"""default hidden size by kind of task; 128 for all other kinds"""
 OF_THE_LAYER = (
     *("optimizer", "optimizer_constrained", "lr", "lr_constrained", "smoothing", "beta1"),
     *("decay_transients", "clip"),
@@ -38,17 +36,16 @@ def nearest(layer: str, task: str) -> Nearest:
     named_network({"name": layer}, task)
     kind = kind_of(task)
     known = (row for row in every() if not row.ablation)
-    rows = sorted((row for row in known if kind_of(row.task["name"]) is kind), key=work)
+    rows = sorted((row for row in known if lends(row.task["name"], task)), key=work)
     for_task = [row for row in rows if row.task["name"] == task]
     for_layer = [row for row in rows if row.layer["name"] == layer]
     if both := [row for row in for_task if row in for_layer]:
         return Nearest(tables(both[0]), f"{both[0].name}, at desk scale")
-    size = UNITS.get(kind, 128)
-    plain, units = {"name": layer, "hidden_size": size}, f"{size} units"
-    if kind is ObjectTask and layer in MODELS:
+    plain, units = {"name": layer, "hidden_size": kind.units}, f"{kind.units} units"
+    if layer in kind.networks:
         plain, units = {"name": layer}, "its own sizes"
     general = dict(TASKS[task].training)
-    if issubclass(kind, DataTask):
+    if TASKS[task].has_splits:
         general |= {} if for_layer else {"clip": 1.0}
         base, origin, scale = {"task": {"name": task}, "train": {}}, "the task with its own settings", ""
     elif for_task:
@@ -64,16 +61,13 @@ def nearest(layer: str, task: str) -> Nearest:
     return Nearest(base | {"layer": other["layer"], "train": train}, source)
 
 
-def kind_of(task: str) -> type[Task]:
-    """Return the kind of a task; rows lend their settings only within a kind.
+def lends(task: str, other: str) -> bool:
+    """Return whether rows of ``task`` lend their settings to ``other``: the tasks are of one kind.
 
     Objects, texts and environments need different models around a layer. Other data sets need their own learning rates.
     """
-    found = TASKS[task]
-    for kind in (ObjectTask, TextTask, EnvironmentTask):
-        if issubclass(found, kind):
-            return kind
-    return found if issubclass(found, DataTask) else Task
+    kind = kind_of(task)
+    return kind is kind_of(other) and (kind.shares_settings or TASKS[task] is TASKS[other])
 
 
 def work(recipe: Recipe) -> tuple[bool, int]:
@@ -84,8 +78,8 @@ def work(recipe: Recipe) -> tuple[bool, int]:
     settings = recipe.settings("desk")
     task, train, layer = settings.build_task(), settings.train, settings.layer
     steps = train.frames or task.steps * train.steps * train.batch
-    if isinstance(task, DataTask):
-        steps = steps if train.epochs is None else task.training_steps * train.epochs
+    if task.has_splits:
+        steps = steps if train.epochs is None else cast(DataTask, task).training_steps * train.epochs
         steps *= sum(units**2 for units in layer.get("sizes") or [layer["hidden_size"]])
     return recipe.paper == "demo", steps
 

@@ -4,7 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from steadygrad.diagnostics.portrait import numbers, relation_portrait
 from steadygrad.experiments.transfer import step_of
 from steadygrad.models import Inside, RelationalModel
 from steadygrad.training import Callback, RunDirectory, Trainer, finite, load_model, stream
+from steadygrad.training.kinds import kind_of
 
 OBSERVATIONS, PORTRAIT = "observations.jsonl", "portrait.json"
 LOOKS = 40
@@ -69,7 +70,7 @@ class Observer(Callback):
 
     def lacks(self, trainer: Trainer, result: dict[str, Any]) -> bool:
         """Return whether the portrait is missing, or shows weights that were the best before the run was resumed."""
-        if not is_recurrent(trainer.model) and not isinstance(trainer.model, RelationalModel):
+        if not is_recurrent(trainer.model) and not relates_objects(trainer.model):
             return False
         drawn = trainer.directory.rows(PORTRAIT)
         return not drawn or drawn[0].get("step") != step_of(result)
@@ -77,20 +78,26 @@ class Observer(Callback):
     def sequence_portrait(self, model: nn.Module, trainer: Trainer) -> dict[str, Any]:
         """Return the portrait of a recurrent network on one sequence, with the gradients of several sequences."""
         x, target = self.shown(model, trainer)
-        found = trained_portrait(recurrent_part(model, x), target, trainer.task.loss)
+        loss = trainer.batches.loss
+        found = trained_portrait(recurrent_part(model, x), target, loss)
         if "loss_gradients" in found:
             several, targets = self.shown(model, trainer, SEQUENCES)
-            found["batch_gradients"] = batch_gradients(recurrent_part(model, several), targets, trainer.task.loss)
+            found["batch_gradients"] = batch_gradients(recurrent_part(model, several), targets, loss)
         return found
 
     def shown(self, model: nn.Module, trainer: Trainer, batch: int = 1) -> tuple[Tensor, Tensor]:
         """Return sequences to measure on, drawn from a random stream of their own."""
-        return trainer.task.shown(model, batch, stream(trainer.settings.seed, "observe"))
+        return trainer.batches.examples(trainer.task, model, batch, stream(trainer.settings.seed, "observe"))
 
 
 def is_recurrent(model: nn.Module) -> bool:
     """Return whether the model has a recurrent layer."""
     return hasattr(model, "inside")
+
+
+def relates_objects(model: nn.Module) -> bool:
+    """Return whether the model can give a matrix of relations between objects."""
+    return hasattr(model, "relate")
 
 
 @torch.no_grad()
@@ -105,17 +112,17 @@ def recurrent_part(model: nn.Module, x: Tensor) -> Inside:
 def trained_layer(directory: RunDirectory, sequences: int = 4) -> tuple[nn.Module, Tensor]:
     """Return the recurrent layer of a run, and its inputs (time, batch, features) on test sequences of the task."""
     model, task, settings = load_model(directory)
-    inputs, _ = task.shown(model, sequences, stream(settings.seed, "test", 0))
+    inputs, _ = kind_of(task).batches.examples(task, model, sequences, stream(settings.seed, "test", 0))
     part = recurrent_part(model, inputs)
     return part.layer, part.inputs.transpose(0, 1)
 
 
 def unseen_problem(model: nn.Module, trainer: Trainer) -> dict[str, Any]:
     """Return how a relational network relates the objects of a new problem; an empty dict for other networks."""
-    if not isinstance(model, RelationalModel):
+    if not relates_objects(model):
         return {}
     images, answers = trainer.task.sample_unseen(1, stream(trainer.settings.seed, "observe"))
-    return relation_portrait(model, images[0], int(answers))
+    return relation_portrait(cast(RelationalModel, model), images[0], int(answers))
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]

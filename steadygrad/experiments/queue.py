@@ -5,130 +5,42 @@ that were started and have not ended successfully. The state and the files of ru
 can be killed at any moment and started again.
 """
 
-import contextlib
-import json
 import os
-import platform
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import torch
-
 import steadygrad
 from steadygrad.experiments.fingerprint import recipe_fingerprint, result_scale, why_not
+from steadygrad.experiments.process import Worker
+from steadygrad.experiments.queued import (
+    INTERRUPTED,
+    LEFT_OUT,
+    LONG,
+    LONGEST_HOURS,
+    QUEUED,
+    RUNNING,
+    Listener,
+    Run,
+    State,
+    ordered,
+)
 from steadygrad.experiments.recipe import SCALES, Recipe
 from steadygrad.experiments.reproduce import FAILED, run_directory, seeds_of
 from steadygrad.training import RunDirectory
-from steadygrad.training.directory import write_whole
 from steadygrad.training.stop import graceful_stop
 
-STATE = "queue.json"
 STORED = Path(steadygrad.__file__).parent.parent / "results"
 """results that come with the source tree"""
-SHORT_HOURS, LONGEST_HOURS = 2.0, 6.0
-"""core-hours of one run: up to the first limit it is ``queued``, up to the second ``long``; a longer run is not run"""
-QUEUED, LONG, TOO_LONG, LEFT_OUT = "queued", "long", "too long", "left out"
-RUNNING, INTERRUPTED = "running", "interrupted"
-DONE, DIVERGED = "done", "diverged"
-START_SECONDS = 3.0
-"""CPU time that a process needs to load torch"""
 PROBE_SECONDS = 180.0
 """longest time for the probe of a row, after its data are loaded"""
 STOP_SECONDS = 60.0
 """time that a run has to stop when asked; then it is killed, and the next call resumes it from its last checkpoint"""
 TICK_SECONDS = 0.2
-
-
-@dataclass
-class Run:
-    """One row with one seed that has no result yet."""
-
-    recipe: Recipe
-    scale: str
-    seed: int
-    status: str = QUEUED
-    why: str = ""
-    """reason for the status: what failed, or what is missing"""
-    timings: dict[str, float] = field(default_factory=dict)
-    """what the probe measured"""
-    share: float = 0.0
-    words: str = ""
-    """loss and score while it runs"""
-    value: float | None = None
-    """the number for the table"""
-    began: float = 0.0
-    wall_seconds: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return f"{self.recipe.name}/seed-{self.seed}"
-
-    @property
-    def seconds(self) -> float | None:
-        """Return the estimated seconds of CPU time, or None without timings.
-
-        A run that reaches its goal or diverges ends earlier.
-        """
-        return estimate(self.timings) if self.timings else None
-
-
-class Listener:
-    """Receives events from the queue. All methods are optional."""
-
-    def estimating(self, done: int, total: int, name: str) -> None:
-        """Called before each probe and about five times a second during probes."""
-
-    def planned(self, runs: Sequence[Run], present: int, refused: Mapping[str, str]) -> None:
-        """Called once with the runs in order, the number of results present, and why stored results do not count."""
-
-    def started(self, run: Run) -> None: ...
-
-    def progress(self, runs: Sequence[Run]) -> None:
-        """Called about five times a second during runs."""
-
-    def ended(self, run: Run) -> None: ...
-
-    def finished(self, runs: Sequence[Run], why: str) -> None:
-        """Called last. ``why`` is the reason if the queue stopped early."""
-
-
-class State:
-    """The content of ``queue.json``."""
-
-    def __init__(self, out: Path) -> None:
-        self.path = out / STATE
-        for leftover in out.glob(f".{STATE}.*.tmp"):  # left by a queue that was killed while it wrote
-            leftover.unlink(missing_ok=True)
-        machine = f"{platform.node()} {platform.machine()} torch {torch.__version__}"
-        try:
-            found = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
-            self.runs: dict[str, dict[str, str]] = dict(found.get("runs", {}))
-            """runs that were started and have not ended successfully, by name: ``status`` and ``why``"""
-            here = found.get("machine") == machine
-            self.probes: dict[str, dict[str, float]] = dict(found.get("probes", {})) if here else {}
-            """timings by fingerprint"""
-        except (ValueError, AttributeError, TypeError) as error:
-            raise ValueError(f"{self.path} is not the state of a queue ({error}): remove it to start again") from None
-        self.machine = machine
-
-    def save(self) -> None:
-        content = {"machine": self.machine, "runs": self.runs, "probes": self.probes}
-        write_whole(self.path, (json.dumps(content, indent=1) + "\n").encode())
-
-    def note(self, run: Run) -> None:
-        """Record the status of a run."""
-        self.runs.pop(run.name, None)
-        if run.status in (RUNNING, FAILED, INTERRUPTED):
-            self.runs[run.name] = {"status": run.status, **({"why": run.why} if run.why else {})}
-        self.save()
 
 
 def run_missing(
@@ -171,83 +83,6 @@ def run_missing(
     if asked.is_set():
         raise KeyboardInterrupt
     return runs
-
-
-def estimate(timings: Mapping[str, float]) -> float:
-    """Return the seconds of CPU time of a run, from the timings of its probe."""
-    rounds, updates = timings["rounds"], timings["updates"]
-    training = rounds * timings["first"] + (updates - rounds) * timings["update"]
-    return START_SECONDS + training + timings["evaluations"] * timings["evaluation"] + timings.get("tests", 0.0)
-
-
-def ordered(runs: Sequence[Run], hours_per_run: float) -> list[Run]:
-    """Return the runs with their status by estimate, cheapest first; those without an estimate come last."""
-    for run in runs:
-        if run.status == QUEUED and run.seconds is not None:
-            hours = run.seconds / 3600
-            run.status = TOO_LONG if hours > hours_per_run else LONG if hours > SHORT_HOURS else QUEUED
-    return sorted(runs, key=lambda run: (run.seconds is None, run.seconds or 0.0))
-
-
-class Worker:
-    """A process of experiments/worker.py. It ends when this process ends, because its stdin is then closed."""
-
-    def __init__(self, verb: str, events: "SimpleQueue[tuple[Worker, dict | None]]") -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "steadygrad.experiments.worker", verb],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
-            start_new_session=True,  # Ctrl-C of a terminal reaches only the queue
-        )
-        self.last_line = ""
-        """last line of output that is no message, such as an error"""
-        self.outcome: dict[str, Any] | None = None
-        self.limit: float | None = None
-        self.thread = threading.Thread(target=self.read, args=(events,), daemon=True)
-        self.thread.start()
-
-    def read(self, events: "SimpleQueue[tuple[Worker, dict | None]]") -> None:
-        """Put the messages of the process into ``events``, and None when it has ended."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                message = None
-            if isinstance(message, dict):
-                events.put((self, message))
-            else:
-                self.last_line = line.strip() or self.last_line
-        self.process.wait()
-        events.put((self, None))
-
-    def send(self, job: Mapping[str, Any]) -> None:
-        """Send a job to the process."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # the process has ended; its last event reports that
-            self.process.stdin.write(json.dumps(job) + "\n")
-            self.process.stdin.flush()
-
-    def close(self) -> None:
-        """End the process at once."""
-        self.process.kill()
-        self.process.wait()
-        self.thread.join()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            with contextlib.suppress(OSError):  # a job that the process did not read
-                stream.close()
-
-    def reason(self) -> str:
-        """Return why the process ended without an outcome."""
-        code = self.process.returncode
-        how = f"by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"with exit code {code}"
-        return f"the process ended {how}" + (f": {self.last_line}" if self.last_line else "")
 
 
 class Queue:

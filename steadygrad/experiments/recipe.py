@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from steadygrad.tasks import TASKS, DataTask
+from steadygrad.tasks import TASKS
 from steadygrad.training import Settings, check_sizes
-from steadygrad.training.settings import networks
-from steadygrad.training.typed import check_type, refuse_unknown
+from steadygrad.training.kinds import networks_for
+from steadygrad.training.typed import build, check_type, refuse_unknown
 
 PAPERS = Path(__file__).parent / "papers"
 SCALES = ("smoke", "desk", "paper")
@@ -41,7 +41,6 @@ OF_TABLE = {"caption", "figures"}
 """keys that only a table may have"""
 OF_ALL_ROWS = ("held-out",)
 """kinds of figure that are drawn from the results of all rows together"""
-CHOICES = {"attained": ("min", "max"), "counts": ("best", "last", "test", "extreme")}
 OF_SCALE = {
     "desk": ("layer", "task", "train", "transfer"),
     "smoke": ("layer", "task", "train", "transfer"),
@@ -94,9 +93,9 @@ class Recipe:
     seeded: tuple[str, ...] = ()
     """keys of the task that are set to the seed of the run, so that each run draws them anew"""
     metric: str = "loss"
-    attained: str = "min"
+    attained: Literal["min", "max"] = "min"
     """whether small (min) or large (max) values are good"""
-    counts: str = "best"
+    counts: Literal["best", "last", "test", "extreme"] = "best"
     """evaluation that gives the number of a run: ``best``, that of the lowest validation loss; ``last``; ``test``, that
     of the best weights on the test split of a data set; ``extreme``, that with the best value of ``metric``"""
     parameters: str | None = None
@@ -228,10 +227,6 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
             need_table(f"{who} {scale}.{key}", change)
     for key in ("layer", "task", "train", "published"):
         need_table(f"{who} {key}", merged.setdefault(key, {}))
-    for key in ("metric", "parameters", "note", "caption"):
-        if key in merged:
-            check_type(who, key, merged[key], str)
-    check_type(who, "ablation", merged.get("ablation", False), bool)
     for key in ("layer", "task"):
         if "name" not in merged[key]:
             raise ValueError(f"{who} expects a {key} with a name")
@@ -247,25 +242,16 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
         if at and test not in tested:
             known = ", ".join(tested) or "none"
             raise ValueError(f"{who} published expects a value of transfer behind @, out of {known}; got {metric!r}")
-    for key, (*others, last) in CHOICES.items():
-        if key in merged and merged[key] not in (*others, last):
-            raise ValueError(f"{who} expects {key} to be {', '.join(others)} or {last}; got {merged[key]!r}")
     task, layer = merged["task"]["name"], merged["layer"]["name"]
-    for kind, name, registry in (("task", task, TASKS), ("layer", layer, networks(task) if task in TASKS else {})):
+    for kind, name, registry in (("task", task, TASKS), ("layer", layer, networks_for(task) if task in TASKS else {})):
         if name not in registry:
             raise ValueError(f"{who}: no {kind} {name!r}; known: {', '.join(registry)}")
-    if merged.get("counts") == "test" and not issubclass(TASKS[task], DataTask):
+    recipe = build(Recipe, {"paper": paper, "table": table, "row": row, "scales": scales, **merged}, who)
+    if recipe.counts == "test" and not TASKS[task].has_splits:
         raise ValueError(f"{who} expects a task with a data set if its test counts; got {task}")
-    seeds = merged.get("seeds", [0])
-    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
-        raise ValueError(f"{who} expects seeds to be a list of integers; got {seeds!r}")
-    merged["seeds"] = tuple(seeds)
-    for key in ("figures", "seeded"):
-        listed = merged.get(key, [])
-        if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-            raise ValueError(f"{who} expects {key} to be a list of names; got {listed!r}")
-        merged[key] = tuple(listed)
-    return Recipe(paper, table, row, scales=scales, **merged)
+    if not recipe.seeds:
+        raise ValueError(f"{who} expects at least one seed; got none")
+    return recipe
 
 
 def need_table(who: str, value: object) -> None:

@@ -12,7 +12,7 @@ from steadygrad.experiments.recipe import Recipe, every
 from steadygrad.experiments.reproduce import run_directory, summary
 from steadygrad.experiments.transfer import TRANSFER
 from steadygrad.training import RunDirectory
-from steadygrad.training.loop import length
+from steadygrad.training.start import length
 
 LARGEST = 64_000  # bytes; of longer metrics only the evaluations are stored
 

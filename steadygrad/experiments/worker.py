@@ -23,9 +23,8 @@ from steadygrad.experiments.observer import Observer
 from steadygrad.experiments.recipe import Recipe
 from steadygrad.experiments.reproduce import outcome, run_row
 from steadygrad.experiments.transfer import reason
-from steadygrad.tasks import DataTask, EnvironmentTask
-from steadygrad.training import Batches, RunDirectory, Settings, ShowProgress, Trainer, evaluate
-from steadygrad.training.experience import Experience
+from steadygrad.training import RunDirectory, Settings, ShowProgress, Trainer, evaluate
+from steadygrad.training.kinds import kind_of
 from steadygrad.training.loop import DivergedError
 
 NICE = 19
@@ -120,10 +119,7 @@ def probe(recipe: Recipe, scale: str, seed: int) -> None:
         settings = recipe.settings(scale, seed)
         task = settings.build_task()
         options = settings.in_updates(task)  # reads the data set if there are epochs
-        if isinstance(task, EnvironmentTask):
-            task.world()
-        else:
-            Batches(task, options, seed)(0)
+        kind_of(task).batches(task, options, seed).ready()
     except ValueError as error:
         return send(left_out=f"needs {recipe.task['name']}: {error}")
     send(updates=options.steps)
@@ -144,7 +140,7 @@ def measure(trainer: Trainer) -> dict[str, float]:
     ``first`` is the first update of a round, which also plays the episodes. ``update`` is a later update.
     """
     updates = trainer.options.steps
-    per_round = trainer.batches.updates if isinstance(trainer.batches, Experience) else updates
+    per_round = trainer.batches.updates_per_round
     first = later = timed(trainer)
     total, count = 0.0, 0
     while first < 60 * ENOUGH_SECONDS and total < ENOUGH_SECONDS and count < min(ENOUGH_UPDATES, per_round - 1):
@@ -156,7 +152,7 @@ def measure(trainer: Trainer) -> dict[str, float]:
         "rounds": -(-updates // per_round),
         "first": first,
         "update": later,
-        "evaluations": regular + isinstance(trainer.task, DataTask),  # a data set is tested at the end
+        "evaluations": regular + trainer.task.has_splits,  # a data set is tested at the end
         "evaluation": evaluation_seconds(trainer),
     }
 

@@ -12,12 +12,13 @@ from torch.nn import functional as F
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import State
 from steadygrad.layers.stack import Stack
+from steadygrad.models.model import Model
 from steadygrad.models.sequence import Inside, linear_readout
 
 Make = Callable[[int, Any], RecurrentLayer]
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(Model):
     """p(x_{t+1} | x_1 … x_t) = softmax(C h_t + c),  h = L_k(… L_1(E x)).
 
     tokens (batch, time) → logits (batch, time, vocabulary). ``make`` is called with the input size and the hidden size

@@ -9,13 +9,14 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import State
+from steadygrad.models.model import Model
 from steadygrad.models.sequence import Inside
 
 SQUARES = (16, 32, 64)
 """Channels of the three convolutions."""
 
 
-class PolicyModel(nn.Module):
+class PolicyModel(Model):
     """π(a | x_1 … x_t) = softmax(a(h_t)),  V_t = v(h_t),  h from the layer over [conv(E x_t), others of x_t].
 
     x (batch, time, features) → (batch, time, actions + 1): logits of the actions and the expected return. The first

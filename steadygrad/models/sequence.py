@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import State
 from steadygrad.layers.start import choose
+from steadygrad.models.model import Model
 
 
 class Inside(NamedTuple):
@@ -77,7 +78,7 @@ def linear_readout(who: str, inputs: int, outputs: int, start: str) -> nn.Linear
     return readout
 
 
-class SequenceModel(nn.Module):
+class SequenceModel(Model):
     """y_t = C h_t + c for every step, or with ``last_only`` for the last alone; h from the layer.
 
     x (batch, time, input_size) → y (batch, time, output_size) or (batch, output_size). ``readout`` is the

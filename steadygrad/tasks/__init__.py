@@ -2,9 +2,9 @@
 
 from steadygrad.tasks.adding import Adding
 from steadygrad.tasks.copy import Copy
-from steadygrad.tasks.dataset import SPLITS, BatchList, DataTask, ExampleTask, TextTask
+from steadygrad.tasks.dataset import SPLITS, DataTask, ExampleTask, TextTask
 from steadygrad.tasks.denoise import Denoise
-from steadygrad.tasks.environment import EnvironmentTask, Episodes
+from steadygrad.tasks.environment import EnvironmentTask
 from steadygrad.tasks.minigrid import MiniGrid
 from steadygrad.tasks.parenthesis import Parenthesis
 from steadygrad.tasks.pixels import PixelMNIST
@@ -22,7 +22,7 @@ from steadygrad.tasks.relational import (
     SameDifferent6,
     TransitiveComparison,
 )
-from steadygrad.tasks.task import Batch, Task
+from steadygrad.tasks.task import Batch, BatchList, Task
 from steadygrad.tasks.timit import TIMIT
 
 TASKS: dict[str, type[Task]] = {
@@ -63,7 +63,6 @@ __all__ = [
     "Denoise",
     "DistributionOfN",
     "EnvironmentTask",
-    "Episodes",
     "ExampleTask",
     "IdentityRules",
     "IdentityRules4",

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, overload
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
-from steadygrad.tasks.task import Batch, Task
+from steadygrad.tasks.task import Batch, BatchList, Task
 
 SPLITS = ("train", "valid", "test")
 
@@ -18,6 +18,8 @@ class DataTask(Task):
 
     `epoch` returns the batches of one pass through a split. Evaluations use all of a held-out split.
     """
+
+    has_splits: ClassVar[bool] = True
 
     def epoch(
         self, split: str, batch: int, window: int | None = None, generator: Generator | None = None
@@ -30,35 +32,15 @@ class DataTask(Task):
         """Return the number of time steps in one pass through the training data, without reading the data."""
         raise NotImplementedError
 
-    @property
-    def fingerprint(self) -> str | None:
-        """Return a fingerprint of training data whose files have no known SHA-256, or None if none is needed."""
-        return None
+    def held_out_batches(
+        self, split: str, examples: int, batch: int, window: int | None, generator: Callable[[int], Generator]
+    ) -> Sequence[Batch]:
+        """Return the batches of the whole split. ``examples`` and ``generator`` are ignored."""
+        return self.epoch(split, batch, window)
 
     def check_split(self, split: str) -> None:
         if split not in SPLITS:
             raise ValueError(f"{type(self).__name__} expects a split out of {', '.join(SPLITS)}; got {split!r}")
-
-
-class BatchList(Sequence[Batch]):
-    """A sequence of ``count`` batches. Batch i is ``make(i)``, made on access."""
-
-    def __init__(self, make: Callable[[int], Batch], count: int) -> None:
-        self.make, self.total = make, count
-
-    def __len__(self) -> int:
-        return self.total
-
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Batch]: ...
-    def __getitem__(self, index: int | slice) -> Batch | Sequence[Batch]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self.total))]
-        if not -self.total <= index < self.total:
-            raise IndexError(f"expected a batch out of {self.total}; got {index}")
-        return self.make(index % self.total)
 
 
 @dataclass(frozen=True)
@@ -77,6 +59,8 @@ class ExampleTask(DataTask):
         self, split: str, batch: int, window: int | None = None, generator: Generator | None = None
     ) -> Sequence[Batch]:
         self.check_split(split)
+        if window is not None:
+            raise ValueError(f"{type(self).__name__} is trained on whole sequences and expects no window; got {window}")
         count = self.count(split)
         order = torch.arange(count) if generator is None else torch.randperm(count, generator=generator)
         parts = order.split(batch)
@@ -95,6 +79,7 @@ class TextTask(DataTask):
     """
 
     causal: ClassVar[bool] = True
+    metrics_in_windows: ClassVar[bool] = True
     vocabulary_size: ClassVar[int]
     sizes: ClassVar[dict[str, int]]
     """Number of tokens in each split."""

@@ -1,8 +1,8 @@
 """Base class of all tasks: sequences, a loss, metrics, and the loss of guessing."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, overload
 
 import torch
 from torch import Generator, Tensor
@@ -18,6 +18,27 @@ class Batch(NamedTuple):
     """Whether this batch continues the sequences of the previous batch, from their final state."""
 
 
+class BatchList(Sequence[Batch]):
+    """A sequence of ``count`` batches. Batch i is ``make(i)``, made on access."""
+
+    def __init__(self, make: Callable[[int], Batch], count: int) -> None:
+        self.make, self.total = make, count
+
+    def __len__(self) -> int:
+        return self.total
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Batch]: ...
+    def __getitem__(self, index: int | slice) -> Batch | Sequence[Batch]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self.total))]
+        if not -self.total <= index < self.total:
+            raise IndexError(f"expected a batch out of {self.total}; got {index}")
+        return self.make(index % self.total)
+
+
 @dataclass(frozen=True)
 class Task:
     """Base class. Inputs are (batch, time, input_size); targets are (batch, time, …), or (batch, …) if ``last_only``.
@@ -30,6 +51,12 @@ class Task:
 
     causal: ClassVar[bool] = False
     """Whether targets are future inputs, which a bidirectional layer would see."""
+
+    has_splits: ClassVar[bool] = False
+    """Whether the task has a fixed data set with training, validation and test splits."""
+
+    metrics_in_windows: ClassVar[bool] = False
+    """Whether `metrics` is meaningful for a window of a sequence. Most tasks measure only some of the time steps."""
 
     score: ClassVar[str] = "loss"
     """Name of the metric that shows whether the task is solved."""
@@ -53,6 +80,16 @@ class Task:
         """Return the number of time steps of a sequence."""
         raise NotImplementedError
 
+    @property
+    def model_sizes(self) -> dict[str, int]:
+        """Return the sizes that a model for this task depends on. Weights fit another task of the same sizes."""
+        return {"inputs": self.input_size, "outputs": self.output_size}
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Return a fingerprint of training data whose files have no known SHA-256, or None if none is needed."""
+        return None
+
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
         """Return new inputs and targets for training."""
         raise NotImplementedError
@@ -61,9 +98,15 @@ class Task:
         """Return new inputs and targets for tests. Some tasks include kinds of sequences that training never shows."""
         return self.sample(batch, generator)
 
-    def shown(self, model: Any, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets for diagnostics of a model."""
-        return self.sample(batch, generator)
+    def held_out_batches(
+        self, split: str, examples: int, batch: int, window: int | None, generator: Callable[[int], Generator]
+    ) -> Sequence[Batch]:
+        """Return the batches of a held-out split, made on access: ``examples`` new sequences.
+
+        ``generator(i)`` is the random generator of batch i. ``window`` is for text, which is read in windows.
+        """
+        sizes = [min(batch, examples - begin) for begin in range(0, examples, batch)]
+        return BatchList(lambda i: Batch(*self.sample_unseen(sizes[i], generator(i))), len(sizes))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         raise NotImplementedError

@@ -1,13 +1,15 @@
 """Training batches as a function of the update number, so that a resumed run needs no saved state of its data."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
-from steadygrad.tasks import Batch, DataTask, ExampleTask, Task
+from steadygrad.tasks import Batch, DataTask, Task
 from steadygrad.training.options import Train
 
 
@@ -18,30 +20,55 @@ def stream(seed: int, *names: str | int) -> Generator:
 
 
 class Batches:
-    """Training data of a task: ``batches(step)`` returns the batch of update ``step`` = 0, 1, …"""
+    """Base class of training data: ``batches(step)`` returns the batch of update ``step`` = 0, 1, …
 
-    def __init__(self, task: Task, train: Train, seed: int) -> None:
+    A subclass serves one kind of task, see `steadygrad.training.kinds`.
+    """
+
+    def __init__(self, task: Any, train: Train, seed: int) -> None:
         self.task, self.train, self.seed = task, train, seed
-        self.windows = 1 if train.window is None else -(-task.steps // train.window)
+
+    def __call__(self, step: int) -> Batch:
+        raise NotImplementedError
+
+    @classmethod
+    def in_updates(cls, task: Any, train: Train) -> Train:
+        """Return the training settings with epochs or frames converted to updates."""
         who = type(task).__name__
-        if train.window is not None and task.last_only:
-            raise ValueError(f"truncated back-propagation expects targets at every step; {who} has one at the end")
-        if train.window is not None and isinstance(task, ExampleTask):
-            raise ValueError(f"{who} is trained on whole sequences and expects no window; got {train.window}")
-        if train.examples is not None and isinstance(task, DataTask):
-            raise ValueError(f"{who} is a data set and expects no number of examples; got {train.examples}")
-        self.sequences = lru_cache(maxsize=1)(self._sequences)
-        self.order = lru_cache(maxsize=1)(self._order)
-        self.epoch = lru_cache(maxsize=1)(self._epoch)
-        self.in_epoch = len(self.epoch(0)) if isinstance(task, DataTask) else 0
+        if train.frames is not None:
+            raise ValueError(f"frames are for a task that is played; {who} is none")
+        if train.epochs is not None:
+            raise ValueError(f"epochs are for a task with a data set; {who} has none")
+        return train
+
+    @staticmethod
+    def examples(task: Any, model: nn.Module, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of a few sequences, for diagnostics of a model."""
+        return task.sample(batch, generator)
+
+    def attach(self, model: nn.Module, progress: Callable[[float], object]) -> None:
+        """Pass the model that is trained, for batches that depend on it. ``progress`` reports long preparations."""
 
     def ready(self) -> None:
         """Fail early if data files are missing."""
         self(0)
 
+    @property
+    def updates_per_round(self) -> int:
+        """Return the number of updates after which new data are prepared, as by playing; by default all of training."""
+        return self.train.steps
+
     def is_over(self, step: int) -> bool:
         """Return whether the training data are used up after ``step`` updates."""
         return False
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss that training minimises."""
+        return self.task.loss(outputs, targets)
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Return the metrics of a training batch besides the loss."""
+        return self.task.metrics(outputs, targets)
 
     def counts(self) -> dict[str, int]:
         """Return further counters of the run besides updates, by name, such as frames."""
@@ -54,10 +81,23 @@ class Batches:
     def restore(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned."""
 
+
+class GeneratedBatches(Batches):
+    """Batches of sequences that the task generates: new ones for every update, or a fixed set of ``train.examples``."""
+
+    task: Task
+
+    def __init__(self, task: Task, train: Train, seed: int) -> None:
+        super().__init__(task, train, seed)
+        self.windows = 1 if train.window is None else -(-task.steps // train.window)
+        if train.window is not None and task.last_only:
+            raise ValueError(
+                f"truncated back-propagation expects targets at every step; {type(task).__name__} has one at the end"
+            )
+        self.sequences = lru_cache(maxsize=1)(self._sequences)
+        self.order = lru_cache(maxsize=1)(self._order)
+
     def __call__(self, step: int) -> Batch:
-        if self.in_epoch:
-            epoch, place = divmod(step, self.in_epoch)
-            return self.epoch(epoch)[place]
         number, window = divmod(step, self.windows)
         inputs, targets = self.sequences(number)
         if self.train.window is not None:
@@ -71,10 +111,35 @@ class Batches:
             number = self.order(epoch)[place]
         return self.task.sample(self.train.batch, stream(self.seed, "train", number))
 
-    def _epoch(self, number: int) -> Sequence[Batch]:
-        assert isinstance(self.task, DataTask)
-        return self.task.epoch("train", self.train.batch, self.train.window, stream(self.seed, "order", number))
-
     def _order(self, epoch: int) -> list[int]:
         count = (self.train.examples or 0) // self.train.batch
         return torch.randperm(count, generator=stream(self.seed, "order", epoch)).tolist()
+
+
+class EpochBatches(Batches):
+    """Batches of a data set, one pass after another, each in a new order."""
+
+    task: DataTask
+
+    def __init__(self, task: DataTask, train: Train, seed: int) -> None:
+        super().__init__(task, train, seed)
+        if train.examples is not None:
+            who = type(task).__name__
+            raise ValueError(f"{who} is a data set and expects no number of examples; got {train.examples}")
+        self.epoch = lru_cache(maxsize=1)(self._epoch)
+        self.updates_per_epoch = len(self.epoch(0))
+
+    @classmethod
+    def in_updates(cls, task: DataTask, train: Train) -> Train:
+        """Return the training settings with epochs converted to updates, and an evaluation after each epoch."""
+        if train.epochs is None:
+            return super().in_updates(task, train)
+        updates = len(task.epoch("train", train.batch, train.window))
+        return replace(train, steps=train.epochs * updates, evaluate_every=updates)
+
+    def __call__(self, step: int) -> Batch:
+        epoch, place = divmod(step, self.updates_per_epoch)
+        return self.epoch(epoch)[place]
+
+    def _epoch(self, number: int) -> Sequence[Batch]:
+        return self.task.epoch("train", self.train.batch, self.train.window, stream(self.seed, "order", number))

@@ -1,41 +1,63 @@
 """Training batches for reinforcement learning: rounds of episodes that the model plays, and passes through each."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor, nn
 
-from steadygrad.models import PolicyModel
-from steadygrad.tasks import Batch, EnvironmentTask, Episodes
+from steadygrad.tasks import Batch, EnvironmentTask
 from steadygrad.training.data import Batches, stream
 from steadygrad.training.options import Train
-from steadygrad.training.settings import updates_a_round
+from steadygrad.training.ppo import Agent, Episodes, mean_reward, play, ppo_loss, ppo_metrics, ppo_targets
 
 
 class Experience(Batches):
     """Batches of episodes, played by the model with the weights that it had at the beginning of a round.
 
     A batch therefore depends on more than its number, and the episodes of the current round are part of a checkpoint.
-    ``progress`` is called with the share that is done of the episodes being played.
     """
 
     task: EnvironmentTask
 
-    def __init__(
-        self, task: EnvironmentTask, train: Train, seed: int, model: PolicyModel, progress: Callable[[float], object]
-    ) -> None:
+    def __init__(self, task: EnvironmentTask, train: Train, seed: int) -> None:
+        super().__init__(task, train, seed)
         who = type(task).__name__
         for name in ("window", "examples"):
             if (value := getattr(train, name)) is not None:
                 raise ValueError(f"{who} is trained on whole episodes and expects no {name}; got {value}")
-        self.task, self.train, self.seed, self.model, self.progress = task, train, seed, model, progress
-        self.updates = updates_a_round(task, train)
+        self.updates = updates_per_round(task, train)
         self.round = -1
         self.frames = 0
         self.inputs = self.targets = torch.empty(0)
 
+    @classmethod
+    def in_updates(cls, task: EnvironmentTask, train: Train) -> Train:
+        """Return the training settings with frames converted to the largest number of updates that they may take."""
+        if train.frames is None:
+            return super().in_updates(task, train)
+        rounds = -(-train.frames // max(task.round_frames, task.episodes))
+        return replace(train, steps=rounds * updates_per_round(task, train))
+
+    @staticmethod
+    def examples(task: EnvironmentTask, model: Any, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of episodes that the model plays, cut to the length of the shortest."""
+        seeds = torch.randint(2**62, (batch,), generator=generator).tolist()
+        episodes = play(task, model, seeds, device=next(model.parameters()).device)
+        shortest = int((~episodes.rewards.isnan()).sum(1).min())
+        return episodes.inputs[:, :shortest], ppo_targets(task, episodes)[:, :shortest]
+
+    def attach(self, model: nn.Module, progress: Callable[[float], object]) -> None:
+        """Pass the model that plays. ``progress`` is called with the share of a batch of episodes that is played."""
+        self.model, self.progress = cast(Agent, model), progress
+
     def ready(self) -> None:
         self.task.world()
+
+    @property
+    def updates_per_round(self) -> int:
+        return self.updates
 
     def __call__(self, step: int) -> Batch:
         """Return the batch of update ``step``. Play the episodes of its round first if necessary."""
@@ -50,23 +72,29 @@ class Experience(Batches):
 
     def play(self, number: int) -> None:
         """Play the episodes of a round, at least ``task.round_frames`` time steps in all."""
-        episodes = self.some(number, 0)
+        episodes = self.play_batch(number, 0)
         while episodes.frames < self.task.round_frames:
-            episodes = episodes.with_more(self.some(number, len(episodes.rewards)))
+            episodes = episodes.with_more(self.play_batch(number, len(episodes.rewards)))
         self.round, self.frames = number, self.frames + episodes.frames
-        self.inputs, self.targets = episodes.inputs, self.task.targets(episodes)
+        self.inputs, self.targets = episodes.inputs, ppo_targets(self.task, episodes)
 
-    def some(self, number: int, first: int) -> Episodes:
+    def play_batch(self, number: int, first: int) -> Episodes:
         """Play ``task.episodes`` episodes of a round as one batch, from episode ``first`` on."""
         which = range(first, first + self.task.episodes)
         seeds = [stream(self.seed, "train", number, i).initial_seed() for i in which]
         device = next(self.model.parameters()).device
-        return self.task.play(self.model, seeds, device=device, progress=self.progress)
+        return play(self.task, self.model, seeds, device=device, progress=self.progress)
 
     def is_over(self, step: int) -> bool:
         """Return whether all frames have been played and the model has learned from the last round."""
         limit = self.train.frames
         return limit is not None and self.frames >= limit and step % self.updates == 0
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return ppo_loss(self.task, outputs, targets)
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        return ppo_metrics(self.task, outputs, targets)
 
     def counts(self) -> dict[str, int]:
         return {"frames": self.frames}
@@ -78,3 +106,36 @@ class Experience(Batches):
     def restore(self, state: dict[str, Tensor]) -> None:
         self.round, self.frames = state["played"].tolist()
         self.inputs, self.targets = state["inputs"], state["targets"]
+
+
+def updates_per_round(task: EnvironmentTask, train: Train) -> int:
+    """Return the number of updates in a round, between two times that episodes are played."""
+    return task.passes * -(-task.episodes // train.batch)
+
+
+def evaluate_policy(
+    model: nn.Module,
+    task: EnvironmentTask,
+    examples: int,
+    *,
+    seed: int,
+    split: str,
+    batch: int,
+    window: int | None,
+    progress: Callable[[float], object],
+) -> dict[str, float]:
+    """Return the mean reward of ``examples`` episodes, and the loss. Training never uses the seeds of the episodes."""
+    agent = cast(Agent, model)
+    device = next(model.parameters()).device
+    total = 0.0
+    for begin in range(0, examples, batch):
+        numbers = range(begin, min(begin + batch, examples))
+        seeds = [stream(seed, split, number).initial_seed() for number in numbers]
+
+        def tell(share: float, done: int = begin, here: int = len(numbers)) -> None:
+            progress((done + here * share) / examples)
+
+        episodes = play(task, agent, seeds, greedy=task.greedy, device=device, progress=tell)
+        total += mean_reward(episodes.rewards) * len(numbers)
+        tell(1.0)
+    return task.conclude({"reward": total / examples})

@@ -1,26 +1,23 @@
 """The training loop: updates, evaluations, checkpoints, and a result that records how the run ended."""
 
 import math
-import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from steadygrad.layers.recurrent import State, as_tuple
+from steadygrad.layers.recurrent import State
 from steadygrad.matrices import Matrix, NonFiniteError
-from steadygrad.models import PolicyModel
-from steadygrad.tasks import DataTask, EnvironmentTask, TextTask
 from steadygrad.training.callback import Callback
-from steadygrad.training.data import Batches, stream
+from steadygrad.training.checkpoint import packed, unpack
+from steadygrad.training.data import stream
 from steadygrad.training.directory import BEST, CHECKPOINT, LAST, METRICS, RESULT, Checkpoint, RunDirectory, RunError
-from steadygrad.training.evaluate import check_data, evaluate, parameter_count, walk
-from steadygrad.training.experience import Experience
+from steadygrad.training.evaluate import check_data, evaluate, parameter_count
+from steadygrad.training.kinds import kind_of
 from steadygrad.training.optimizers import Schedule, make_optimizer
 from steadygrad.training.provenance import commit, versions
 from steadygrad.training.settings import Settings
@@ -37,60 +34,27 @@ class DivergedError(Exception):
     """Raised when training diverges: the loss is NaN or above ``max_loss``, or a parameter is not finite."""
 
 
-def train(
-    settings: Settings,
-    out: str | os.PathLike[str],
-    *,
-    resume: bool = False,
-    callbacks: Sequence[Callback] = (),
-    device: str | torch.device = "cpu",
-) -> dict[str, Any]:
-    """Train in the directory ``out`` until the run is done, diverges or is interrupted. Return its ``result.json``.
-
-    With ``resume`` a stopped run continues from its last checkpoint, exactly as if it had not been stopped.
-    """
-    directory = RunDirectory(out)
-    trainer = Trainer(settings, directory, callbacks, device)  # first: an invalid setting then leaves no directory
-    directory.refuse(settings, resume)
-    directory.path.mkdir(parents=True, exist_ok=True)
-    with directory.locked():
-        directory.begin(settings, resume)
-        result = directory.result()
-        if result is None or not is_over(result, settings):
-            return trainer.run()
-        trainer.catch_up(result)
-        return result
-
-
-def is_over(result: dict[str, Any], settings: Settings) -> bool:
-    """Return whether the run needs no more training. A run that diverged would only diverge again."""
-    if result["status"] == "done":
-        return length(result["train"]) >= length(asdict(settings.train))
-    return result["status"] == "diverged"
-
-
-def length(train: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the length of training as (epochs or frames, 0), or (0, updates) if neither is given."""
-    other = train.get("epochs") or train.get("frames") or 0
-    return (other, 0 if other else train["steps"])
-
-
 class Trainer:
     """Runs one training job: updates, evaluations, checkpoints."""
 
     def __init__(
-        self, settings: Settings, directory: RunDirectory, callbacks: Sequence[Callback], device: str | torch.device
+        self,
+        settings: Settings,
+        directory: RunDirectory,
+        callbacks: Sequence[Callback] = (),
+        device: str | torch.device = "cpu",
     ) -> None:
         self.settings, self.directory, self.callbacks = settings, directory, callbacks
-        self.device = usable(device)
+        self.device = torch.device(device)
         self.task = settings.build_task()
         self.options = settings.in_updates(self.task)
         torch.manual_seed(stream(settings.seed, "model").initial_seed())
         self.model = settings.build_model(self.task).to(self.device)
         self.optimizer = make_optimizer(self.model, self.options)
         self.schedule = Schedule(self.optimizer, self.options)
-        self.batches = self.source()
+        self.batches = kind_of(self.task).batches(self.task, self.options, settings.seed)
         self.batches.ready()
+        self.batches.attach(self.model, self.prepared)
         self.parameters = parameter_count(self.model)
         self.commit = commit()  # read now: the source tree may change during the run
         self.step = 0
@@ -106,13 +70,6 @@ class Trainer:
         self.asked = threading.Event()
         """set when the run is asked to stop"""
         self.max_loss = self.options.max_loss or 1e6 * self.task.guessing_loss or math.inf
-
-    def source(self) -> Batches:
-        """Return the training data: batches of the task, or episodes that the model plays."""
-        if not isinstance(self.task, EnvironmentTask):
-            return Batches(self.task, self.options, self.settings.seed)
-        assert isinstance(self.model, PolicyModel)
-        return Experience(self.task, self.options, self.settings.seed, self.model, self.playing)
 
     @property
     def is_over(self) -> bool:
@@ -206,8 +163,8 @@ class Trainer:
         if self.asked.is_set():
             raise StopError
 
-    def playing(self, share: float) -> None:
-        """Report the progress of a round of episodes, and stop if asked. A resumed run plays the round again."""
+    def prepared(self, share: float) -> None:
+        """Report the progress of preparing batches, and stop if asked. A resumed run prepares them again."""
         self.tell("train", share)
         self.stop_if_asked()
 
@@ -236,18 +193,18 @@ class Trainer:
             inputs, targets = inputs.to(self.device), targets.to(self.device)
             outputs = self.outputs(inputs, goes_on)
         except NonFiniteError as error:
-            raise DivergedError(self.story(f"a parameter is no longer finite ({error})", self.step + 1)) from error
-        loss = self.task.loss(outputs, targets)
+            raise self.diverged(f"a parameter is no longer finite ({error})", self.step + 1) from error
+        loss = self.batches.loss(outputs, targets)
         value = loss.item()
         if not value <= self.max_loss:  # also catches NaN
-            words = "is not a number" if math.isnan(value) else f"is {value:.3g}, above {self.max_loss:.3g}"
-            raise DivergedError(self.story(f"the loss {words}", self.step + 1))
+            what = "is NaN" if math.isnan(value) else f"is {value:.3g}, above {self.max_loss:.3g}"
+            raise self.diverged(f"the loss {what}", self.step + 1)
         (loss + self.model.penalty()).backward()
         return value, self.metrics(outputs, targets) if logs else {}
 
     def outputs(self, inputs: Tensor, goes_on: bool) -> Tensor:
         """Return the outputs of the model. With truncated back-propagation, keep the detached final state."""
-        outputs, state = walk(self.model, inputs, self.state if goes_on else None)
+        outputs, state = self.model.walk(inputs, self.state if goes_on else None)
         if self.options.window is not None and state is not None:
             self.state = detached(state)
         return outputs
@@ -258,8 +215,8 @@ class Trainer:
 
         Other windows may not contain the time steps that the metrics measure.
         """
-        whole = self.options.window is None or isinstance(self.task, TextTask)
-        return self.task.metrics(outputs, targets) if whole else {}
+        meaningful = self.options.window is None or self.task.metrics_in_windows
+        return self.batches.metrics(outputs, targets) if meaningful else {}
 
     def gradient_norm(self, wanted: bool) -> float | None:
         """Clip the gradient if ``clip`` is set. Return its norm before clipping, or None if nothing needs the norm."""
@@ -269,18 +226,18 @@ class Trainer:
             return None
         return torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]).item()
 
-    def story(self, what: str, step: int | None = None) -> str:
-        """Return the message of a divergence: at which update, what happened, and what to try."""
+    def diverged(self, what: str, step: int | None = None) -> DivergedError:
+        """Return the error of a divergence, whose message says at which update, what happened and what to try."""
         advice = "try a smaller train.lr" + ("" if self.options.clip else " or train.clip 1.0")
         before = "" if self.last_loss is None else f"; the loss before was {self.last_loss:.3g}"
-        return f"at update {step or self.step} {what}{before}; {advice}"
+        return DivergedError(f"at update {step or self.step} {what}{before}; {advice}")
 
     def evaluate(self) -> None:
         """Evaluate on the validation split, log the result, and keep the weights if they are the best so far."""
         try:
             found = self.evaluated("valid")
         except NonFiniteError as error:
-            raise DivergedError(self.story(f"a parameter is no longer finite ({error})")) from error
+            raise self.diverged(f"a parameter is no longer finite ({error})") from error
         row = {"step": self.step, "split": "valid", **found, **readings(self.model), **self.batches.counts()}
         improved = found["loss"] < (math.inf if self.best is None else self.best["loss"])
         if improved:
@@ -288,8 +245,8 @@ class Trainer:
             self.kept = self.weights()
         self.final = {"step": self.step, **found}
         self.log(row)
-        if math.isnan(found["loss"]):
-            raise DivergedError(self.story("the validation loss is not a number"))
+        if math.isnan(found["loss"]):  # an infinite loss may recover
+            raise self.diverged("the validation loss is NaN")
         # the extra evaluation at the end does not count, because a run that is extended later would not have had it
         if self.step % self.options.evaluate_every == 0:
             self.schedule.after_evaluation(improved)
@@ -315,7 +272,7 @@ class Trainer:
 
     def test(self) -> dict[str, float] | None:
         """Return loss and metrics of the best weights on the test split; None for a task without a data set."""
-        if not isinstance(self.task, DataTask):
+        if not self.task.has_splits:
             return None
         last = self.weights()
         self.model.load_state_dict(self.best_weights)
@@ -343,59 +300,16 @@ class Trainer:
 
     def save(self) -> None:
         """Write the checkpoint, and the best and the last weights."""
-        tensors = {f"model.{key}": value for key, value in self.model.state_dict().items()}
-        tensors |= {f"best.{key}": value for key, value in self.kept.items()}
-        numbers: dict[str, Any] = {}
-        for index, state in self.optimizer.state_dict()["state"].items():
-            for key, value in state.items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimizer.{index}.{key}"] = value
-                else:
-                    numbers[f"{index}.{key}"] = value
-        tensors["random"] = torch.get_rng_state()
-        if self.device.type == "cuda":
-            tensors["random_cuda"] = torch.cuda.get_rng_state(self.device)
-        for index, value in enumerate(as_tuple(self.state)):
-            tensors[f"state.{index}"] = value
-        tensors |= {f"batches.{key}": value for key, value in self.batches.state().items()}
-        state = {
-            "step": self.step,
-            "rows": self.rows,
-            "best": self.best,
-            "final": self.final,
-            "seconds": self.seconds,
-            "cuts": self.schedule.cuts,
-            "last_loss": self.last_loss,
-            "optimizer": numbers,
-            **self.data(),
-        }
-        self.directory.save_checkpoint(tensors, state)
+        self.directory.save_checkpoint(*packed(self))
         self.directory.save_weights(BEST, self.best_weights)
         self.directory.save_weights(LAST, self.model.state_dict())
         self.saved = time.perf_counter()
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Resume from a checkpoint. Remove the metrics that were logged after it."""
-        tensors, state = checkpoint
-        check_data(str(self.directory), state, self.task)
+        check_data(str(self.directory), checkpoint.state, self.task)
         try:
-            self.model.load_state_dict(part(tensors, "model."))
-            self.kept = part(tensors, "best.") if state["best"] else {}
-            saved: dict[int, dict[str, Any]] = {}
-            for key, value in [*part(tensors, "optimizer.").items(), *state["optimizer"].items()]:
-                index, name = key.split(".", 1)
-                saved.setdefault(int(index), {})[name] = value
-            self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": saved})
-            self.schedule.take_up(state["step"], state["cuts"])
-            torch.set_rng_state(tensors["random"])
-            if self.device.type == "cuda" and "random_cuda" in tensors:  # the run may have begun on another device
-                torch.cuda.set_rng_state(tensors["random_cuda"], self.device)
-            states = part(tensors, "state.")
-            carried = tuple(states[str(index)].to(self.device) for index in range(len(states)))  # in numerical order
-            self.state = (carried[0] if len(carried) == 1 else carried) if carried else None
-            self.batches.restore(part(tensors, "batches."))
-            self.step, self.rows, self.seconds_before = state["step"], state["rows"], state["seconds"]
-            self.best, self.final, self.last_loss = state["best"], state["final"], state["last_loss"]
+            unpack(checkpoint, self)
         except (KeyError, ValueError, RuntimeError) as error:
             path = self.directory.file(CHECKPOINT)
             raise RunError(f"{path} does not fit these settings: {str(error).splitlines()[0]}") from error
@@ -403,7 +317,7 @@ class Trainer:
 
     def data(self) -> dict[str, str]:
         """Return the fingerprint of the training data as ``data``; an empty dict if the task has none."""
-        found = self.task.fingerprint if isinstance(self.task, DataTask) else None
+        found = self.task.fingerprint
         return {} if found is None else {"data": found}
 
     def result(self, status: str, why: str | None) -> dict[str, Any]:
@@ -429,19 +343,6 @@ class Trainer:
         }
 
 
-def usable(device: str | torch.device) -> torch.device:
-    """Return the device, or raise ValueError if this machine does not have it or it is the meta device."""
-    try:
-        found = torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"training expects a device that is here; got {device}: {str(error).splitlines()[0]}"
-        ) from None
-    if found.type == "meta":
-        raise ValueError(f"training expects a device that has numbers; got {device}")
-    return found
-
-
 def readings(model: nn.Module) -> dict[str, float]:
     """Return the readings of the model's matrices. If several matrices have the same reading, return the largest."""
     found: dict[str, float] = {}
@@ -449,11 +350,6 @@ def readings(model: nn.Module) -> dict[str, float]:
         if isinstance(module, Matrix):
             found |= {key: max(value, found.get(key, value)) for key, value in module.readings().items()}
     return found
-
-
-def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with the prefix, by the rest of their names."""
-    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 
 def detached(state: State) -> State:

@@ -1,16 +1,14 @@
 """Settings of a run as data: layer, task, training and seed. Unknown keys are refused."""
 
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, TypeVar
-
-from torch import nn
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from steadygrad.layers import LAYERS, RecurrentLayer
-from steadygrad.models import MODELS, LanguageModel, PolicyModel, RelationalModel, SequenceModel
-from steadygrad.models.relational import FEATURES, Recurrent
-from steadygrad.tasks import TASKS, DataTask, EnvironmentTask, ObjectTask, Task, TextTask
+from steadygrad.models import Model
+from steadygrad.tasks import TASKS, Task
+from steadygrad.training.kinds import kind_of, networks_for
 from steadygrad.training.options import Train
 from steadygrad.training.typed import (
     build,
@@ -18,7 +16,7 @@ from steadygrad.training.typed import (
     construct,
     keyword_options,
     layer_options,
-    meant,
+    none_as_string,
     refuse_unknown,
 )
 
@@ -28,7 +26,6 @@ FIRST_NAMES: dict[str, str] = {}
 A key is written TABLE.KEY: {"train.updates": "train.steps"}. A name that is a value is written TABLE.KEY=NAME:
 {"layer.name=nc-gru": "layer.name=ncgru"}. A setting that is renamed twice has two entries, the newest last.
 """
-Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Settings:
         name = named("task", self.task, TASKS)
         return build(TASKS[name], {k: v for k, v in self.task.items() if k != "name"}, f"task {name}")
 
-    def build_model(self, task: Task) -> SequenceModel | LanguageModel | PolicyModel | RelationalModel:
+    def build_model(self, task: Task) -> Model:
         """Return a new model for the task. It is initialised from torch's global generator: seed that first."""
         name, given = self.network(), self.given_options()
         who = f"layer {name}"
@@ -62,28 +59,18 @@ class Settings:
             raise ValueError(
                 "truncated back-propagation (window) expects a layer of one direction, to carry its state on"
             )
-        if isinstance(task, ObjectTask):
-            problem = (task.objects, task.image_size, task.channels, task.output_size, task.segments)
-            if name in MODELS:
-                return construct(who, MODELS[name], problem, given, keyword_options(MODELS[name]))
-            return self.build_around(Recurrent, (self.build_layer(FEATURES), *problem))
-        if isinstance(task, TextTask):
-            return self.build_around(LanguageModel, (self.build_layer, task.output_size))
-        if isinstance(task, EnvironmentTask):
-            sight = (task.view, task.kinds, task.others, task.actions)
-            return self.build_around(PolicyModel, (self.build_layer, *sight))
-        return self.build_around(SequenceModel, (self.build_layer(task.input_size), task.output_size, task.last_only))
-
-    def build_around(self, model: type[Model], positional: Sequence[Any]) -> Model:
-        """Return a model around a layer, with those options of ``layer`` that belong to the model."""
-        around = keyword_options(model)
-        own = {key: value for key, value in self.given_options().items() if key in around}
-        return construct(f"layer {self.network()}", model, positional, own, around)
+        kind = kind_of(task)
+        if name in kind.networks:
+            network = kind.networks[name]
+            return construct(who, network, kind.network_arguments(task), given, keyword_options(network))
+        around = keyword_options(kind.model)
+        own = {key: value for key, value in given.items() if key in around}
+        return construct(who, kind.model, kind.arguments(task, self.build_layer), own, around)
 
     def build_layer(self, input_size: int, hidden_size: int | None = None) -> RecurrentLayer:
         """Return the layer for ``input_size`` features per step, with ``hidden_size`` units if that is given."""
         name = named("layer", self.layer, LAYERS)
-        around = keyword_options(surroundings(self.task["name"]))
+        around = keyword_options(kind_of(self.task["name"]).model)
         given = {key: value for key, value in self.given_options().items() if key not in around}
         if hidden_size is not None:
             if given.get("hidden_size") is not None:
@@ -93,17 +80,7 @@ class Settings:
 
     def in_updates(self, task: Task) -> Train:
         """Return the training settings with epochs or frames converted to updates. For frames it is an upper bound."""
-        if self.train.frames is not None:
-            if not isinstance(task, EnvironmentTask):
-                raise ValueError(f"frames are for a task that is played; {self.task['name']} is none")
-            rounds = -(-self.train.frames // max(task.round_frames, task.episodes))
-            return replace(self.train, steps=rounds * updates_a_round(task, self.train))
-        if self.train.epochs is None:
-            return self.train
-        if not isinstance(task, DataTask):
-            raise ValueError(f"epochs are for a task with a data set; {self.task['name']} has none")
-        updates = len(task.epoch("train", self.train.batch, self.train.window))
-        return replace(self.train, steps=self.train.epochs * updates, evaluate_every=updates)
+        return kind_of(task).batches.in_updates(task, self.train)
 
     def network(self) -> str:
         """Return the name in ``layer``, or raise ValueError if the task has no such network."""
@@ -113,14 +90,16 @@ class Settings:
         """Return the options in ``layer``, without the name."""
         known = self.known_options()
         given = {key: value for key, value in self.layer.items() if key != "name"}
-        return {key: meant(value, known[key].annotation) if key in known else value for key, value in given.items()}
+        return {
+            key: none_as_string(value, known[key].annotation) if key in known else value for key, value in given.items()
+        }
 
     def known_options(self) -> dict[str, Any]:
         """Return the options that ``layer`` may have besides the name, as `inspect.Parameter`s."""
-        name, outside = self.network(), surroundings(self.task["name"])
-        if is_of_objects(self.task["name"]) and name in MODELS:
-            return keyword_options(MODELS[name])
-        return layer_options(LAYERS[name]) | keyword_options(outside)
+        name, kind = self.network(), kind_of(self.task["name"])
+        if name in kind.networks:
+            return keyword_options(kind.networks[name])
+        return layer_options(LAYERS[name]) | keyword_options(kind.model)
 
     def resolved(self) -> dict[str, Any]:
         """Return all settings, including defaults. Settings that are None are left out, because TOML has no null."""
@@ -144,10 +123,9 @@ class Settings:
         The ``revision`` of a class is raised when the same settings no longer mean the same.
         """
         name, task = self.network(), self.task["name"]
-        relational = is_of_objects(task) and name in MODELS
-        classes: dict[str, type] = {"layer": networks(task)[name], "task": TASKS[task]}
-        if not relational:
-            classes["model"] = surroundings(task)
+        classes: dict[str, type] = {"layer": networks_for(task)[name], "task": TASKS[task]}
+        if name not in kind_of(task).networks:
+            classes["model"] = kind_of(task).model
         found = {role: getattr(cls, "revision", 1) for role, cls in classes.items()}
         return {role: revision for role, revision in found.items() if revision != 1}
 
@@ -201,36 +179,10 @@ def named(kind: str, table: Mapping[str, Any], registry: Mapping[str, Any]) -> s
     return str(name)
 
 
-def is_of_objects(task: str) -> bool:
-    return issubclass(TASKS[task], ObjectTask)
-
-
-def surroundings(task: str) -> type[nn.Module]:
-    """Return the class of the model around a layer. Its options are options of ``layer`` too."""
-    if is_of_objects(task):
-        return Recurrent
-    if issubclass(TASKS[task], EnvironmentTask):
-        return PolicyModel
-    return LanguageModel if issubclass(TASKS[task], TextTask) else SequenceModel
-
-
-def updates_a_round(task: EnvironmentTask, train: Train) -> int:
-    """Return the number of updates in a round, between two times that episodes are played."""
-    return task.passes * -(-task.episodes // train.batch)
-
-
-def networks(task: str) -> dict[str, type[nn.Module]]:
-    """Return the networks that can be trained on a task, by name.
-
-    For a task of objects, a name that a layer and a relational network share (lstm) is the relational network.
-    """
-    return {**LAYERS, **MODELS} if is_of_objects(task) else dict(LAYERS)
-
-
 def named_network(table: Mapping[str, Any], task: str) -> str:
     """Return the name in ``table``, or raise ValueError if the task has no such network."""
-    name = table.get("name")
-    if isinstance(name, str) and name in MODELS and name not in networks(task):
-        known = ", ".join(filter(is_of_objects, TASKS))
-        raise ValueError(f"layer {name} relates objects and expects a task out of {known}; got {task}")
-    return named("layer", table, networks(task))
+    name, known = table.get("name"), networks_for(task)
+    fitting = [other for other in TASKS if name in list(kind_of(other).networks)]
+    if fitting and name not in known:
+        raise ValueError(f"layer {name} expects a task out of {', '.join(fitting)}; got {task}")
+    return named("layer", table, known)

@@ -3,9 +3,9 @@
 import inspect
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields
-from typing import Any, TypeVar, Union, get_args, get_origin
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from torch import nn
 
@@ -49,24 +49,59 @@ def build(cls: type[Record], given: Mapping[str, Any], who: str) -> Record:
     record: Any = cls  # a dataclass, which a type variable cannot express
     known = {field.name: field for field in fields(record)}
     refuse_unknown(who, given, known)
-    if missing := [name for name, field in known.items() if field.default is MISSING and name not in given]:
+    if missing := [name for name, field in known.items() if is_required(field) and name not in given]:
         raise ValueError(f"{who} expects {', '.join(missing)}")
     hints = typing.get_type_hints(cls)
     return cls(**{key: check_type(who, key, value, hints[key]) for key, value in given.items()})
 
 
+def is_required(field: "Field[Any]") -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
 def check_type(who: str, key: str, value: Any, expected: Any) -> Any:
-    """Return ``value`` if it has the expected type, else raise ValueError. An integer also passes for a float."""
-    value = meant(value, expected)
-    options = alternatives(expected)
-    plain = [option for option in options if option in (int, float, str, bool, dict, type(None))]
-    if len(plain) < len(options) or type(value) in plain:  # other types are checked by the class that takes the option
-        return value
-    if float in plain and type(value) is int:
-        return float(value)
-    kinds = {int: "an integer", float: "a number", str: "a string", bool: "true or false", dict: "a table"}
-    wanted = " or ".join(kinds[option] for option in plain if option in kinds)
+    """Return ``value`` if it has the expected type, else raise ValueError.
+
+    An integer passes for a float and a list for a tuple; both are converted. Types without a rule here pass, because
+    the class that takes the option checks them.
+    """
+    value = none_as_string(value, expected)
+    rules = [rule(option) for option in alternatives(expected)]
+    for found in rules:
+        if found is None or found.fits(value):
+            return value if found is None else found.convert(value)
+    wanted = " or ".join(found.description for found in rules if found and found.description)
     raise ValueError(f"{who} expects {key} to be {wanted}; got {value!r}")
+
+
+class Rule(NamedTuple):
+    """How values of one type are recognised, described in an error, and converted."""
+
+    description: str
+    fits: Callable[[Any], bool]
+    convert: Callable[[Any], Any] = lambda value: value
+
+
+PLAIN: dict[Any, Rule] = {
+    type(None): Rule("", lambda value: value is None),
+    bool: Rule("true or false", lambda value: type(value) is bool),
+    int: Rule("an integer", lambda value: type(value) is int),
+    float: Rule("a number", lambda value: type(value) in (int, float), float),
+    str: Rule("a string", lambda value: type(value) is str),
+    dict: Rule("a table", lambda value: isinstance(value, dict)),
+}
+
+
+def rule(expected: Any) -> Rule | None:
+    """Return the rule of a type, or None if there is none."""
+    origin, arguments = get_origin(expected), get_args(expected)
+    if origin is Literal:
+        *others, last = map(str, arguments)
+        return Rule(f"{', '.join(others)} or {last}" if others else last, lambda value: value in arguments)
+    if origin is tuple and (item := rule(arguments[0])):
+        plural = item.description.split()[-1] + "s"
+        return Rule(f"a list of {plural}", lambda value: isinstance(value, list) and all(map(item.fits, value)), tuple)
+    return PLAIN.get(origin or expected)
 
 
 def alternatives(expected: Any) -> tuple[Any, ...]:
@@ -74,7 +109,7 @@ def alternatives(expected: Any) -> tuple[Any, ...]:
     return get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
 
 
-def meant(value: Any, expected: Any) -> Any:
+def none_as_string(value: Any, expected: Any) -> Any:
     """Return "none" for None if the option takes a string and not None: the command line reads ``none`` as None."""
     options = alternatives(expected)
     return "none" if value is None and str in options and type(None) not in options else value

@@ -1,4 +1,4 @@
-"""An update is measured beside the encoder, on batches that are what their names say."""
+"""The benchmark of relational networks measures updates relative to the encoder, on batches as named."""
 
 import torch
 
@@ -6,7 +6,7 @@ from benchmarks import relational
 from benchmarks.timing import interleave
 
 
-def test_every_row_has_its_ratio(monkeypatch):
+def test_every_row_has_a_ratio_to_the_encoder(monkeypatch):
     monkeypatch.setattr("benchmarks.relational.BATCH", 2)
     monkeypatch.setattr("benchmarks.relational.interleave", lambda who, seconds: interleave(who, 0, least=1, turn=0))
     result = relational.measured(["corelnet", "rn"], 0.0)
@@ -17,18 +17,18 @@ def test_every_row_has_its_ratio(monkeypatch):
     assert all(len(line) == len(relational.HEADER) for line in relational.lines(result))
 
 
-def test_an_update_moves_every_weight(monkeypatch):
+def test_an_update_changes_every_weight(monkeypatch):
     monkeypatch.setattr("benchmarks.relational.BATCH", 2)
     model = relational.build("corelnet")
     with torch.no_grad():
-        model.normalisation.gain.fill_(0.1)  # or the softmax of the similarities is 0 and 1, and gradients are rounding
+        model.normalisation.gain.fill_(0.1)  # otherwise the softmax saturates and gradients are rounding errors
     monkeypatch.setattr("benchmarks.relational.build", lambda name: model)
     before = [parameter.clone() for parameter in model.parameters()]
     relational.update("corelnet", relational.batch(5))()
     assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-def test_batches_hold_as_many_images_as_they_say():
+def test_batches_contain_the_named_number_of_different_images():
     for kind, count in relational.GLYPHS.items():
         images = relational.batch(count)
         assert images.shape == (32, 6, 3, 32, 32)

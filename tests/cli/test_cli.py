@@ -22,7 +22,7 @@ from steadygrad.models import MODELS
 from steadygrad.report import tables
 from steadygrad.tasks import TASKS
 from steadygrad.training import RunDirectory, ShowProgress, Train, loop
-from steadygrad.training.settings import networks
+from steadygrad.training.kinds import networks_for
 from steadygrad.training.typed import keyword_options
 from tests import cached
 
@@ -221,9 +221,12 @@ def test_show_draws_problems_of_a_task_of_objects(run, tmp_path, settings):
         ("show rmts --picture x.png --layer.full true", "unknown argument '--layer.full'; settings are --task.KEY"),
         ("train lstmm copy", "no layer 'lstmm'; known: rnn, "),
         ("train lstm copying", "no task 'copying'; known: copy, "),
-        ("train corelnet copy", "layer corelnet relates objects and expects a task out of same-different, rmts, "),
+        ("train corelnet copy", "layer corelnet expects a task out of same-different, rmts, "),
         ("train corelnet rmts --layer.units 5", "layer corelnet: unknown key 'units'; known: hidden_size, full, "),
-        ("train corelnet rmts --task.held_out 97", "RMTS expects held_out of at most 95, as it trains on 5; got 97"),
+        (
+            "train corelnet rmts --task.held_out 97",
+            "RMTS expects held_out to be at most 95, as training needs 5 shapes; got 97",
+        ),
         ("train lstm copy --layer.units 5", "layer lstm: unknown key 'units'; known: hidden_size, "),
         ("train lstm copy --task.T 5", "task copy: unknown key 'T'; known: delay, "),
         ("train lstm copy --train.rate 5", "train, train: unknown key 'rate'; known: steps, "),
@@ -301,7 +304,7 @@ def test_a_device_that_is_not_there_is_bad_input(run, tmp_path, device):
         pytest.skip("this machine has a CUDA device")
     code, out, err = run("train", "lstm", "copy", *TINY, "--device", device)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"training expects a device that {'has numbers' if device == 'meta' else 'is here'}; got {device}" in err
+    assert f"training expects a device that {'holds data' if device == 'meta' else 'is here'}; got {device}" in err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -336,7 +339,7 @@ def test_train_has_a_directory_of_its_own_for_each_seed(run, tmp_path):
 @pytest.mark.parametrize("task", TASKS)
 def test_every_layer_trains_on_every_task_with_settings_that_are_found(task, monkeypatch):
     monkeypatch.setattr("steadygrad.experiments.defaults.work", cached.work)
-    for layer in networks(task):
+    for layer in networks_for(task):
         found = experiments.nearest(layer, task).tables
         assert (found["layer"]["name"], found["task"]["name"]) == (layer, task)
 
@@ -482,7 +485,7 @@ def test_evaluate_in_json(run, trained):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--task.symbols 5", "was trained for (10, 9) inputs and outputs; this task has (7, 6)"),
+        ("--task.symbols 5", "was trained for 10 inputs, 9 outputs; this task has 7 inputs, 6 outputs"),
         ("--task.T 5", "task copy: unknown key 'T'; known: delay, "),
         ("--task.delay 5,x", "task copy expects delay to be an integer; got 'x'"),
         ("--task.delay 5,10 --task.length 1,2,3", "lists of settings expect one length; got 2, 3"),

@@ -504,7 +504,7 @@ def test_one_direction_only():
 
 
 def network_and_problem(name, task):
-    model = MODELS[name](task.objects, task.image_size, task.channels, task.output_size, task.segments)
+    model = MODELS[name](task.problem)
     images, answers = task.sample_unseen(1, torch.Generator().manual_seed(2))
     return model, images[0], int(answers)
 

@@ -12,10 +12,10 @@ from steadygrad.layers import LAYERS
 from steadygrad.models import MODELS, LanguageModel
 from steadygrad.tasks import TASKS, DataTask
 from steadygrad.training import Settings
-from steadygrad.training.settings import is_of_objects
+from steadygrad.training.kinds import kind_of
 from tests import cached
 
-OF_OBJECTS = list(filter(is_of_objects, TASKS))
+OF_OBJECTS = [name for name in TASKS if kind_of(name).networks]
 PAIRS = [(layer, task) for layer in LAYERS for task in TASKS if task not in OF_OBJECTS]
 every_pair = pytest.mark.parametrize(("layer", "task"), PAIRS, ids=map("-".join, PAIRS))
 
@@ -281,5 +281,5 @@ def test_rows_among_objects_are_put_together_in_the_same_way(instead):
 
 
 def test_a_relational_network_over_time_is_refused(rows):
-    with pytest.raises(ValueError, match="layer esbn relates objects and expects a task out of same-different, "):
+    with pytest.raises(ValueError, match="layer esbn expects a task out of same-different, "):
         nearest("esbn", "copy")

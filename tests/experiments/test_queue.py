@@ -16,7 +16,7 @@ from steadygrad.experiments import queue as module
 from steadygrad.experiments import reproduce, run_missing, select, worker
 from steadygrad.experiments.fingerprint import recipe_fingerprint
 from steadygrad.experiments.observer import Observer
-from steadygrad.experiments.queue import Listener, State, estimate
+from steadygrad.experiments.queued import Listener, State, estimate
 from steadygrad.experiments.recipe import read
 from steadygrad.experiments.reproduce import run_directory
 from steadygrad.training import InUseError, RunDirectory

@@ -1,4 +1,4 @@
-"""One number a relational network that somebody else computed: the authors' code, torch, or loops by hand."""
+"""Relational networks agree with independent computations: the authors' code, torch, or loops in NumPy."""
 
 import math
 from itertools import pairwise
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from steadygrad.models import relational
 from steadygrad.models.relational.attention import AttentionLayer
 from steadygrad.models.relational.corelnet_diff import Difference
+from steadygrad.problem import Problem
 
 ORACLES = Path(__file__).parents[1] / "oracles"
 OBJECTS, ANSWERS, BATCH = 4, 3, 2
@@ -20,19 +21,19 @@ OBJECTS, ANSWERS, BATCH = 4, 3, 2
 
 @pytest.fixture
 def z():
-    """Encoded objects, small enough that no softmax saturates; the first and the third are the same."""
+    """Return encoded objects, small enough that no softmax saturates. The first and the third object are equal."""
     return 0.2 * torch.randn(BATCH, OBJECTS, 128, dtype=torch.float64)[:, [0, 1, 0, 2]]
 
 
 @pytest.fixture
 def two_views():
-    """The same for an asymmetric network, which has two views of every object."""
+    """Return encoded objects like `z` for an asymmetric network, which has two views of every object."""
     return 0.2 * torch.randn(BATCH, OBJECTS, 2, 128, dtype=torch.float64)[:, [0, 1, 0, 2]]
 
 
 def build(make, **options):
-    """With biases that do not start at zero, lest one of them be left out unnoticed."""
-    model = make(OBJECTS, 8, 1, ANSWERS, ((0, OBJECTS),), **options).double().eval()
+    """Build a network with random biases, so that a test notices if one of them is not used."""
+    model = make(Problem(OBJECTS, 8, 1, ANSWERS, ((0, OBJECTS),)), **options).double().eval()
     for key, parameter in model.named_parameters():
         if "bias" in key:
             nn.init.normal_(parameter)
@@ -40,7 +41,7 @@ def build(make, **options):
 
 
 def numbers(module):
-    """Weights by name, as numpy arrays."""
+    """Return the weights by name, as NumPy arrays."""
     return {key: value.detach().numpy() for key, value in module.state_dict().items()}
 
 
@@ -62,7 +63,7 @@ def linear(x, weights, name):
 
 
 def perceptron(x, weights, name):
-    """Weights of ``name``.0, ``name``.2, … with a ReLU between."""
+    """Apply the linear layers ``name``.0, ``name``.2, … with a ReLU between successive layers."""
     layers = sorted({int(key.split(".")[1]) for key in weights if key.startswith(f"{name}.")})
     for layer in layers:
         x = linear(np.maximum(x, 0) if layer else x, weights, f"{name}.{layer}")
@@ -70,12 +71,12 @@ def perceptron(x, weights, name):
 
 
 def views(z):
-    """Objects that ask and objects that they are compared with."""
+    """Return the queries and the keys of the objects."""
     return (z[:, 0], z[:, 1]) if z.ndim == 3 else (z, z)
 
 
 def similarities(z, full=False):
-    """R by two loops, zeros where nothing is compared."""
+    """Compute R with two loops. Entries of pairs that are not compared are 0."""
     asked, compared = views(z)
     R = np.zeros((OBJECTS, OBJECTS))
     for i in range(OBJECTS):
@@ -104,8 +105,8 @@ def test_corelnet(z, two_views, full, asymmetric, sensory):
     agree(build(relational.CoRelNet, hidden_size=7, **options), two_views if asymmetric else z, by_hand)
 
 
-def test_corelnet_sees_which_objects_are_the_same_and_nothing_else():
-    """What context normalisation makes of AABC differs from glyph to glyph; R hardly does."""
+def test_corelnet_depends_only_on_which_objects_are_equal():
+    """The normalised features of AABC depend on the glyphs; R depends on them very little."""
     model = build(relational.CoRelNet)
     images = torch.rand(6, 3, 1, 8, 8, dtype=torch.float64)
     answers = model(images[:, [0, 0, 1, 2]])
@@ -140,7 +141,7 @@ def torch_layer(layer, width, heads, hidden):
 @pytest.mark.parametrize("sensory", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_corelnet_t(z, two_views, full, asymmetric, sensory, layers):
-    """One query asks rows of R that mix positions, once or twice with the same weights."""
+    """One query attends to rows of R times the positions, once or twice with the same weights."""
 
     def by_hand(z, weights):
         tokens = [row @ weights["positions"] for row in similarities(z, full)]
@@ -169,7 +170,7 @@ def test_corelnet_t(z, two_views, full, asymmetric, sensory, layers):
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_attention_may_be_of_any_width(symmetric):
+def test_attention_of_another_inner_size(symmetric):
     layer = AttentionLayer(6, 6, 10, 2, hidden_size=7, symmetric=symmetric).double()
     x, y = torch.randn(2, 1, OBJECTS, 6, dtype=torch.float64)
     query, key, value = layer.query(x)[0], (layer.query if symmetric else layer.key)(y)[0], layer.value(y)[0]
@@ -183,7 +184,7 @@ def test_attention_may_be_of_any_width(symmetric):
 
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-def test_transformer_is_torchs_encoder_layer(z, positions, symmetric):
+def test_transformer_agrees_with_torchs_encoder_layer(z, positions, symmetric):
     model = build(relational.Transformer, heads=4, hidden_size=9, positions=positions, symmetric=symmetric)
     p = model.positions
     if positions == "sinusoidal":
@@ -205,7 +206,7 @@ def test_corelnet_diff(z):
     agree(build(relational.CoRelNetDiff, hidden_size=7), z, by_hand)
 
 
-def test_differences_have_a_direction(z):
+def test_differences_are_antisymmetric_and_additive(z):
     D = Difference(128).double()(z)
     torch.testing.assert_close(D, -D.mT, atol=0, rtol=0)
     torch.testing.assert_close(D[:, 0, 3], D[:, 0, 1] + D[:, 1, 3])
@@ -224,11 +225,11 @@ def test_corelnet_mix(z, hard):
 
     model = build(relational.CoRelNetMix, hidden_size=7, signature_size=5, temperature=0.7, hard=hard)
     agree(model, z, by_hand)
-    assert torch.equal(model.answer(z), model.answer(z))  # evaluation is not left to chance
+    assert torch.equal(model.answer(z), model.answer(z))  # evaluation is deterministic
 
 
-def test_rules_win_as_often_as_their_softmax_says(z):
-    """The maximum of scores with Gumbel noise, whatever the temperature."""
+def test_rules_are_selected_with_their_softmax_probabilities(z):
+    """The argmax of scores with Gumbel noise has these probabilities at every temperature."""
     model = build(relational.CoRelNetMix, signature_size=5, temperature=0.3)
     scores = model.question(z[:1].flatten(1)) @ model.signatures.mT / math.sqrt(5)
     model.train()
@@ -266,10 +267,10 @@ def close(ours, theirs):
     torch.testing.assert_close(ours, torch.from_numpy(theirs), rtol=1e-9, atol=1e-11)
 
 
-def test_esbn_is_its_authors():
-    """Values at every stage, and gradients of all weights and of the images; some images are there twice."""
+def test_esbn_agrees_with_its_authors_code():
+    """Compare intermediate values and the gradients of all weights and images. Some images occur twice."""
     stored, o = (np.load(ORACLES / f"{name}.npz", allow_pickle=False) for name in ("esbn_weights", "esbn_rmts_full"))
-    model = relational.ESBN(6, 32, 1, 2, ((0, 6),)).double()
+    model = relational.ESBN(Problem(6, 32, 1, 2, ((0, 6),))).double()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             theirs = their_name(name)
@@ -290,7 +291,7 @@ def test_esbn_is_its_authors():
     for part, name in enumerate(("lstm_in", "lstm_out", "lstm_cell")):
         close(torch.stack([state[part] for state in states], dim=1), o[name])
     close(torch.stack(keys, dim=1), o["key_w"])
-    close(torch.stack(gates, dim=1), o["gate"][:, 1:6])  # ours looks at the gate where there is something to retrieve
+    close(torch.stack(gates, dim=1), o["gate"][:, 1:6])  # our gate is computed only at steps that retrieve keys
 
     (logits * torch.from_numpy(o["G"])).sum().backward()
     close(x.grad.squeeze(2), o["grad_x"])
@@ -306,7 +307,7 @@ def test_esbn_is_its_authors():
 
 @pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("sensory", [False, True])
-def test_esbn_with_its_switches(z, two_views, asymmetric, sensory):
+def test_esbn_with_its_options(z, two_views, asymmetric, sensory):
     def by_hand(z, weights):
         asked, compared = views(z)
         h = c = np.zeros(6)
@@ -400,10 +401,10 @@ def test_metalearned_neural_memory(z):
     size, errors = 4, []
 
     def through(M, key):
-        made = [key]
+        outputs = [key]
         for layer, matrix in enumerate(M):
-            made.append(matrix @ made[-1] if layer == 2 else np.tanh(matrix @ made[-1]))
-        return made
+            outputs.append(matrix @ outputs[-1] if layer == 2 else np.tanh(matrix @ outputs[-1]))
+        return outputs
 
     def by_hand(z, weights):
         M, v = list(weights["memory"]), np.zeros(size)
@@ -414,8 +415,8 @@ def test_metalearned_neural_memory(z):
             rate, key, value, asked = np.split(np.tanh(linear(h, weights, "access")), 4)
             b = sigmoid(linear(rate, weights, "rate"))
             wanted = np.split(linear(value, weights, "expected"), 3)
-            made = through(M, key)
-            changes = [np.outer(made[layer + 1] - wanted[layer], b * made[layer]) for layer in range(3)]
+            outputs = through(M, key)
+            changes = [np.outer(outputs[layer + 1] - wanted[layer], b * outputs[layer]) for layer in range(3)]
             M = [before - 2 / size * change for before, change in zip(M, changes, strict=True)]
             errors.append(np.mean((through(M, key)[-1] - value) ** 2))
             v = through(M, asked)[-1]
@@ -426,8 +427,8 @@ def test_metalearned_neural_memory(z):
     assert model.penalty().item() == pytest.approx(sum(errors) / BATCH / OBJECTS)
 
 
-def test_what_is_written_can_be_read():
-    """Written again and again, a key comes to mean what the last layer is told to make of the value."""
+def test_repeated_writes_bring_the_memory_to_its_target():
+    """After repeated writes of one key, the memory of one layer returns E u + c for it."""
     model = build(relational.MNM, hidden_size=6, memory_size=8, memory_layers=1)
     key, value = torch.randn(2, 1, 8, dtype=torch.float64).tanh()
     memory, rate = [model.memory[:1]], torch.full((1, 1), 0.5, dtype=torch.float64)
@@ -439,7 +440,7 @@ def test_what_is_written_can_be_read():
     assert distances[-1] < 0.02 * distances[0]
 
 
-def test_lstm_is_torchs(z):
+def test_lstm_agrees_with_torch(z):
     model = build(relational.RelationalLSTM, hidden_size=5)
     cell = model.sequence.layer.cells[0]
     theirs = nn.LSTM(128, 5, batch_first=True, dtype=torch.float64)

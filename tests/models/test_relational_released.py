@@ -1,4 +1,4 @@
-"""Relational networks compute what their authors' released programs compute, start as they do and are as large."""
+"""Relational networks agree with their authors' released programs in outputs, initialisation and parameter counts."""
 
 import copy
 import math
@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from steadygrad.models import MODELS
+from steadygrad.problem import Problem
 
 ORACLES = Path(__file__).parents[1] / "oracles" / "relational"
 TOLERANCE = 1e-9
-ROUNDING = 1e-15  # of gradients that are zero: a softmax does not see a bias of all its keys
+ROUNDING = 1e-15  # absolute, for gradients that are 0: a bias of all keys does not change a softmax
 
-# Names of the programs → names here. A tensor of theirs may be several of ours, one below the other. Ours may be the
-# sum of two of theirs: LSTM has one bias for b_ih + b_hh.
+# Names in the released programs → names here. One tensor there may be several tensors here, concatenated along the
+# first dimension. One tensor here may be the sum of two there: our LSTM has one bias for b_ih + b_hh.
 COMMON = {
     **{f"encoder.conv{i + 1}.": [f"encoder.convolutions.{2 * i}."] for i in range(3)},
     "encoder.fc1.": ["encoder.hidden."],
@@ -45,7 +46,7 @@ ESBN = LSTM_CELL | {
     "y_out.": ["readout."],
     "confidence_": ["confidence_"],
     "w.": ["selection."],
-    "w1.": ["selection.compared."],  # what is stored
+    "w1.": ["selection.compared."],  # keys, which are stored in memory
     "w2.": ["selection.asked."],
 }
 DECODER = {"out_hidden.": ["decoder.0."], "y_out.": ["decoder.2."]}
@@ -113,7 +114,7 @@ MNM = {
     "y_out.": ["readout."],
 }
 SMALL = {"hidden_size": 24, "key_size": 12}
-CASES = {  # file of numbers: file of weights, network, options, names
+CASES = {  # file of reference values: file of weights, network, options, names
     "corelnet_t_same_diff": ("", "corelnet-t", {}, CORELNET_T),
     "corelnet_t_rmts": ("", "corelnet-t", {}, CORELNET_T),
     "corelnet_t_cat_rmts": ("", "corelnet-t", {"sensory": True}, CORELNET_T),
@@ -144,13 +145,13 @@ def load(name):
 
 
 def ours(name, names):
-    """Return the names here of a tensor of theirs."""
+    """Return our names of a tensor of a released program."""
     (prefix,) = (prefix for prefix in COMMON | names if name.startswith(prefix))
     return [found + name.removeprefix(prefix) for found in (COMMON | names)[prefix]]
 
 
 def weights_of(stored, prefix=""):
-    """Return their tensors by name: as they are, or integers times a power of two."""
+    """Return the stored tensors by name. Some are stored as integers times a power of two."""
     found = {key[2:]: value for key, value in stored.items() if key.startswith("w_")}
     for key, value in stored.items():
         if key.startswith("wm_"):
@@ -159,12 +160,12 @@ def weights_of(stored, prefix=""):
 
 
 def frozen(case):
-    """Return the network of a case with the stored weights, the stored numbers and the images."""
+    """Return the network of a case with the stored weights, the reference values and the images."""
     file, network, options, names = CASES[case]
     o = load(case)
     x = torch.from_numpy(o["x_u8"]) / torch.tensor(255.0, dtype=torch.float64)
     count = x.shape[1]
-    model = MODELS[network](count, 32, 3, o["logits"].shape[1], ((0, count),), **options).double()
+    model = MODELS[network](Problem(count, 32, 3, o["logits"].shape[1], ((0, count),)), **options).double()
     weights = weights_of(load("encoder3"), "encoder.") | weights_of(load(file) if file else o)
     fixed = [weights.pop(f"mnm.memfunc.l{layer}") for layer in (1, 2, 3)] if network == "mnm" else []
     state, seen = dict(model.named_parameters()), set()
@@ -183,7 +184,7 @@ def frozen(case):
 
 
 def close(found, o, name):
-    """Compare with a stored tensor, or with the entries that are stored of a large one, its sum and its norm."""
+    """Compare with a stored tensor. Of a large tensor only some entries, the sum and the norm are stored."""
     found = found.detach().numpy()
     if name in o:
         assert np.abs(found - o[name]).max() <= TOLERANCE * np.abs(o[name]).max() + ROUNDING, name
@@ -197,8 +198,8 @@ def close(found, o, name):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_networks_compute_what_the_released_programs_compute(case):
-    """From images to logits, with what is between, the penalty and the gradients of all weights."""
+def test_outputs_and_gradients_agree_with_the_released_programs(case):
+    """Compare logits, intermediate values, the penalty and the gradients of all weights."""
     model, o, x = frozen(case)
     names = CASES[case][3]
     z = model.encode(x)
@@ -230,11 +231,11 @@ def test_networks_compute_what_the_released_programs_compute(case):
     have = {key for name in gradients for key in ours(name, names)}
     silent = {key for key in state.keys() - have if not key.startswith("encoder.")}
     assert all(not state[key].grad.any() if state[key].grad is not None else True for key in silent)
-    assert not silent or case == "webb_ntm_same_diff"  # two objects: no head has looked before
+    assert not silent or case == "webb_ntm_same_diff"  # with two objects, no head has previous weights
 
 
 @pytest.mark.parametrize("case", ["corelnet_t_same_diff", "corelnet_t_rmts", "corelnet_t_cat_rmts"])
-def test_corelnet_t_makes_the_tokens_of_the_released_program(case):
+def test_corelnet_t_has_the_tokens_of_the_released_program(case):
     model, o, x = frozen(case)
     found = []
     model.attention.register_forward_hook(lambda module, args, output: found.extend([args[1], output]))
@@ -245,7 +246,7 @@ def test_corelnet_t_makes_the_tokens_of_the_released_program(case):
 
 @pytest.mark.parametrize(("case", "behind"), [("webb_transformer_rmts", True), ("tsf_sym_rmts", False)])
 def test_the_transformer_normalises_its_output(case, behind):
-    """What is stored stands behind the last normalisation, or in front of it."""
+    """The stored values are the output of the last normalisation, or its input."""
     model, o, x = frozen(case)
     found = []
     model.norm.register_forward_hook(lambda module, args, output: found.append(output if behind else args[0]))
@@ -266,7 +267,7 @@ def test_the_meta_loss_of_mnm_is_that_of_the_last_forward_pass(case):
     assert not any("meta" in key for key in model.state_dict())
 
 
-# Initial values.
+# Initialisation.
 
 SEEDS = 5
 THEIR_SEEDS = 20
@@ -307,7 +308,7 @@ def stored_table(name):
 
 
 def gates_of(name, values):
-    """Split off the rows of an LSTM's gates that a name ends with: i and f, g, or o."""
+    """Return the rows of the LSTM gates that the name ends with: i and f, g, or o."""
     gates = {"[i,f]": slice(0, 2), "[g]": slice(2, 3), "[o]": slice(3, 4)}
     for suffix, rows in gates.items():
         if name.endswith(suffix):
@@ -320,22 +321,22 @@ def is_dead(program, name):
 
 
 def drawn(network, options, objects):
-    """Return parameters and buffers of a network made with several seeds."""
+    """Return the parameters and buffers of a network for several seeds."""
     states = []
     for seed in range(SEEDS):
         torch.manual_seed(seed)
-        states.append(MODELS[network](objects, 32, 3, 2, ((0, objects),), **options).state_dict())
+        states.append(MODELS[network](Problem(objects, 32, 3, 2, ((0, objects),)), **options).state_dict())
     return states
 
 
 def programs_and_tasks():
-    """Return what initial values are stored for; most programs start in the same way for every task."""
+    """Return the programs and tasks with stored statistics. Most programs have one initialisation for all tasks."""
     return sorted({tuple(key.split("|")[:2]) for key in stored_table("start_relational")} - {("tsf", "same_diff")})
 
 
 @pytest.mark.parametrize(("program", "task"), programs_and_tasks())
-def test_networks_start_as_the_released_programs(program, task):
-    """Mean, standard deviation, extremes and kurtosis of every tensor, within five standard errors."""
+def test_initialisation_agrees_with_the_released_programs(program, task):
+    """Compare mean, standard deviation, extremes and kurtosis of every tensor, within five standard errors."""
     network, options, names = STARTS[program]
     table = {key.split("|")[2]: row for key, row in stored_table("start_relational").items()
              if key.startswith(f"{program}|{task}|")}  # fmt: skip
@@ -365,7 +366,7 @@ def check_law(name, x, law, mean, std, extremes, kurtosis, their_count):
     spread = SIGMAS * math.sqrt(1 / x.size + 1 / their_count)
     assert abs(x.mean() - mean) <= spread * std, name
     assert abs(x.std() / std - 1) <= spread * math.sqrt((fourth - 1) / 4), name
-    if x.size >= 1000 and their_count >= 1000:  # else far from normal
+    if x.size >= 1000 and their_count >= 1000:  # the sample kurtosis of fewer numbers is far from normal
         centred = (x - x.mean()) / x.std()
         variance = eighth + 4 * fourth**3 - fourth**2 - 4 * fourth * sixth  # of the sample kurtosis, times the count
         assert abs((centred**4).mean() - kurtosis) <= spread * math.sqrt(variance), name
@@ -373,7 +374,7 @@ def check_law(name, x, law, mean, std, extremes, kurtosis, their_count):
         if law == "uniform":  # the gap to the bound is exponential, 2 bound / count on average
             width = 2 * math.sqrt(3) * std
             assert abs(found - stored) <= 14 * width * max(1 / x.size, 1 / their_count), name
-        else:  # a million to one on either side
+        else:  # bounds that are exceeded with probability 1e-6
             least, most = NormalDist().inv_cdf(1e-6 ** (1 / x.size)), NormalDist().inv_cdf(1 - 1e-6 / x.size)
             assert least * std * (1 - spread) <= found <= most * std * (1 + spread), name
 
@@ -395,8 +396,8 @@ COUNTED = {  # objects and answers, image size
 
 
 @pytest.mark.parametrize("program", STARTS)
-def test_networks_are_as_large_as_the_live_part_of_the_released_programs(program):
-    """Of NTM on same_diff the gates are dead, as no head has looked before; they are there for other tasks."""
+def test_parameter_counts_agree_with_the_released_programs(program):
+    """Parameters without influence do not count, except the gates of NTM, which only same_diff does not use."""
     network, options, _ = STARTS[program]
     found = {key.split("|")[1]: row for key, row in stored_table("counts_relational").items()
              if key.startswith(f"{program}|")}  # fmt: skip
@@ -404,7 +405,7 @@ def test_networks_are_as_large_as_the_live_part_of_the_released_programs(program
     for task, (whole, live) in found.items():
         objects, answers, size = COUNTED[task]
         with torch.device("meta"):
-            model = MODELS[network](objects, size, 3, answers, ((0, objects),), **options)
+            model = MODELS[network](Problem(objects, size, 3, answers, ((0, objects),)), **options)
         one_bias = 4 * 512 if program == "LSTM" else 0
         expected = whole if (program, task) == ("NTM", "same_diff") else live
         assert sum(parameter.numel() for parameter in model.parameters()) == expected - one_bias, task

@@ -1,4 +1,4 @@
-"""The hundred shapes: all different, the same every time, and those of others where they are."""
+"""The hundred glyphs: all different, reproducible, and read from files if these are available."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def without_data(monkeypatch):
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    """A hundred glyphs that are nobody's."""
+    """Write a hundred random glyphs to a data folder and return them."""
     pixels = np.random.default_rng(0).integers(0, 256, (100, 32, 32), dtype=np.uint8)
     (tmp_path / "glyphs").mkdir()
     for number, image in enumerate(pixels):
@@ -27,49 +27,49 @@ def data(tmp_path, monkeypatch):
     return torch.from_numpy(pixels) / 255
 
 
-def test_own_glyphs_are_clearly_different():
-    own = glyphs.draw()
+def test_own_glyphs_differ_by_a_minimum_distance():
+    own = glyphs.draw_glyphs()
     assert own.shape == (100, 32, 32)
     distance = torch.cdist(own.flatten(1), own.flatten(1), p=1) / 32**2
     assert distance[~torch.eye(100, dtype=torch.bool)].min() > 0.1
 
 
-def test_own_glyphs_are_ink_on_white_paper():
-    own = glyphs.draw()
+def test_own_glyphs_are_black_on_white():
+    own = glyphs.draw_glyphs()
     assert (own.amin((1, 2)) == 0).all()
     assert (own.amax((1, 2)) == 1).all()
     ink = (1 - own).mean((1, 2))
     assert 0.02 < ink.min() < ink.max() < 0.6
 
 
-def test_own_glyphs_are_the_same_every_time():
-    assert torch.equal(glyphs.draw.__wrapped__(), glyphs.draw())
-    assert not torch.equal(glyphs.draw(1), glyphs.draw())
+def test_own_glyphs_are_reproducible():
+    assert torch.equal(glyphs.draw_glyphs.__wrapped__(), glyphs.draw_glyphs())
+    assert not torch.equal(glyphs.draw_glyphs(1), glyphs.draw_glyphs())
 
 
-def test_given_glyphs_are_read_in_the_order_of_their_numbers(data):
+def test_files_are_read_in_the_order_of_their_numbers(data):
     task = RMTS(glyphs="data")
     torch.testing.assert_close(task.images, data)
     images, _ = task.sample(2, torch.Generator().manual_seed(0))
     assert (images[0, 0, 0] == task.images).all((1, 2)).any()
 
 
-def test_auto_takes_what_is_there_and_says_so(data):
+def test_auto_is_data_if_files_are_available(data):
     assert RMTS().glyphs == "data"
     assert RMTS(glyphs="own").glyphs == "own"
 
 
-def test_auto_draws_if_nothing_is_there(without_data):
+def test_auto_is_own_without_files(without_data):
     assert RMTS().glyphs == "own"
-    assert torch.equal(RMTS().images, glyphs.draw())
+    assert torch.equal(RMTS().images, glyphs.draw_glyphs())
 
 
-def test_settings_of_a_run_say_which_glyphs_it_had(data, monkeypatch, tmp_path):
+def test_settings_of_a_run_record_the_source_of_its_glyphs(data, monkeypatch, tmp_path):
     settings = Settings.from_tables({"layer": {"name": "corelnet"}, "task": {"name": "rmts"}})
     recorded = settings.resolved()
     assert recorded["task"]["glyphs"] == "data"
     monkeypatch.delenv(VARIABLE)
-    assert settings.resolved()["task"]["glyphs"] == "own"  # which a run with the others does not take for its own
+    assert settings.resolved()["task"]["glyphs"] == "own"  # differs from the recorded settings
     again = Settings.from_tables(recorded)
     assert again.resolved() == recorded
     with pytest.raises(
@@ -79,8 +79,8 @@ def test_settings_of_a_run_say_which_glyphs_it_had(data, monkeypatch, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_glyphs_that_are_not_there_are_missed(tmp_path, monkeypatch, without_data):
-    task = RMTS(glyphs="data")  # as it stands in the settings of a run, which can be read all the same
+def test_missing_glyph_files_are_reported(tmp_path, monkeypatch, without_data):
+    task = RMTS(glyphs="data")  # settings of a run can be read without its data
     with pytest.raises(ValueError, match=r"RMTS expects a folder glyphs .* names; got nothing"):
         task.sample(1, torch.Generator())
     monkeypatch.setenv(VARIABLE, str(tmp_path))
@@ -90,10 +90,10 @@ def test_glyphs_that_are_not_there_are_missed(tmp_path, monkeypatch, without_dat
         RMTS(glyphs="fonts")
 
 
-def test_glyphs_of_another_size_or_in_colour_are_refused(data, tmp_path):
+def test_files_of_the_wrong_size_or_in_colour_are_refused(data, tmp_path):
     wrong = tmp_path / "glyphs" / "7.png"
     for shape in ((16, 16), (32, 32, 3)):
         Image.fromarray(np.zeros(shape, np.uint8)).save(wrong)
-        glyphs.read.cache_clear()
+        glyphs.read_glyphs.cache_clear()
         with pytest.raises(ValueError, match=r"glyphs expects .*7.png to be grey, 32 × 32; got "):
             RMTS(glyphs="data").sample(1, torch.Generator())

@@ -1,4 +1,4 @@
-"""Tasks of shapes: what is seen on the images gives the answer, and tests have what training never shows."""
+"""Tasks of shapes: the images determine the answer, and tests use held-out shapes and relations."""
 
 import math
 from dataclasses import replace
@@ -21,9 +21,9 @@ from steadygrad.tasks import (
     TransitiveComparison,
 )
 from steadygrad.tasks.relational import glyphs
-from steadygrad.tasks.relational.shapes import ShapeTask, apart
+from steadygrad.tasks.relational.shapes import ShapeTask, join_disjoint
 
-OWN = {"glyphs": "own"}  # the same whether data are there or not
+OWN = {"glyphs": "own"}  # does not depend on which data are available
 PATTERNS = [
     SameDifferent(**OWN),
     SameDifferent(**OWN, separated=True),
@@ -52,17 +52,17 @@ def problems(task, unseen, batch=200, seed=0):
 
 
 def shapes_on(images):
-    """Numbers of the glyphs on images (…, 3, 32, 32), by comparing pixels; the paper may have a colour."""
+    """Return the indices of the glyphs on images (…, 3, 32, 32), which may have a coloured background."""
     channel = images[..., 0, :, :]
     ink = (channel / channel.amax((-1, -2), keepdim=True)).flatten(-2)
-    table = glyphs.draw().flatten(1)
+    table = glyphs.draw_glyphs().flatten(1)
     number = (ink @ table.T - table.square().sum(1) / 2).argmax(-1)
     assert (ink - table[number]).abs().max() < 1e-6
     return number.tolist()
 
 
 def pattern(shapes):
-    """ABA for any three shapes of which the first and the last are the same."""
+    """Return the pattern of a sequence of shapes: ABA if of three shapes only the first and the last are equal."""
     order = list(dict.fromkeys(shapes))
     return "".join(chr(ord("A") + order.index(shape)) for shape in shapes)
 
@@ -76,7 +76,7 @@ def parts(shapes, *sizes):
     return found
 
 
-# the answer, once more, from the images
+# Expected answers, computed from the images.
 
 
 def same_or_different(task, shapes):
@@ -101,7 +101,7 @@ def what_is_missing(task, shapes):
 def what_follows(task, shapes):
     *_, size = task.rows
     first, second, candidates = parts(shapes, task.row, task.row - 1, size)
-    before = first.index(first[-1])  # the end of a row is known from there
+    before = first.index(first[-1])  # an earlier place of the last shape of a row
     assert pattern(first[:-1]) == pattern(second)
     assert len(set(candidates)) == size
     assert set(first) | set(second) <= set(candidates)
@@ -152,7 +152,7 @@ def test_answers_are_balanced(task, unseen):
     assert ((counts - 4000 * p).abs() < 5 * math.sqrt(4000 * p * (1 - p))).all()
 
 
-# shapes
+# Shapes.
 
 
 @every_pattern
@@ -166,20 +166,20 @@ def test_training_and_tests_share_no_shape(task):
 
 
 @every_pattern
-def test_which_shapes_are_held_out_follows_from_a_seed(task):
+def test_shapes_seed_determines_the_held_out_shapes(task):
     held_out = set(task.shapes(True).tolist())
     assert set(replace(task, shapes_seed=0).shapes(True).tolist()) == held_out
     assert set(replace(task, shapes_seed=1).shapes(True).tolist()) != held_out
 
 
 @both_sides
-def test_with_nothing_held_out_both_sides_have_all_shapes(unseen):
+def test_training_and_tests_use_all_shapes_if_none_is_held_out(unseen):
     shapes, _ = read(RMTS(**OWN, held_out=0), unseen)
     assert {shape for row in shapes for shape in row} == set(range(100))
 
 
 @every_pattern
-def test_evaluation_has_the_unseen_ones(task):
+def test_sample_unseen_uses_held_out_shapes(task):
     images, targets = task.sample_unseen(20, Generator().manual_seed(3))
     expected, answers = problems(task, True, 20, seed=3)
     assert torch.equal(images, expected)
@@ -200,20 +200,21 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize(("name", "held_out", "seen", "unseen"), [(n, *v) for n, v in DEFAULTS.items()], ids=DEFAULTS)
-def test_the_hardest_setting_of_the_thesis_is_the_default(name, held_out, seen, unseen):
-    """And what leaves too few shapes for a problem on either side is refused."""
+def test_held_out_has_the_default_and_the_limits_of_the_thesis(name, held_out, seen, unseen):
+    """A value that leaves too few shapes for training or for tests is refused."""
     cls = TASKS[name]
     assert cls(**OWN).held_out == held_out
     most = 100 - seen
     assert most >= held_out
     with pytest.raises(
-        ValueError, match=f"{cls.__name__} expects held_out of at most {most}, as it trains on {seen}; got {most + 1}"
+        ValueError,
+        match=f"{cls.__name__} expects held_out to be at most {most}, as training needs {seen} shapes; got {most + 1}",
     ):
         cls(held_out=most + 1)
     if unseen > 1:
         with pytest.raises(
             ValueError,
-            match=f"{cls.__name__} expects held_out to be 0 or at least {unseen}, for a test; got {unseen - 1}",
+            match=f"{cls.__name__} expects held_out to be 0 or at least {unseen} for tests; got {unseen - 1}",
         ):
             cls(held_out=unseen - 1)
     for right in (0, unseen, most):
@@ -221,7 +222,7 @@ def test_the_hardest_setting_of_the_thesis_is_the_default(name, held_out, seen, 
     assert set(DEFAULTS) == {name for name, cls in TASKS.items() if issubclass(cls, ShapeTask)}
 
 
-# relations: which ones are in training and which in tests
+# Relations of training and of tests.
 
 
 def patterns_of(task, unseen, *sizes):
@@ -238,7 +239,7 @@ def about_even(counts, total=400):
     return all(abs(count - share) < 5 * math.sqrt(share) for count in counts.values())
 
 
-def test_rmts_pairs():
+def test_rmts_uses_all_patterns_equally_often():
     for unseen in (False, True):
         counts = counted(patterns_of(RMTS(**OWN), unseen, 2, 2, 2))
         assert counts.keys() == {
@@ -258,15 +259,15 @@ def test_rmts_shares_no_shape_between_groups():
 
 
 @pytest.mark.parametrize(("unseen", "kinds"), [(False, {"AAA", "ABA", "ABB"}), (True, {"ABC", "AAB"})])
-def test_rmts_3_tests_other_triples_than_it_trains(unseen, kinds):
+def test_rmts_3_uses_different_triples_in_training_and_tests(unseen, kinds):
     counts = counted(patterns_of(RMTS3(**OWN), unseen, 3, 3, 3))
     assert {kind for triples in counts for kind in triples} == kinds
-    assert len(counts) == 2 * len(kinds) * (len(kinds) - 1)  # source, foil, and which place is right
+    assert len(counts) == 2 * len(kinds) * (len(kinds) - 1)  # source, other pattern, and the place of the right answer
     assert about_even(counts)
 
 
-def test_same_different_6_tests_a_triple_it_never_trains():
-    """Half the same; a triple AAB in all tests, in training in none. Letters: those of the first triple."""
+def test_same_different_6_has_a_triple_that_only_tests_use():
+    """Every test problem has a triple AAB, no training problem has one."""
     task = SameDifferent6(**OWN)
     new = {"AAB"}
     for unseen in (False, True):
@@ -280,7 +281,7 @@ def test_same_different_6_tests_a_triple_it_never_trains():
         assert about_even(different, sum(different.values()))
 
 
-def test_identity_rules():
+def test_identity_rules_uses_three_rules_equally_often():
     rules = [pattern(row[:3]) for row in read(IdentityRules(**OWN), False, batch=400)[0]]
     assert counted(rules).keys() == {"AAA", "ABA", "ABB"}
     assert about_even(counted(rules))
@@ -299,7 +300,7 @@ THREE = {"ABCA", "ABCB", "ABCC"}
         ({"flipped": True, "missing": True}, THREE - {"ABCA"}, TWO),
     ],
 )
-def test_identity_rules_4(options, training, tests):
+def test_identity_rules_4_uses_different_rules_in_training_and_tests(options, training, tests):
     task = IdentityRules4(**OWN, **options)
     for unseen, rules in ((False, training), (True, tests)):
         counts = counted([pattern(row[:4]) for row in read(task, unseen, batch=400)[0]])
@@ -308,7 +309,7 @@ def test_identity_rules_4(options, training, tests):
 
 
 def orders(task, unseen, batch=400):
-    """The permutation that makes the second row out of the first."""
+    """Return the permutations that turn the first row into the second row."""
     found = []
     for row in read(task, unseen, batch=batch)[0]:
         first, second, _ = parts(row, task.n, task.n - 1, task.n + 1)
@@ -325,14 +326,14 @@ def test_distribution_of_three_has_all_permutations(unseen):
 
 
 @pytest.mark.parametrize("n", [4, 5, 10])
-def test_restricted_permutations_keep_the_first_ones_together_in_training_alone(n):
+def test_only_training_uses_restricted_permutations(n):
     task = DistributionOfN(**OWN, n=n, held_out=99 - n, restricted=True)
     for unseen in (False, True):
         assert {set(order[: n - 3]) == set(range(n - 3)) for order in orders(task, unseen)} == {not unseen}
 
 
 def test_restricted_permutations_are_equally_likely():
-    """Of four: six keep the first in its place, eighteen do not."""
+    """Of the 24 permutations of four shapes, 6 leave the first shape in its place."""
     task = DistributionOfN(**OWN, n=4, restricted=True)
     for unseen, count in ((False, 6), (True, 18)):
         counts = counted(orders(task, unseen, batch=400))
@@ -340,23 +341,25 @@ def test_restricted_permutations_are_equally_likely():
         assert about_even(counts)
 
 
-def test_a_permutation_of_three_cannot_be_restricted():
-    with pytest.raises(ValueError, match="DistributionOfN expects n of at least 4 to be restricted; got 3"):
+def test_restricted_needs_at_least_four_shapes():
+    with pytest.raises(ValueError, match="DistributionOfN expects n to be at least 4 if restricted is true; got 3"):
         DistributionOfN(restricted=True)
 
 
-def test_ten_shapes_need_fewer_held_out():
-    with pytest.raises(ValueError, match="DistributionOfN expects held_out of at most 89, as it trains on 11; got 95"):
+def test_n_limits_held_out():
+    with pytest.raises(
+        ValueError, match="DistributionOfN expects held_out to be at most 89, as training needs 11 shapes; got 95"
+    ):
         DistributionOfN(n=10)
     assert DistributionOfN(n=10, held_out=89).rows == (10, 9, 11)
 
 
-def test_apart():
-    assert apart("ABA", "AA", "AB") == "ABACCDE"
-    assert apart("AAB") == "AAB"
+def test_join_disjoint_renames_letters():
+    assert join_disjoint("ABA", "AA", "AB") == "ABACCDE"
+    assert join_disjoint("AAB") == "AAB"
 
 
-# sizes
+# Sizes.
 
 
 @pytest.mark.parametrize(
@@ -364,8 +367,8 @@ def test_apart():
     [(SIZED[0], {(16, 32)}, {(16, 32)}), (SIZED[2], {(16, 24), (24, 32)}, {(16, 32)})],
     ids=repr,
 )
-def test_comparison_by_how_much_ink_there_is(task, training, tests):
-    """Ink grows with the square of the size."""
+def test_the_larger_shape_has_more_ink(task, training, tests):
+    """The amount of ink is proportional to the square of the size."""
     for unseen, pairs in ((False, training), (True, tests)):
         images, targets = problems(task, unseen)
         ink = (1 - images).sum((-1, -2, -3)).double()
@@ -377,7 +380,7 @@ def test_comparison_by_how_much_ink_there_is(task, training, tests):
         assert set(nearest.indices.tolist()) == set(range(len(pairs)))
 
 
-def test_compared_objects_are_one_shape_and_tests_have_others():
+def test_comparison_shows_one_shape_in_two_sizes():
     task = SIZED[0]
     large = {}
     for unseen in (False, True):
@@ -385,7 +388,9 @@ def test_compared_objects_are_one_shape_and_tests_have_others():
         largest = images[torch.arange(len(targets)), targets]
         smallest = images[torch.arange(len(targets)), 1 - targets]
         shrunk = torch.nn.functional.avg_pool2d(largest, 2)
-        assert (shrunk - smallest[..., 8:24, 8:24]).abs().mean() < 0.03  # the middle is the same, at half the size
+        assert (
+            shrunk - smallest[..., 8:24, 8:24]
+        ).abs().mean() < 0.03  # the centre is the large image at half the size
         frame = smallest.clone()
         frame[..., 8:24, 8:24] = 1
         assert (frame == 1).all()
@@ -394,11 +399,11 @@ def test_compared_objects_are_one_shape_and_tests_have_others():
     assert not large[True] & large[False]
 
 
-# colours
+# Colours.
 
 
 @pytest.mark.parametrize("cls", [SameDifferent, RMTS, DistributionOfN, IdentityRules, Comparison])
-def test_colours_change_the_paper_and_nothing_else(cls):
+def test_colour_changes_only_the_background(cls):
     plain, answers = problems(cls(**OWN), True)
     coloured, targets = problems(cls(**OWN, colour=True), True)
     assert torch.equal(targets, answers)
@@ -409,17 +414,19 @@ def test_colours_change_the_paper_and_nothing_else(cls):
     assert set(found) <= table
     assert len(set(found)) > 90
     alike = torch.tensor([len({tuple(colour) for colour in row}) < len(row) for row in paper.tolist()])
-    assert 0 < alike.float().mean() < 0.5  # drawn with replacement, each for itself
+    assert 0 < alike.float().mean() < 0.5  # drawn independently, with replacement
 
 
 def test_there_are_a_hundred_colours():
     table = glyphs.colours()
     assert table.shape == (100, 3)
     assert len(table.unique(dim=0)) == 100
-    assert table[0].tolist() == pytest.approx([0.5488135, 0.71518937, 0.60276338])  # numpy's first numbers of seed 0
+    assert table[0].tolist() == pytest.approx(
+        [0.5488135, 0.71518937, 0.60276338]
+    )  # the first numbers of NumPy's seed 0
 
 
-def test_separated_colours_are_images_of_their_own():
+def test_separated_colours_are_separate_images():
     images, _ = problems(SameDifferent(**OWN, separated=True), True)
     assert images.shape == (200, 4, 3, 32, 32)
     colours = images[:, 1::2]
@@ -428,7 +435,7 @@ def test_separated_colours_are_images_of_their_own():
     found = {tuple(colour) for colour in colours[..., 0, 0].flatten(0, 1).tolist()}
     assert found <= table
     assert len(found) > 90
-    with pytest.raises(ValueError, match="colours behind the shapes or separated from them; got both"):
+    with pytest.raises(ValueError, match="SameDifferent expects colour or separated to be false; got true for both"):
         SameDifferent(colour=True, separated=True)
 
 
@@ -443,12 +450,12 @@ def test_separated_colours_are_images_of_their_own():
     ],
 )
 @pytest.mark.parametrize("value", [1, 0, "true", None])
-def test_flags_are_true_or_false(cls, field, value):
+def test_flags_must_be_bools(cls, field, value):
     with pytest.raises(ValueError, match=f"{cls.__name__} expects {field} to be true or false; got {value!r}"):
         cls(**{field: value})
 
 
-# what networks ask
+# Sizes that networks need.
 
 
 SIZES = {
@@ -465,7 +472,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize(("name", "objects", "answers"), [(n, *v) for n, v in SIZES.items()], ids=SIZES)
-def test_sizes_of_the_thesis(name, objects, answers):
+def test_numbers_of_objects_and_answers_agree_with_the_thesis(name, objects, answers):
     task = TASKS[name](**OWN)
     images, targets = task.sample(3, Generator().manual_seed(0))
     assert images.shape == (3, objects, 3, 32, 32)
@@ -477,12 +484,12 @@ def test_sizes_of_the_thesis(name, objects, answers):
 
 
 @every_shape_task
-def test_segments_hold_every_object_once(task):
+def test_segments_contain_every_object_once(task):
     assert [i for begin, end in task.segments for i in range(begin, end)] == list(range(task.objects))
 
 
-def test_segments():
-    """Pairs and triples of match-to-sample are normalised alone, everything else together."""
+def test_match_to_sample_has_one_segment_per_group():
+    """All other tasks have one segment."""
     assert RMTS(**OWN).segments == ((0, 2), (2, 4), (4, 6))
     assert RMTS3(**OWN).segments == ((0, 3), (3, 6), (6, 9))
     for task in (SameDifferent(**OWN), SameDifferent6(**OWN), DistributionOfN(**OWN), IdentityRules4(**OWN)):
@@ -490,7 +497,7 @@ def test_segments():
 
 
 @every_shape_task
-def test_an_example_is_the_problem_row_by_row(task):
+def test_an_example_shows_the_problem_row_by_row(task):
     picture, target = task.example(Generator().manual_seed(0))
     images, targets = task.sample(1, Generator().manual_seed(0))
     assert target == targets.item()

@@ -1,4 +1,4 @@
-"""Relational games: answers read off the pixels, pieces and places as on the images that the authors published."""
+"""Relational games: pixels determine the answers, and pieces and places agree with the authors' published images."""
 
 import math
 from collections import Counter
@@ -12,7 +12,7 @@ from torch import Generator
 from steadygrad.tasks import RelationalGame
 from steadygrad.tasks.data import VARIABLE, data_set
 from steadygrad.tasks.relational import games
-from steadygrad.tasks.relational.games import GAMES, REAL
+from steadygrad.tasks.relational.games import GAMES, REAL_FILES
 from steadygrad.tasks.relational.pieces import HEXOMINOES, PENTOMINOES, luminance, polyominoes, stripes
 
 SETS = [
@@ -33,7 +33,7 @@ def problems(game, shapes, batch=400):
 
 
 def objects_on(images):
-    """Where objects are and what they look like: {place: image}."""
+    """Return the objects on the images of a grid: {place: image}."""
     return {place: cell for place, cell in enumerate(images.numpy()) if cell.tobytes() != BLANK}
 
 
@@ -47,7 +47,7 @@ def pattern(cells):
     return "".join("ABCDEF"[order.index(look)] for look in looks)
 
 
-# the answer, once more, from the pixels
+# Expected answers, computed from the pixels.
 
 
 def same(objects):
@@ -74,7 +74,7 @@ def occurs(objects):
 def xoccurs(objects):
     above, below = lower_row(objects)
     others = [cell for cell in below if not alike(above, cell)]
-    assert len(others) >= 2  # it never occurs twice
+    assert len(others) >= 2  # the upper object occurs at most once in the lower row
     return int(len(others) == 2 and not alike(*others))
 
 
@@ -135,14 +135,14 @@ def test_answers_are_balanced(game, shapes):
 
 
 @every_set
-def test_cells_are_images_from_zero_to_one(game, shapes):
+def test_cells_are_images_with_the_authors_colour_levels(game, shapes):
     images, _ = problems(game, shapes)
     assert images.shape == (400, 9, 3, 12, 12)
     assert images.dtype == torch.float32
     assert set(images.unique().tolist()) == {float(np.float32(level / 255)) for level in (0, 64, 144, 192)}
 
 
-def test_boards_of_a_game_add_up_to_one():
+def test_probabilities_of_boards_sum_to_one():
     for boards in (games.same, games.between, games.occurs, games.xoccurs, games.row_matching):
         found = boards()
         assert sum(share for *_, share in found) == pytest.approx(1)
@@ -150,7 +150,7 @@ def test_boards_of_a_game_add_up_to_one():
         assert all(len(board) == 9 and set(board) <= set("ABCDEF.") for board, *_ in found)
 
 
-def test_objects_stand_everywhere_they_may():
+def test_objects_occur_at_all_allowed_places():
     places = {
         game: Counter(tuple(objects_on(cells)) for cells in problems(game, "pentominoes", 2000)[0]) for game in GAMES
     }
@@ -160,7 +160,7 @@ def test_objects_stand_everywhere_they_may():
     assert places["occurs"].keys() == places["xoccurs"].keys() == {(top, 6, 7, 8) for top in range(3)}
 
 
-def test_rows_have_five_patterns_as_often_the_one_as_the_other():
+def test_row_matching_uses_five_patterns_equally_often():
     images, targets = problems("row-matching", "pentominoes", 2000)
     rows = [(pattern(cells[:3].numpy()), pattern(cells[6:].numpy())) for cells in images]
     kinds = {"AAA", "AAB", "ABA", "ABB", "ABC"}
@@ -169,8 +169,8 @@ def test_rows_have_five_patterns_as_often_the_one_as_the_other():
     assert max(matching.values()) < 1.5 * min(matching.values())
 
 
-def test_what_xoccurs_denies():
-    """The object above is not below, among three others or two; or it is, beside two that are the same."""
+def test_xoccurs_has_three_kinds_of_negative_boards():
+    """The lower row lacks the upper object and has three or two different objects, or has it beside two equal ones."""
     images, targets = problems("xoccurs", "pentominoes", 2000)
     denied = Counter()
     for cells, target in zip(images, targets, strict=True):
@@ -184,24 +184,24 @@ def test_what_xoccurs_denies():
 
 
 def free(mask):
-    """The same for a form turned over and round."""
+    """Return one mask for all rotations and reflections of a form."""
     mask = np.frombuffer(mask, bool).reshape(12, 12)[1:10, 1:10]
     return min(np.rot90(side, turns).tobytes() for side in (mask, mask.T) for turns in range(4))
 
 
-def test_other_forms_are_other_pieces():
-    """One piece in two orientations is neither the same form nor another, so it does not occur."""
+def test_different_forms_belong_to_different_pieces():
+    """A problem never shows one piece in two orientations."""
     images, targets = problems("colour-shape", "pentominoes", 2000)
     for cells, target in zip(images, targets.tolist(), strict=True):
         one, other = objects_on(cells).values()
         assert (free(form(one)) == free(form(other))) == (target % 2 == 0)
 
 
-# pieces
+# Pieces.
 
 
-def test_pieces_are_drawn_as_the_authors_draw_them():
-    """F in a colour: squares of three pixels, one pixel from the corner."""
+def test_pieces_are_drawn_as_in_the_published_images():
+    """The piece F consists of squares of 3 × 3 pixels, one pixel from the upper left corner."""
     pieces = polyominoes((".##/##./.#.",))
     first = [image[1] for image in pieces.images[:-1].reshape(8, 25, 3, 12, 12)[:, 0].numpy()]  # green of (64, 64, 144)
     drawn = np.kron(np.array([[0, 1, 1], [1, 1, 0], [0, 1, 0]]), np.ones((3, 3)))
@@ -213,8 +213,8 @@ def test_pieces_are_drawn_as_the_authors_draw_them():
     [(polyominoes(PENTOMINOES), 5, 37), (polyominoes(HEXOMINOES), 6, 48)],
     ids=["pentominoes", "hexominoes"],
 )
-def test_polyominoes(pieces, count, forms):
-    """Eight connected pieces in 37 orientations, as the authors count; 48 with the two places of a rectangle."""
+def test_polyominoes_are_connected_and_all_different(pieces, count, forms):
+    """Eight pentominoes have 37 orientations, as the authors say. Eight hexominoes have 48."""
     images = pieces.images[:-1]
     assert len(images) == forms * 25
     assert len(images.flatten(1).unique(dim=0)) == len(images)
@@ -235,7 +235,7 @@ def test_polyominoes(pieces, count, forms):
 
 
 def test_no_piece_is_in_two_sets():
-    """Hexominoes have a square more; stripes fill all nine."""
+    """Pentominoes have five squares, hexominoes six, stripes nine."""
     looks = [
         {image.tobytes() for image in pieces.images[:-1].numpy()}
         for pieces in (polyominoes(PENTOMINOES), polyominoes(HEXOMINOES), stripes())
@@ -258,15 +258,15 @@ def test_twenty_five_colours_of_different_luminance():
     assert luminance().sort().values.diff().min() > 0.1
 
 
-def test_pieces_are_equally_likely_whatever_their_symmetry():
-    """X looks the same in all orientations and is as likely as F, which has eight."""
+def test_all_pieces_are_equally_likely():
+    """X has one orientation and F has eight; both are equally likely."""
     drawn = polyominoes(PENTOMINOES).draw(8000, 1, Generator().manual_seed(0))[:, 0]
     kinds = Counter(free(form(image)) for image in polyominoes(PENTOMINOES).images[drawn].numpy())
     assert len(kinds) == 8
     assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in kinds.values())
 
 
-# settings
+# Settings.
 
 
 @pytest.mark.parametrize(
@@ -283,17 +283,17 @@ def test_pieces_are_equally_likely_whatever_their_symmetry():
             "expects test_shapes to be hexominoes for left-of; got 'stripes'",
         ),
         ({"game": "colour-shape", "test_shapes": "stripes"}, "to be hexominoes for colour-shape; got 'stripes'"),
-        ({"real": True}, "RelationalGame expects a game with real images, between; got 'same'"),
+        ({"real": True}, "RelationalGame expects game to be one of between if real is true; got 'same'"),
         ({"game": "between", "real": True}, r"RelationalGame expects a folder relational_games .*; got nothing"),
     ],
 )
-def test_wrong_settings_are_explained(monkeypatch, options, words):
+def test_invalid_settings_are_refused(monkeypatch, options, words):
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(ValueError, match=words):
         RelationalGame(**options)
 
 
-def test_what_networks_ask():
+def test_sizes_that_networks_need():
     task = RelationalGame()
     assert (task.objects, task.steps, task.image_size, task.channels) == (9, 9, 12, 3)
     assert task.input_size == 3 * 12 * 12
@@ -302,15 +302,15 @@ def test_what_networks_ask():
     assert RelationalGame(game="colour-shape").guessing_loss == pytest.approx(math.log(4))
 
 
-# the authors' images
+# The authors' images.
 
 
 @pytest.mark.parametrize("shapes", ["hexominoes", "stripes"])
-def test_real_images_are_tests_cell_by_cell(tmp_path, monkeypatch, shapes):
+def test_tests_with_real_images_split_them_into_cells(tmp_path, monkeypatch, shapes):
     images = np.random.default_rng(0).integers(0, 193, (6, 36, 36, 3))
     labels = np.array([[0], [1], [1], [0], [1], [0]])
     (tmp_path / "relational_games").mkdir()
-    np.savez(tmp_path / "relational_games" / REAL["between", shapes], images=images, labels=labels, tasks=labels)
+    np.savez(tmp_path / "relational_games" / REAL_FILES["between", shapes], images=images, labels=labels, tasks=labels)
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     task = RelationalGame(game="between", test_shapes=shapes, real=True)
     cells, targets = task.sample_unseen(40, Generator().manual_seed(0))
@@ -329,8 +329,8 @@ def test_real_images_are_tests_cell_by_cell(tmp_path, monkeypatch, shapes):
 
 @pytest.mark.skipif(data_set("relational_games") is None, reason=f"{VARIABLE} has no relational_games")
 @pytest.mark.parametrize("shapes", ["hexominoes", "stripes"])
-def test_our_pieces_are_those_of_the_authors(shapes):
-    """Every object on 2000 of their images is one of ours, pixel by pixel, as often as ours; so are the answers."""
+def test_our_pieces_agree_with_the_published_images(shapes):
+    """Every object on 2000 published images is one of ours. Frequencies, places and answers agree too."""
     real = RelationalGame(game="between", test_shapes=shapes, real=True)
     images, targets = real.sample_unseen(2000, Generator().manual_seed(0))
     boards = [objects_on(cells) for cells in images]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from steadygrad.tasks import TASKS, Copy, EnvironmentTask, TextTask
-from steadygrad.training import Batches, Train, stream
+from steadygrad.training import GeneratedBatches, Train, stream
 
 COPY = Copy(delay=4, length=3)  # 10 steps
 
@@ -28,7 +28,7 @@ def test_any_whole_number_is_a_seed(seed):
 
 @pytest.mark.parametrize("task", [name for name in TASKS if not issubclass(TASKS[name], TextTask | EnvironmentTask)])
 def test_a_batch_depends_on_seed_and_step_alone(task):
-    here, there, other = (Batches(TASKS[task](), Train(batch=3), seed) for seed in (1, 1, 2))
+    here, there, other = (GeneratedBatches(TASKS[task](), Train(batch=3), seed) for seed in (1, 1, 2))
     backwards = {step: there(step) for step in (5, 3, 0)}
     torch.rand(3)  # the global generator has no part in it
     for step in (0, 3, 5):
@@ -41,25 +41,25 @@ def test_a_batch_depends_on_seed_and_step_alone(task):
 
 
 def test_a_fixed_training_set_comes_in_a_new_order_every_epoch():
-    batches = Batches(COPY, Train(batch=5, examples=40), seed=0)
+    batches = GeneratedBatches(COPY, Train(batch=5, examples=40), seed=0)
     epochs = [[batches(8 * epoch + place).targets for place in range(8)] for epoch in range(3)]
     contents = [sorted(batch.flatten().tolist() for batch in epoch) for epoch in epochs]
     assert contents[0] == contents[1] == contents[2]
     assert len({tuple(batch) for batch in contents[0]}) == 8  # no batch twice within an epoch
     orders = [[contents[0].index(batch.flatten().tolist()) for batch in epoch] for epoch in epochs]
     assert orders[0] != orders[1] != orders[2] != orders[0]
-    again = Batches(COPY, Train(batch=5, examples=40), seed=0)
+    again = GeneratedBatches(COPY, Train(batch=5, examples=40), seed=0)
     assert equal(again(19), batches(19))
 
 
 def test_without_a_fixed_set_no_batch_comes_back():
-    batches = Batches(COPY, Train(batch=5), seed=0)
+    batches = GeneratedBatches(COPY, Train(batch=5), seed=0)
     assert len({tuple(batches(step).targets.flatten().tolist()) for step in range(50)}) == 50
 
 
 def test_windows_cut_a_sequence_and_carry_on():
     """4 + 4 + 2 of the 10 steps; then the next sequence from its start."""
-    whole, cut = (Batches(COPY, Train(batch=2, window=window), seed=0) for window in (None, 4))
+    whole, cut = (GeneratedBatches(COPY, Train(batch=2, window=window), seed=0) for window in (None, 4))
     for number in range(3):
         parts = [cut(3 * number + window) for window in range(3)]
         assert [part.inputs.shape[1] for part in parts] == [4, 4, 2]
@@ -69,15 +69,15 @@ def test_windows_cut_a_sequence_and_carry_on():
 
 @pytest.mark.parametrize("window", [10, 11, 1000])
 def test_a_window_as_long_as_the_sequence_is_none(window):
-    whole, cut = (Batches(COPY, Train(batch=2, window=w), seed=0) for w in (None, window))
+    whole, cut = (GeneratedBatches(COPY, Train(batch=2, window=w), seed=0) for w in (None, window))
     for step in range(3):
         assert equal(whole(step), cut(step))
         assert not cut(step).goes_on
 
 
 def test_windows_go_with_a_fixed_set():
-    cut = Batches(COPY, Train(batch=2, examples=6, window=5), seed=0)
-    whole = Batches(COPY, Train(batch=2, examples=6), seed=0)
+    cut = GeneratedBatches(COPY, Train(batch=2, examples=6, window=5), seed=0)
+    whole = GeneratedBatches(COPY, Train(batch=2, examples=6), seed=0)
     for number in range(6):
         parts = [cut(2 * number + window) for window in range(2)]
         assert equal([torch.cat([part[i] for part in parts], dim=1) for i in range(2)], whole(number))
@@ -85,4 +85,4 @@ def test_windows_go_with_a_fixed_set():
 
 def test_windows_need_targets_at_every_step():
     with pytest.raises(ValueError, match="truncated back-propagation expects targets at every step; Adding has one"):
-        Batches(TASKS["adding"](), Train(window=10), seed=0)
+        GeneratedBatches(TASKS["adding"](), Train(window=10), seed=0)

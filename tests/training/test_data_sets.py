@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from steadygrad.models import LanguageModel, SequenceModel
-from steadygrad.tasks import CharPTB, Copy, WordPTB
+from steadygrad.tasks import CharPTB, WordPTB
 from steadygrad.training import (
-    Batches,
     Callback,
+    EpochBatches,
     RunDirectory,
     Settings,
     Train,
@@ -53,7 +53,7 @@ def test_epochs_are_counted_in_updates(text, tmp_path):
 
 
 def test_epochs_are_for_data_sets(tiny, tmp_path):
-    with pytest.raises(ValueError, match=r"^epochs are for a task with a data set; copy has none$"):
+    with pytest.raises(ValueError, match=r"^epochs are for a task with a data set; Copy has none$"):
         train(tiny(epochs=2), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -196,7 +196,7 @@ def test_each_epoch_has_an_order_of_its_own():
     from steadygrad.tasks import PixelMNIST
 
     task = PixelMNIST(held_back=59_900)
-    batches = Batches(task, Train(batch=50), seed=3)
+    batches = EpochBatches(task, Train(batch=50), seed=3)
     first, second = ([batches(step).targets for step in steps] for steps in ((0, 1), (2, 3)))
     assert not torch.equal(first[0], second[0])
     everything = task.epoch("train", 100)[0].targets.sort().values
@@ -215,8 +215,4 @@ def test_each_epoch_has_an_order_of_its_own():
 )
 def test_settings_that_do_not_fit_a_data_set_are_explained(task, train, words):
     with pytest.raises(ValueError, match=words):
-        Batches(task, Train(**{"batch": 2, **train}), seed=0)
-
-
-def test_samples_of_copy_are_still_without_epochs():
-    assert Batches(Copy(), Train(batch=2), seed=0).in_epoch == 0
+        EpochBatches(task, Train(**{"batch": 2, **train}), seed=0)

@@ -10,7 +10,6 @@ import torch
 from steadygrad.experiments import Observer
 from steadygrad.experiments.observer import PORTRAIT
 from steadygrad.layers import LAYERS
-from steadygrad.tasks import MiniGrid
 from steadygrad.training import (
     Callback,
     RunDirectory,
@@ -18,14 +17,15 @@ from steadygrad.training import (
     Trainer,
     evaluate,
     evaluate_run,
+    experience,
     load_model,
     loop,
     stream,
     train,
 )
-from steadygrad.training.experience import Experience
+from steadygrad.training.experience import Experience, updates_per_round
 from steadygrad.training.options import Train
-from steadygrad.training.settings import updates_a_round
+from steadygrad.training.ppo import play
 
 pytest.importorskip("minigrid", reason="needs the extra minigrid")
 
@@ -106,15 +106,15 @@ def test_a_round_is_played_with_the_weights_of_its_beginning(agent, tmp_path):
         assert running.batches.inputs is old
     task, seeds = running.task, []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MiniGrid, "play", noting(seeds))
+        patch.setattr(experience, "play", noting(seeds))
         running.batches(ROUND)
     assert running.batches.inputs is not old
     assert len(set(seeds)) == len(seeds) == task.episodes
 
 
-def noting(seeds, play=MiniGrid.play):
-    """As ever, but with the seeds in a list."""
-    return lambda self, model, given, **rest: seeds.extend(given) or play(self, model, given, **rest)
+def noting(seeds):
+    """Return `play` that also puts the seeds in a list."""
+    return lambda task, model, given, **rest: seeds.extend(given) or play(task, model, given, **rest)
 
 
 def test_rows_count_frames_and_have_rewards(agent, tmp_path):
@@ -149,7 +149,7 @@ def test_a_run_ends_when_its_frames_are_played_and_learned_from(agent, tmp_path)
 def test_frames_bound_the_updates(agent):
     settings = agent(frames=100)
     task = settings.build_task()
-    assert updates_a_round(task, settings.train) == ROUND
+    assert updates_per_round(task, settings.train) == ROUND
     assert settings.in_updates(task).steps == 17 * ROUND  # episodes of one step, six a round
     longer = agent(task={"round_frames": 30}, frames=100)
     assert longer.in_updates(longer.build_task()).steps == 4 * ROUND
@@ -186,12 +186,12 @@ def test_an_agent_is_looked_at_and_plays_the_same(agent, tmp_path, layer, outcom
     assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
     found = json.loads((tmp_path / "watched" / PORTRAIT).read_text("utf-8"))
     model, task, settings = load_model(RunDirectory(tmp_path / "watched"))
-    inputs, targets = task.shown(model, 1, stream(settings.seed, "observe"))
+    inputs, targets = Experience.examples(task, model, 1, stream(settings.seed, "observe"))
     assert found["of_steps"] == inputs.shape[1] == targets.shape[1]
     assert not inputs.isnan().any()
     assert found["matrices"]
     assert ("attention" in found) == (layer == "rellstm")
-    several, _ = task.shown(model, 4, stream(settings.seed, "observe"))
+    several, _ = Experience.examples(task, model, 4, stream(settings.seed, "observe"))
     assert len(several) == 4
     assert not several.isnan().any()
 
@@ -248,7 +248,7 @@ def test_evaluation_is_the_same_every_time_and_on_other_episodes_than_training(a
     assert set(found[0]) == {"reward", "loss"}
     seeds = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MiniGrid, "play", noting(seeds))
+        patch.setattr(experience, "play", noting(seeds))
         evaluate(running.model, running.task, 3, split="valid")
         evaluate(running.model, running.task, 3, split="test")
         running.batches(0)
@@ -273,7 +273,7 @@ def test_what_diverges_says_so(agent, tmp_path):
     [
         ({"window": 5}, "MiniGrid is trained on whole episodes and expects no window; got 5"),
         ({"examples": 50}, "MiniGrid is trained on whole episodes and expects no examples; got 50"),
-        ({"epochs": 2}, "epochs are for a task with a data set; minigrid has none"),
+        ({"epochs": 2}, "epochs are for a task with a data set; MiniGrid has none"),
         ({"epochs": 2, "frames": 10}, "Train expects either epochs or frames; got 2 and 10"),
         ({"frames": 0}, "Train expects frames of at least 1; got 0"),
     ],
@@ -285,7 +285,7 @@ def test_settings_for_other_tasks_are_refused(agent, tmp_path, options, words):
 
 
 def test_frames_are_for_what_is_played(tiny, tmp_path):
-    with pytest.raises(ValueError, match="frames are for a task that is played; copy is none"):
+    with pytest.raises(ValueError, match="frames are for a task that is played; Copy is none"):
         train(tiny(frames=10), tmp_path / "run")
 
 

@@ -14,8 +14,8 @@ from steadygrad.models import MODELS, SequenceModel
 from steadygrad.models.relational import Recurrent
 from steadygrad.tasks import TASKS, ObjectTask
 from steadygrad.training import Settings, Train, toml
+from steadygrad.training.kinds import kind_of
 from steadygrad.training.options import OPTIMIZERS, SCHEDULES
-from steadygrad.training.settings import is_of_objects
 from steadygrad.training.typed import keyword_options, layer_options
 
 SMALL = {
@@ -24,7 +24,7 @@ SMALL = {
     "denoise": {"delay": 4, "length": 2, "symbols": 3},
     "parenthesis": {"length": 5, "types": 2},
 }
-OF_OBJECTS = list(filter(is_of_objects, TASKS))
+OF_OBJECTS = [name for name in TASKS if kind_of(name).networks]
 every_layer = pytest.mark.parametrize("layer", LAYERS)
 every_sequence = pytest.mark.parametrize("task", [task for task in TASKS if task not in OF_OBJECTS])
 every_relational = pytest.mark.parametrize("task", OF_OBJECTS)
@@ -369,7 +369,7 @@ def test_options_among_objects_are_checked(table, words):
 
 
 def test_a_relational_network_needs_objects():
-    words = "^layer corelnet relates objects and expects a task out of same-different, rmts, .*; got copy$"
+    words = "^layer corelnet expects a task out of same-different, rmts, .*; got copy$"
     with pytest.raises(ValueError, match=words):
         settings(layer={"name": "corelnet"})
 

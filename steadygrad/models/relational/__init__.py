@@ -9,7 +9,7 @@ from steadygrad.models.relational.esbn import ESBN
 from steadygrad.models.relational.lstm import RelationalLSTM
 from steadygrad.models.relational.mnm import MNM
 from steadygrad.models.relational.model import RelationalModel
-from steadygrad.models.relational.normalisation import ContextNormalisation, Segments
+from steadygrad.models.relational.normalisation import ContextNormalisation
 from steadygrad.models.relational.ntm import NTM
 from steadygrad.models.relational.predinet import PrediNet
 from steadygrad.models.relational.recurrent import Recurrent
@@ -47,6 +47,5 @@ __all__ = [
     "RelationNetwork",
     "RelationalLSTM",
     "RelationalModel",
-    "Segments",
     "Transformer",
 ]

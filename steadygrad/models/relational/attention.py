@@ -20,7 +20,7 @@ class AttentionLayer(nn.Module):
     ) -> None:
         super().__init__()
         if inner_size % heads:
-            raise ValueError(f"AttentionLayer expects a width that {heads} heads can share; got {inner_size}")
+            raise ValueError(f"AttentionLayer expects inner_size to be a multiple of heads, {heads}; got {inner_size}")
         self.heads = heads
         self.query = nn.Linear(width, inner_size)
         self.key = None if symmetric else nn.Linear(token_width, inner_size)

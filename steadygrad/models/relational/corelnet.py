@@ -1,12 +1,14 @@
 """CoRelNet: answers only from the similarities of objects (Kerg et al., 2022)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron
-from steadygrad.models.relational.normalisation import Segments
 from steadygrad.models.relational.similarity import lower_triangle, row_softmax, similarity, views
+from steadygrad.problem import Problem
 
 
 class CoRelNet(RelationalModel):
@@ -23,25 +25,19 @@ class CoRelNet(RelationalModel):
 
     def __init__(
         self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
+        problem: Problem,
         *,
         hidden_size: int = 256,
         full: bool = False,
         asymmetric: bool = False,
         sensory: bool = False,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
+        **shared: Any,
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1, asymmetric)
+        super().__init__(problem, asymmetric, **shared)
         self.check_counts(hidden_size=hidden_size)
         self.full, self.sensory = full, sensory
-        relations = objects**2 if full else objects * (objects + 1) // 2
-        self.decoder = perceptron(relations + sensory * objects * FEATURES, hidden_size, answers)
+        relations = problem.objects**2 if full else problem.objects * (problem.objects + 1) // 2
+        self.decoder = perceptron(relations + sensory * problem.objects * FEATURES, hidden_size, problem.answers)
 
     def answer(self, z: Tensor) -> Tensor:
         R = self.relate(z)

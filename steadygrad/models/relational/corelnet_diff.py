@@ -1,10 +1,12 @@
 """CoRelNet-diff: answers from the differences of objects along one learned direction (Kerg, 2022)."""
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron
-from steadygrad.models.relational.normalisation import Segments
+from steadygrad.problem import Problem
 
 
 class CoRelNetDiff(RelationalModel):
@@ -13,23 +15,11 @@ class CoRelNetDiff(RelationalModel):
     D is antisymmetric, so this network can tell which of two objects is larger. A symmetric similarity cannot.
     """
 
-    def __init__(
-        self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
-        *,
-        hidden_size: int = 256,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
-    ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+    def __init__(self, problem: Problem, *, hidden_size: int = 256, **shared: Any) -> None:
+        super().__init__(problem, **shared)
         self.check_counts(hidden_size=hidden_size)
         self.difference = Difference(FEATURES)
-        self.decoder = perceptron(objects**2, hidden_size, answers)
+        self.decoder = perceptron(problem.objects**2, hidden_size, problem.answers)
 
     def answer(self, z: Tensor) -> Tensor:
         return self.decoder(self.relate(z).flatten(1))

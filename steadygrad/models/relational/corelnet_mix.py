@@ -1,6 +1,7 @@
 """CoRelNet-mix: selects between similarities and differences of objects (Kerg, 2022)."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +10,8 @@ from torch.nn import functional as F
 from steadygrad.models.relational.corelnet_diff import Difference
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, is_finite, perceptron
-from steadygrad.models.relational.normalisation import Segments
 from steadygrad.models.relational.similarity import row_softmax, similarity, views
+from steadygrad.problem import Problem
 
 
 class CoRelNetMix(RelationalModel):
@@ -25,11 +26,7 @@ class CoRelNetMix(RelationalModel):
 
     def __init__(
         self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
+        problem: Problem,
         *,
         hidden_size: int = 256,
         signature_size: int = 32,
@@ -37,19 +34,17 @@ class CoRelNetMix(RelationalModel):
         hard: bool = True,
         full: bool = False,
         asymmetric: bool = False,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
+        **shared: Any,
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1, asymmetric)
+        super().__init__(problem, asymmetric, **shared)
         self.check_counts(hidden_size=hidden_size, signature_size=signature_size)
         if not is_finite(temperature) or temperature <= 0:
             raise ValueError(f"CoRelNetMix expects a finite temperature above 0; got {temperature!r}")
         self.temperature, self.hard, self.full = temperature, hard, full
         self.difference = Difference(FEATURES)
         self.signatures = nn.Parameter(torch.randn(2, signature_size))
-        self.question = nn.Linear(objects * FEATURES, signature_size)
-        self.decoder = perceptron(objects**2, hidden_size, answers)
+        self.question = nn.Linear(problem.objects * FEATURES, signature_size)
+        self.decoder = perceptron(problem.objects**2, hidden_size, problem.answers)
 
     def answer(self, z: Tensor) -> Tensor:
         return self.decoder(self.relate(z).flatten(1))

@@ -1,13 +1,15 @@
 """CoRelNet-T: a learned query attends to the similarities of objects (Kerg et al., 2022)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from steadygrad.models.relational.attention import AttentionLayer
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron
-from steadygrad.models.relational.normalisation import Segments
 from steadygrad.models.relational.similarity import row_softmax, similarity, views
+from steadygrad.problem import Problem
 
 
 class CoRelNetT(RelationalModel):
@@ -28,11 +30,7 @@ class CoRelNetT(RelationalModel):
 
     def __init__(
         self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
+        problem: Problem,
         *,
         heads: int = 8,
         width: int = 512,
@@ -44,11 +42,9 @@ class CoRelNetT(RelationalModel):
         full: bool = False,
         asymmetric: bool = False,
         sensory: bool = False,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
+        **shared: Any,
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1, asymmetric)
+        super().__init__(problem, asymmetric, **shared)
         self.check_counts(
             heads=heads,
             width=width,
@@ -59,11 +55,11 @@ class CoRelNetT(RelationalModel):
             layers=layers,
         )
         self.layers, self.full, self.sensory = layers, full, sensory
-        self.positions = nn.Parameter(torch.randn(objects, position_size))
+        self.positions = nn.Parameter(torch.randn(problem.objects, position_size))
         self.query = nn.Parameter(torch.randn(query_size))
         token_size = position_size + sensory * FEATURES
         self.attention = AttentionLayer(query_size, token_size, width, heads, feedforward_size)
-        self.decoder = perceptron(query_size, hidden_size, answers)
+        self.decoder = perceptron(query_size, hidden_size, problem.answers)
 
     def answer(self, z: Tensor) -> Tensor:
         tokens = self.tokens(z)

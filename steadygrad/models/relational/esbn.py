@@ -1,14 +1,16 @@
 """ESBN, the emergent symbol binding network: a controller that sees keys, never objects (Webb et al., 2021)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from steadygrad.models.relational import starts
+from steadygrad.models.relational import initialisation
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel
-from steadygrad.models.relational.normalisation import Segments
 from steadygrad.models.relational.similarity import similarity, views
+from steadygrad.problem import Problem
 
 
 class ESBN(RelationalModel):
@@ -30,21 +32,15 @@ class ESBN(RelationalModel):
 
     def __init__(
         self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
+        problem: Problem,
         *,
         hidden_size: int = 512,
         key_size: int = 256,
         asymmetric: bool = False,
         sensory: bool = False,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
+        **shared: Any,
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1, asymmetric)
+        super().__init__(problem, asymmetric, **shared)
         self.check_counts(hidden_size=hidden_size, key_size=key_size)
         self.sensory = sensory
         self.lstm = nn.LSTMCell(key_size + 1 + sensory * FEATURES, hidden_size)
@@ -52,11 +48,11 @@ class ESBN(RelationalModel):
         self.gate = nn.Linear(hidden_size, 1)
         self.confidence_gain = nn.Parameter(torch.ones(1))
         self.confidence_bias = nn.Parameter(torch.zeros(1))
-        self.readout = nn.Linear(hidden_size, answers)
-        starts.lstm_cell(self.lstm)
-        starts.kaiming(self.key)
-        starts.xavier(self.gate)
-        starts.xavier(self.readout)
+        self.readout = nn.Linear(hidden_size, problem.answers)
+        initialisation.lstm_cell(self.lstm)
+        initialisation.kaiming(self.key)
+        initialisation.xavier(self.gate)
+        initialisation.xavier(self.readout)
         if self.selection is not None:
             for layer in self.selection.modules():
                 if isinstance(layer, nn.Linear):

@@ -1,14 +1,16 @@
 """An LSTM over objects, a baseline of Webb et al. (2021)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from steadygrad.layers import LSTM, RecurrentLayer
 from steadygrad.layers.lstm import LSTMCell
-from steadygrad.models.relational import starts
+from steadygrad.models.relational import initialisation
 from steadygrad.models.relational.encoder import FEATURES
-from steadygrad.models.relational.normalisation import Segments
 from steadygrad.models.relational.recurrent import Recurrent
+from steadygrad.problem import Problem
 
 
 class RelationalLSTM(Recurrent):
@@ -22,42 +24,20 @@ class RelationalLSTM(Recurrent):
 
     revision = 2  # revision 1 had torch's initialisation
 
-    def __init__(
-        self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
-        *,
-        hidden_size: int = 512,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
-    ) -> None:
-        super().__init__(
-            LSTM(FEATURES, hidden_size),
-            objects,
-            image_size,
-            channels,
-            answers,
-            segments,
-            encoder=encoder,
-            normalisation=normalisation,
-            l1=l1,
-        )
-        start(self.sequence.layer)
+    def __init__(self, problem: Problem, *, hidden_size: int = 512, **shared: Any) -> None:
+        super().__init__(LSTM(FEATURES, hidden_size), problem, **shared)
+        initialise(self.sequence.layer)
 
 
 @torch.no_grad()
-def start(layer: RecurrentLayer) -> None:
+def initialise(layer: RecurrentLayer) -> None:
     """Initialise the cells of an LSTM as in Webb's program."""
     for cell in layer.cells:
         assert isinstance(cell, LSTMCell)
-        starts.lstm_gates(cell.W)
+        initialisation.lstm_gates(cell.W)
         gates: list[Tensor] = list(cell.U.parameters())
         drawn = torch.cat(gates)
-        starts.lstm_gates(drawn)
+        initialisation.lstm_gates(drawn)
         for gate, values in zip(gates, drawn.chunk(len(gates)), strict=True):
             gate.copy_(values)
         if cell.b is not None:

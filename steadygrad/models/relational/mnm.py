@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel
-from steadygrad.models.relational.normalisation import Segments
+from steadygrad.problem import Problem
 
 
 class MNM(RelationalModel):
@@ -29,21 +29,9 @@ class MNM(RelationalModel):
     memory: Tensor
 
     def __init__(
-        self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
-        *,
-        hidden_size: int = 128,
-        memory_size: int = 128,
-        memory_layers: int = 3,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
+        self, problem: Problem, *, hidden_size: int = 128, memory_size: int = 128, memory_layers: int = 3, **shared: Any
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+        super().__init__(problem, **shared)
         self.check_counts(hidden_size=hidden_size, memory_size=memory_size, memory_layers=memory_layers)
         self.lstm = nn.LSTMCell(FEATURES + memory_size, hidden_size)
         bound = memory_size**-0.5
@@ -52,7 +40,7 @@ class MNM(RelationalModel):
         self.rate = nn.Linear(memory_size, 1)
         self.expected = nn.Linear(memory_size, memory_layers * memory_size)
         self.merge = nn.Linear(hidden_size + memory_size, hidden_size)
-        self.readout = nn.Linear(hidden_size, answers)
+        self.readout = nn.Linear(hidden_size, problem.answers)
         self.meta_loss: Tensor | float = 0.0
 
     def answer(self, z: Tensor) -> Tensor:
@@ -71,12 +59,12 @@ class MNM(RelationalModel):
 
     def write(self, memory: list[Tensor], key: Tensor, target: Tensor, rate: Tensor) -> list[Tensor]:
         """Return the memory after one local step of each layer towards f(key) = target."""
-        made = [key, *recall(memory, key)]
+        outputs = [key, *recall(memory, key)]
         expected = self.expected(target).chunk(len(memory), dim=1)
         step = 2 / self.memory.shape[-1] * rate
         return [
-            M - (output - wanted).unsqueeze(2) * (step * input).unsqueeze(1)
-            for M, wanted, output, input in zip(memory, expected, made[1:], made[:-1], strict=True)
+            M - (output - layer_target).unsqueeze(2) * (step * input).unsqueeze(1)
+            for M, layer_target, output, input in zip(memory, expected, outputs[1:], outputs[:-1], strict=True)
         ]
 
     def penalty(self) -> Tensor | float:
@@ -90,10 +78,10 @@ class MNM(RelationalModel):
 
 def recall(memory: list[Tensor], key: Tensor) -> list[Tensor]:
     """Return the output of each layer for the key, (batch, memory_size). The last output is the value."""
-    made = []
+    outputs = []
     for layer, M in enumerate(memory, 1):
         key = (M @ key.unsqueeze(2)).squeeze(2)
         if layer < len(memory):
             key = key.tanh()
-        made.append(key)
-    return made
+        outputs.append(key)
+    return outputs

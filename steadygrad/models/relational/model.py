@@ -1,29 +1,34 @@
 """Base class of relational networks: encode each object, normalise over the objects, answer."""
 
+import inspect
 import math
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from steadygrad.models.relational.encoder import FEATURES, Encoder, each_once
-from steadygrad.models.relational.normalisation import ContextNormalisation, Segments
+from steadygrad.models.model import Model
+from steadygrad.models.relational.encoder import FEATURES, Encoder, encode_each_once
+from steadygrad.models.relational.normalisation import ContextNormalisation
 from steadygrad.models.relational.similarity import Views
+from steadygrad.problem import Problem
 
 ENCODERS = ("learned", "random")
 NORMALISATIONS = ("context", "segmented", "none")
 
 
 def is_finite(value: object) -> bool:
+    """Return whether the value is a finite number."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-class RelationalModel(nn.Module):
+class RelationalModel(Model):
     """Base class: x → z = normalised(encoder(x)) → answer(z).
 
-    images (batch, objects, channels, image_size, image_size) → logits (batch, answers). ``segments`` are ranges
-    [begin, end) of objects that belong together. Options of all networks:
+    images (batch, objects, channels, image_size, image_size) → logits (batch, answers), sizes as in ``problem``.
+    Options of all networks, which a subclass takes as ``**shared``:
 
     ``encoder``        "learned", or "random": the encoder keeps its initial weights
     ``normalisation``  "context" over all objects, "segmented" over the objects of each segment, or "none"
@@ -34,19 +39,33 @@ class RelationalModel(nn.Module):
     and shift (`Views`); with ``l1`` the penalty is summed over both.
     """
 
+    __signature__: ClassVar[inspect.Signature]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Replace ``**shared`` in the signature of the class by the keyword-only parameters of its base class.
+
+        `help`, settings and the command line take the options of a network from its signature.
+        """
+        super().__init_subclass__(**options)
+        _, *own = inspect.signature(cls.__init__).parameters.values()
+        if own and own[-1].kind is own[-1].VAR_KEYWORD:
+            names = {parameter.name for parameter in own}
+            inherited = inspect.signature(cls.__mro__[1]).parameters.values()
+            own[-1:] = [p for p in inherited if p.kind is p.KEYWORD_ONLY and p.name not in names]
+        cls.__signature__ = inspect.Signature(own)
+
     def __init__(
         self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
-        encoder: str,
-        normalisation: str,
-        l1: float,
+        problem: Problem,
         asymmetric: bool = False,
+        /,
+        *,
+        encoder: str = "learned",
+        normalisation: str = "context",
+        l1: float = 0.0,
     ) -> None:
         super().__init__()
+        objects, image_size, channels, answers, segments = problem
         self.check_counts(objects=objects, image_size=image_size, channels=channels, answers=answers)
         self.check_choice("encoder", encoder, ENCODERS)
         self.check_choice("normalisation", normalisation, NORMALISATIONS)
@@ -54,7 +73,7 @@ class RelationalModel(nn.Module):
             raise ValueError(f"{self._name} expects a finite l1 of at least 0; got {l1!r}")
         if [i for begin, end in segments for i in range(begin, end)] != list(range(objects)):
             raise ValueError(
-                f"{self._name} expects segments that hold each of {objects} objects once, in order; got {segments}"
+                f"{self._name} expects segments that contain each of {objects} objects once, in order; got {segments}"
             )
         self.shape, self.answers, self.l1 = (objects, channels, image_size, image_size), answers, l1
         self.encoder = Encoder(image_size, channels).requires_grad_(encoder == "learned")
@@ -63,8 +82,9 @@ class RelationalModel(nn.Module):
             self.selection = Views(FEATURES)
         elif l1:
             self.selection = nn.Linear(FEATURES, FEATURES)
-        together = segments if normalisation == "segmented" else ((0, objects),)
-        self.normalisation = None if normalisation == "none" else ContextNormalisation(together, FEATURES)
+        if normalisation != "segmented":
+            segments = ((0, objects),)
+        self.normalisation = None if normalisation == "none" else ContextNormalisation(segments, FEATURES)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.answer(self.encode(images))
@@ -73,10 +93,10 @@ class RelationalModel(nn.Module):
         """Return the normalised features z (batch, objects, 128), or (batch, objects, 2, 128) with `Views`."""
         if tuple(images.shape[1:]) != self.shape:
             raise ValueError(f"{self._name} expects images (batch, *{self.shape}); got {tuple(images.shape)}")
-        own = self.encoder.out.weight.dtype
-        if images.dtype != own and not torch.is_autocast_enabled(images.device.type):
-            raise ValueError(f"{self._name} expects images of {own}, as its parameters are; got {images.dtype}")
-        z = each_once(self.features, images.flatten(0, 1)).unflatten(0, images.shape[:2])
+        dtype = self.encoder.out.weight.dtype
+        if images.dtype != dtype and not torch.is_autocast_enabled(images.device.type):
+            raise ValueError(f"{self._name} expects images of {dtype}, the dtype of its weights; got {images.dtype}")
+        z = encode_each_once(self.features, images.flatten(0, 1)).unflatten(0, images.shape[:2])
         return z if self.normalisation is None else self.normalisation(z)
 
     def features(self, images: Tensor) -> Tensor:
@@ -109,6 +129,7 @@ class RelationalModel(nn.Module):
                 raise ValueError(f"{self._name} expects {name} to be an integer of at least 1; got {value!r}")
 
     def check_choice(self, name: str, value: str, known: Iterable[str]) -> None:
+        """Raise ValueError unless the value is one of the known values."""
         if value not in known:
             raise ValueError(f"{self._name} expects {name} to be one of {', '.join(known)}; got {value!r}")
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-Segments = tuple[tuple[int, int], ...]
+from steadygrad.problem import Segments
 
 EPSILON = 1e-8  # added to the variance, as in ESBN's code
 
@@ -20,7 +20,7 @@ class ContextNormalisation(nn.Module):
         super().__init__()
         for begin, end in segments:
             if end - begin < 2:
-                raise ValueError(f"ContextNormalisation expects at least two objects a segment; got {begin, end}")
+                raise ValueError(f"ContextNormalisation expects segments of at least two objects; got {begin, end}")
         self.segments = segments
         self.gain = nn.Parameter(torch.ones(features))
         self.shift = nn.Parameter(torch.zeros(features))

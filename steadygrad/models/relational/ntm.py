@@ -1,13 +1,15 @@
 """The neural Turing machine: an LSTM with a memory that it addresses by content and position (Graves et al., 2014)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from steadygrad.models.relational import starts
+from steadygrad.models.relational import initialisation
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel
-from steadygrad.models.relational.normalisation import Segments
+from steadygrad.problem import Problem
 
 SHIFTS = (-1, 0, 1)
 
@@ -28,35 +30,23 @@ class NTM(RelationalModel):
     revision = 2  # revision 1 wrote before it read
 
     def __init__(
-        self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
-        *,
-        hidden_size: int = 512,
-        slots: int = 10,
-        width: int = 256,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
+        self, problem: Problem, *, hidden_size: int = 512, slots: int = 10, width: int = 256, **shared: Any
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+        super().__init__(problem, **shared)
         self.check_counts(hidden_size=hidden_size, slots=slots, width=width)
         if slots < len(SHIFTS):
-            raise ValueError(f"NTM expects at least {len(SHIFTS)} slots, as its heads move; got {slots}")
+            raise ValueError(f"NTM expects slots to be at least {len(SHIFTS)}, the number of shifts; got {slots}")
         self.memory = nn.Parameter(torch.empty(slots, width))
         self.lstm = nn.LSTMCell(FEATURES + width, hidden_size)
         self.writer, self.reader = Head(hidden_size, width), Head(hidden_size, width)
         self.erase = nn.Linear(hidden_size, width)
         self.add = nn.Linear(hidden_size, width)
-        self.readout = nn.Linear(hidden_size, answers)
+        self.readout = nn.Linear(hidden_size, problem.answers)
         nn.init.xavier_normal_(self.memory)
-        starts.lstm_cell(self.lstm)
-        starts.xavier(self.erase)
-        starts.xavier(self.add, starts.TANH_GAIN)
-        starts.xavier(self.readout)
+        initialisation.lstm_cell(self.lstm)
+        initialisation.xavier(self.erase)
+        initialisation.xavier(self.add, initialisation.TANH_GAIN)
+        initialisation.xavier(self.readout)
 
     def answer(self, z: Tensor) -> Tensor:
         memory = self.memory.expand(len(z), -1, -1)
@@ -70,8 +60,8 @@ class NTM(RelationalModel):
                 read = self.reader(h, memory, read)
                 r = (read.unsqueeze(1) @ memory).squeeze(1)
             write = self.writer(h, memory, write)
-            kept = 1 - write.unsqueeze(2) * self.erase(h).sigmoid().unsqueeze(1)
-            memory = memory * kept + write.unsqueeze(2) * self.add(h).tanh().unsqueeze(1)
+            retained = 1 - write.unsqueeze(2) * self.erase(h).sigmoid().unsqueeze(1)
+            memory = memory * retained + write.unsqueeze(2) * self.add(h).tanh().unsqueeze(1)
         h, _ = self.lstm(torch.cat([torch.zeros_like(z[:, 0]), r], dim=1), (h, c))
         return self.readout(h)
 
@@ -92,17 +82,18 @@ class Head(nn.Module):
         self.gate = nn.Linear(hidden_size, 1)
         self.shift = nn.Linear(hidden_size, len(SHIFTS))
         self.sharpness = nn.Linear(hidden_size, 1)
-        starts.xavier(self.key, starts.TANH_GAIN)
-        starts.kaiming(self.strength)
-        starts.xavier(self.gate)
-        starts.xavier(self.shift)
-        starts.kaiming(self.sharpness)
+        initialisation.xavier(self.key, initialisation.TANH_GAIN)
+        initialisation.kaiming(self.strength)
+        initialisation.xavier(self.gate)
+        initialisation.xavier(self.shift)
+        initialisation.kaiming(self.sharpness)
 
     def forward(self, h: Tensor, memory: Tensor, previous: Tensor | None) -> Tensor:
-        alike = F.cosine_similarity(self.key(h).tanh().unsqueeze(1), memory, dim=2)
-        looks = (F.softplus(self.strength(h)) * alike).softmax(dim=1)
+        cosine = F.cosine_similarity(self.key(h).tanh().unsqueeze(1), memory, dim=2)
+        weights = (F.softplus(self.strength(h)) * cosine).softmax(dim=1)
         if previous is not None:
-            looks = previous + self.gate(h).sigmoid() * (looks - previous)
-        moved = torch.stack([looks.roll(by, dims=1) for by in SHIFTS], dim=2)
-        sharp = (moved @ self.shift(h).softmax(dim=1).unsqueeze(2)).squeeze(2) ** (1 + F.softplus(self.sharpness(h)))
-        return sharp / sharp.sum(dim=1, keepdim=True)
+            weights = previous + self.gate(h).sigmoid() * (weights - previous)
+        shifted = torch.stack([weights.roll(by, dims=1) for by in SHIFTS], dim=2)
+        mixed = (shifted @ self.shift(h).softmax(dim=1).unsqueeze(2)).squeeze(2)
+        sharpened = mixed ** (1 + F.softplus(self.sharpness(h)))
+        return sharpened / sharpened.sum(dim=1, keepdim=True)

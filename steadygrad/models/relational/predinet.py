@@ -1,12 +1,14 @@
 """PrediNet: many heads, each of which compares two attended positions (Shanahan et al., 2020)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from steadygrad.models.relational import starts
+from steadygrad.models.relational import initialisation
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron, with_position
-from steadygrad.models.relational.normalisation import Segments
+from steadygrad.problem import Problem
 
 
 class PrediNet(RelationalModel):
@@ -24,31 +26,25 @@ class PrediNet(RelationalModel):
 
     def __init__(
         self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
+        problem: Problem,
         *,
         key_size: int = 16,
         heads: int = 32,
         relations: int = 16,
         hidden_size: int = 8,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
+        **shared: Any,
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+        super().__init__(problem, **shared)
         self.check_counts(key_size=key_size, heads=heads, relations=relations, hidden_size=hidden_size)
         self.heads, width = heads, FEATURES + 1
         self.key = nn.Linear(width, key_size, bias=False)
-        self.first_query = nn.Linear(objects * width, heads * key_size, bias=False)
-        self.second_query = nn.Linear(objects * width, heads * key_size, bias=False)
+        self.first_query = nn.Linear(problem.objects * width, heads * key_size, bias=False)
+        self.second_query = nn.Linear(problem.objects * width, heads * key_size, bias=False)
         self.relations = nn.Linear(width, relations, bias=False)
-        self.decoder = perceptron(heads * (relations + 2), hidden_size, answers)
+        self.decoder = perceptron(heads * (relations + 2), hidden_size, problem.answers)
         for layer in (self.key, self.first_query, self.second_query, self.relations):
-            starts.xavier(layer)
-        starts.decoder(self.decoder)
+            initialisation.xavier(layer)
+        initialisation.decoder(self.decoder)
 
     def answer(self, z: Tensor) -> Tensor:
         x = with_position(z)

@@ -1,12 +1,14 @@
 """Relational network with any recurrent layer, which reads the objects in order."""
 
+from typing import Any
+
 from torch import Tensor
 
 from steadygrad.layers import RecurrentLayer
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel
-from steadygrad.models.relational.normalisation import Segments
 from steadygrad.models.sequence import Inside, SequenceModel
+from steadygrad.problem import Problem
 
 
 class Recurrent(RelationalModel):
@@ -15,23 +17,11 @@ class Recurrent(RelationalModel):
     The layer reads one object per step. ``layer`` has input size 128 and takes time first: `LAYERS["nnrnn"](128, 256)`.
     """
 
-    def __init__(
-        self,
-        layer: RecurrentLayer,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
-        *,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
-    ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+    def __init__(self, layer: RecurrentLayer, problem: Problem, **shared: Any) -> None:
+        super().__init__(problem, **shared)
         if layer.input_size != FEATURES:
-            raise ValueError(f"{self._name} expects a layer of {FEATURES} features per step; got {layer.input_size}")
-        self.sequence = SequenceModel(layer, answers, last_only=True)
+            raise ValueError(f"{self._name} expects a layer with input_size {FEATURES}; got {layer.input_size}")
+        self.sequence = SequenceModel(layer, problem.answers, last_only=True)
 
     def answer(self, z: Tensor) -> Tensor:
         return self.sequence(z)

@@ -1,12 +1,14 @@
 """The relation network: the sum of a learned function over all pairs of objects (Santoro et al., 2017)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from steadygrad.models.relational import starts
+from steadygrad.models.relational import initialisation
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron, with_position
-from steadygrad.models.relational.normalisation import Segments
+from steadygrad.problem import Problem
 
 
 class RelationNetwork(RelationalModel):
@@ -21,25 +23,12 @@ class RelationNetwork(RelationalModel):
 
     revision = 2  # revision 1 had positions from −1 to 1
 
-    def __init__(
-        self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
-        *,
-        pair_size: int = 512,
-        hidden_size: int = 256,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
-    ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+    def __init__(self, problem: Problem, *, pair_size: int = 512, hidden_size: int = 256, **shared: Any) -> None:
+        super().__init__(problem, **shared)
         self.check_counts(pair_size=pair_size, hidden_size=hidden_size)
-        self.g = perceptron(2 * (FEATURES + 1), pair_size, hidden_size).apply(starts.kaiming)
-        self.f = perceptron(hidden_size, hidden_size, answers)
-        starts.decoder(self.f)
+        self.g = perceptron(2 * (FEATURES + 1), pair_size, hidden_size).apply(initialisation.kaiming)
+        self.f = perceptron(hidden_size, hidden_size, problem.answers)
+        initialisation.decoder(self.f)
 
     def answer(self, z: Tensor) -> Tensor:
         x = with_position(z)

@@ -31,8 +31,8 @@ def views(z: Tensor) -> tuple[Tensor, Tensor]:
 
 def similarity(z: Tensor) -> Tensor:
     """Return s_ij = z_i · z_j (batch, objects, objects), or z¹_i · z²_j for the two `views`; not divided by √d."""
-    asked, compared = views(z)
-    return asked @ compared.mT
+    queries, keys = views(z)
+    return queries @ keys.mT
 
 
 def row_softmax(scores: Tensor, full: bool) -> Tensor:

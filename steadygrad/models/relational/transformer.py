@@ -1,15 +1,16 @@
 """The transformer's encoder over objects (Vaswani et al., 2017), a baseline of Webb et al. (2021)."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from steadygrad.models.relational import starts
+from steadygrad.models.relational import initialisation
 from steadygrad.models.relational.attention import AttentionLayer
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.model import RelationalModel, perceptron
-from steadygrad.models.relational.normalisation import Segments
+from steadygrad.problem import Problem
 
 POSITIONS = ("sinusoidal", "learned")
 
@@ -31,11 +32,7 @@ class Transformer(RelationalModel):
 
     def __init__(
         self,
-        objects: int,
-        image_size: int,
-        channels: int,
-        answers: int,
-        segments: Segments,
+        problem: Problem,
         *,
         heads: int = 8,
         hidden_size: int = 512,
@@ -43,21 +40,19 @@ class Transformer(RelationalModel):
         layers: int = 1,
         positions: str = "sinusoidal",
         symmetric: bool = False,
-        encoder: str = "learned",
-        normalisation: str = "context",
-        l1: float = 0.0,
+        **shared: Any,
     ) -> None:
-        super().__init__(objects, image_size, channels, answers, segments, encoder, normalisation, l1)
+        super().__init__(problem, **shared)
         self.check_counts(heads=heads, hidden_size=hidden_size, decoder_size=decoder_size, layers=layers)
         self.check_choice("positions", positions, POSITIONS)
-        self.positions = nn.Parameter(torch.randn(objects, FEATURES)) if positions == "learned" else None
+        self.positions = nn.Parameter(torch.randn(problem.objects, FEATURES)) if positions == "learned" else None
         self.layers = nn.ModuleList(
             AttentionLayer(FEATURES, FEATURES, FEATURES, heads, hidden_size, symmetric) for _ in range(layers)
         )
         self.norm = nn.LayerNorm(FEATURES)
-        self.decoder = perceptron(FEATURES, decoder_size, answers)
-        self.layers.apply(start)
-        starts.decoder(self.decoder)
+        self.decoder = perceptron(FEATURES, decoder_size, problem.answers)
+        self.layers.apply(initialise)
+        initialisation.decoder(self.decoder)
 
     def answer(self, z: Tensor) -> Tensor:
         x = z + (sinusoidal(z) if self.positions is None else self.positions)
@@ -66,7 +61,7 @@ class Transformer(RelationalModel):
         return self.decoder(self.norm(x).mean(dim=1))
 
 
-def start(layer: nn.Module) -> None:
+def initialise(layer: nn.Module) -> None:
     """Initialise an attention layer as in Webb's program.
 
     Queries, keys and values are one Xavier matrix (3 width, width), also if queries and keys share their weights.
@@ -75,9 +70,9 @@ def start(layer: nn.Module) -> None:
         return
     for part in (layer.query, layer.key, layer.value):
         if part is not None:
-            starts.xavier(part, gain=math.sqrt(1 / 2))
-    starts.xavier(layer.merge)
-    layer.feedforward.apply(starts.kaiming)
+            initialisation.xavier(part, gain=math.sqrt(1 / 2))
+    initialisation.xavier(layer.merge)
+    layer.feedforward.apply(initialisation.kaiming)
 
 
 def sinusoidal(z: Tensor) -> Tensor:

@@ -11,12 +11,12 @@ def permutations(batch: int, length: int, generator: Generator) -> Tensor:
     return torch.rand(batch, length, generator=generator).argsort(dim=1)
 
 
-def until(right: Callable[[Tensor], Tensor], draw: Callable[[int], Tensor], batch: int) -> Tensor:
-    """Return rows from ``draw``. Each row is drawn again until it is ``right``."""
-    found = draw(batch)
-    while (wrong := ~right(found)).any():
-        found[wrong] = draw(int(wrong.sum()))
-    return found
+def draw_until(accept: Callable[[Tensor], Tensor], draw: Callable[[int], Tensor], batch: int) -> Tensor:
+    """Return ``batch`` rows from ``draw``. Rows that ``accept`` rejects are drawn again."""
+    rows = draw(batch)
+    while (rejected := ~accept(rows)).any():
+        rows[rejected] = draw(int(rejected.sum()))
+    return rows
 
 
 def all_differ(rows: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ class Comparison(ShapeTask):
     def output_size(self) -> int:
         return 2
 
-    def letters(self, unseen: bool) -> int:
+    def letter_count(self, unseen: bool) -> int:
         return 1
 
     def pairs(self, unseen: bool) -> tuple[tuple[int, int], ...]:
@@ -41,9 +41,9 @@ class Comparison(ShapeTask):
     def problems(self, batch: int, generator: Generator, unseen: bool) -> tuple[Tensor, Tensor]:
         sizes = torch.tensor([sizes[::order] for sizes in self.pairs(unseen) for order in (1, -1)])
         sizes = sizes[torch.randint(len(sizes), (batch,), generator=generator)]
-        shapes = self.cast(torch.zeros_like(sizes), generator, unseen)
-        images = in_all_sizes(self.images)[sizes, shapes]
-        return self.dressed(images, generator), sizes.argmax(1)
+        shapes = self.assign_shapes(torch.zeros_like(sizes), generator, unseen)
+        images = in_every_size(self.images)[sizes, shapes]
+        return self.with_channels(images, generator), sizes.argmax(1)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class TransitiveComparison(Comparison):
 
 
 @cache  # a tensor is hashed by identity; the tensor of glyphs is always the same
-def in_all_sizes(images: Tensor) -> Tensor:
+def in_every_size(images: Tensor) -> Tensor:
     """Scale images (shapes, 32, 32) to all sizes, centred on white: (sizes, shapes, 32, 32)."""
     scaled = [F.interpolate(images[None], size=(size, size), mode="bilinear", antialias=True)[0] for size in SIZES]
     return torch.stack([F.pad(image, [(SIZE - image.shape[-1]) // 2] * 4, value=1.0) for image in scaled])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from steadygrad.tasks.relational.chance import permutations, until
+from steadygrad.tasks.relational.chance import draw_until, permutations
 from steadygrad.tasks.relational.shapes import ChoiceTask
 
 LAST = 3
@@ -31,7 +31,7 @@ class DistributionOfN(ChoiceTask):
         self.check(n=2)
         self.check_flags("restricted")
         if self.restricted and self.n <= LAST:
-            raise ValueError(f"DistributionOfN expects n of at least {LAST + 1} to be restricted; got {self.n}")
+            raise ValueError(f"DistributionOfN expects n to be at least {LAST + 1} if restricted is true; got {self.n}")
         super().__post_init__()
 
     @property
@@ -47,7 +47,7 @@ class DistributionOfN(ChoiceTask):
         if not self.restricted:
             second = permutations(batch, self.n, generator)
         elif unseen:
-            second = until(
+            second = draw_until(
                 lambda rows: (rows[:, :first] >= first).any(1),  # one of the last three is among the first n − 3
                 lambda count: permutations(count, self.n, generator),
                 batch,

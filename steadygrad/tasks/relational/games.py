@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from steadygrad.tasks.data import needed_data_set
-from steadygrad.tasks.relational.chance import all_differ, permutations, until
+from steadygrad.tasks.relational.chance import all_differ, draw_until, permutations
 from steadygrad.tasks.relational.objects import ObjectTask
 from steadygrad.tasks.relational.pieces import (
     CELL,
@@ -30,7 +30,7 @@ CELLS = 9
 TEST_SHAPES: dict[str, Callable[[], Pieces]] = {"hexominoes": partial(polyominoes, HEXOMINOES), "stripes": stripes}
 ONLY_HEXOMINOES = ("colour-shape", "left-of")
 """Games without stripes: a striped square has neither a form of its own nor one luminance."""
-REAL = {
+REAL_FILES = {
     ("between", "hexominoes"): "mini_between_hexos.npz",
     ("between", "stripes"): "mini_between_stripes.npz",
 }
@@ -74,9 +74,9 @@ class RelationalGame(ObjectTask):
             raise ValueError(
                 f"RelationalGame expects test_shapes to be hexominoes for {self.game}; got {self.test_shapes!r}"
             )
-        if self.real and (self.game, self.test_shapes) not in REAL:
-            known = ", ".join(dict.fromkeys(game for game, _ in REAL))
-            raise ValueError(f"RelationalGame expects a game with real images, {known}; got {self.game!r}")
+        if self.real and (self.game, self.test_shapes) not in REAL_FILES:
+            known = ", ".join(dict.fromkeys(game for game, _ in REAL_FILES))
+            raise ValueError(f"RelationalGame expects game to be one of {known} if real is true; got {self.game!r}")
         if self.real:
             needed_data_set("RelationalGame", "relational_games")
 
@@ -95,7 +95,7 @@ class RelationalGame(ObjectTask):
         if not self.real:
             return self.problems(TEST_SHAPES[self.test_shapes](), batch, generator)
         folder = needed_data_set("RelationalGame", "relational_games")
-        images, labels = read(folder / REAL[self.game, self.test_shapes])
+        images, labels = read_images(folder / REAL_FILES[self.game, self.test_shapes])
         which = torch.randint(len(labels), (batch,), generator=generator)
         return images[which] / 255, labels[which]
 
@@ -104,11 +104,11 @@ class RelationalGame(ObjectTask):
         return pieces.images[objects], targets
 
 
-# games whose answer depends on which objects are the same: each is a list of boards
+# Games whose answer depends on which objects are the same. Each game is a list of boards.
 
 
 def same() -> Boards:
-    return [board for objects, answer in (("AA", 1), ("AB", 0)) for board in evenly(anywhere(objects), answer, 1 / 2)]
+    return [*equally_likely(anywhere("AA"), 1, 1 / 2), *equally_likely(anywhere("AB"), 0, 1 / 2)]
 
 
 def between() -> Boards:
@@ -117,14 +117,14 @@ def between() -> Boards:
     In half of the other boards, the three objects may be anywhere, as in the authors' images of stripes. In their
     images of hexominoes, this share is a quarter.
     """
-    in_line = [*evenly(lines("ABA"), 1, 1 / 2), *evenly(lines("ABC"), 0, 1 / 4)]
-    return [*in_line, *evenly(anywhere("ABC"), 0, 1 / 4)]
+    in_line = [*equally_likely(lines("ABA"), 1, 1 / 2), *equally_likely(lines("ABC"), 0, 1 / 4)]
+    return [*in_line, *equally_likely(anywhere("ABC"), 0, 1 / 4)]
 
 
 def occurs() -> Boards:
     return [
-        *evenly(under_one("A", "ABC", "BAC", "BCA"), 1, 1 / 2),
-        *evenly(under_one("A", "BCD"), 0, 1 / 2),
+        *equally_likely(under_one("A", "ABC", "BAC", "BCA"), 1, 1 / 2),
+        *equally_likely(under_one("A", "BCD"), 0, 1 / 2),
     ]
 
 
@@ -134,10 +134,10 @@ def xoccurs() -> Boards:
     Half of the other boards lack the upper object in the lower row; half have it beside two objects that are the same.
     """
     return [
-        *evenly(under_one("A", "ABC", "BAC", "BCA"), 1, 1 / 2),
-        *evenly(under_one("A", "ABB", "BAB", "BBA"), 0, 1 / 4),
-        *evenly(under_one("A", "BCD"), 0, 1 / 8),
-        *evenly(under_one("A", "BBC", "BCB", "CBB"), 0, 1 / 8),
+        *equally_likely(under_one("A", "ABC", "BAC", "BCA"), 1, 1 / 2),
+        *equally_likely(under_one("A", "ABB", "BAB", "BBA"), 0, 1 / 4),
+        *equally_likely(under_one("A", "BCD"), 0, 1 / 8),
+        *equally_likely(under_one("A", "BBC", "BCB", "CBB"), 0, 1 / 8),
     ]
 
 
@@ -146,16 +146,16 @@ def row_matching() -> Boards:
     lower = str.maketrans("ABC", "DEF")
     matching = (row + "..." + row.translate(lower) for row in rows)
     others = (row + "..." + other.translate(lower) for row, other in ordered(rows, 2))
-    return [*evenly(matching, 1, 1 / 2), *evenly(others, 0, 1 / 2)]
+    return [*equally_likely(matching, 1, 1 / 2), *equally_likely(others, 0, 1 / 2)]
 
 
-def evenly(cells: Iterator[str], answer: int, share: float) -> Boards:
+def equally_likely(cells: Iterator[str], answer: int, share: float) -> Boards:
     """Return boards with this answer, which share the probability ``share`` equally."""
-    found = list(cells)
-    return [(board, answer, share / len(found)) for board in found]
+    boards = list(cells)
+    return [(board, answer, share / len(boards)) for board in boards]
 
 
-def put(objects: str, places: tuple[int, ...]) -> str:
+def board_with(objects: str, places: tuple[int, ...]) -> str:
     """Return the board with each object at its place."""
     board = ["."] * CELLS
     for letter, place in zip(objects, places, strict=True):
@@ -165,7 +165,7 @@ def put(objects: str, places: tuple[int, ...]) -> str:
 
 def anywhere(objects: str) -> Iterator[str]:
     """Return one board for each choice of places, with the objects in order."""
-    return (put(objects, places) for places in combinations(range(CELLS), len(objects)))
+    return (board_with(objects, places) for places in combinations(range(CELLS), len(objects)))
 
 
 def lines(objects: str) -> Iterator[str]:
@@ -174,12 +174,12 @@ def lines(objects: str) -> Iterator[str]:
     The middle row occurs twice, because it is twice as likely in the authors' images.
     """
     places = [(0, 1, 2), (3, 4, 5), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
-    return (put(objects, line) for line in places)
+    return (board_with(objects, line) for line in places)
 
 
 def under_one(above: str, *rows: str) -> Iterator[str]:
     """Return boards with one object at each place of the upper row and three objects in the lower row."""
-    return (put(above + row, (place, 6, 7, 8)) for place, row in product(range(3), rows))
+    return (board_with(above + row, (place, 6, 7, 8)) for place, row in product(range(3), rows))
 
 
 @cache
@@ -197,12 +197,12 @@ def from_boards(
     cells, answers, shares = tables(boards)
     which = torch.multinomial(shares, batch, replacement=True, generator=generator)
     letters = int(cells.max()) + 1
-    objects = until(all_differ, lambda count: pieces.draw(count, letters, generator), batch)
+    objects = draw_until(all_differ, lambda count: pieces.draw(count, letters, generator), batch)
     blank = torch.full((batch, 1), pieces.blank)
     return torch.cat([objects, blank], dim=1).gather(1, cells[which] % (letters + 1)), answers[which]
 
 
-# games whose answer depends on the colours
+# Games whose answer depends on the colours.
 
 
 def colour_shape(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -217,7 +217,7 @@ def colour_shape(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tens
     first = torch.zeros_like(targets)
     form, colour = torch.stack([first, targets % 2], dim=1), torch.stack([first, targets // 2], dim=1)
     objects = forms.gather(1, form) * len(COLOURS) + colours.gather(1, colour)
-    return two_somewhere(objects, pieces, generator)[0], targets
+    return at_random_cells(objects, pieces, generator)[0], targets
 
 
 def left_of(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -226,18 +226,18 @@ def left_of(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, T
     In the same column, the lower object counts as left. This follows the program of Kerg et al. (2022), which makes
     this game from the images of ``same``.
     """
-    objects = until(
+    objects = draw_until(
         lambda pairs: all_differ(pairs % len(COLOURS)), lambda count: pieces.draw(count, 2, generator), batch
     )
-    cells, places = two_somewhere(objects, pieces, generator)
+    cells, places = at_random_cells(objects, pieces, generator)
     position = places % 3 * 3 - places // 3
     brightness = luminance()[objects % len(COLOURS)]
     first_is_left, first_is_darker = (values[:, 0] < values[:, 1] for values in (position, brightness))
     return cells, (first_is_left == first_is_darker).long()
 
 
-def two_somewhere(objects: Tensor, pieces: Pieces, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Put two objects at random places. Return the cells (batch, 9) and the places (batch, 2)."""
+def at_random_cells(objects: Tensor, pieces: Pieces, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Put two objects into random cells. Return the cells (batch, 9) and the places (batch, 2)."""
     places = permutations(len(objects), CELLS, generator)[:, :2]
     return torch.full((len(objects), CELLS), pieces.blank).scatter_(1, places, objects), places
 
@@ -254,7 +254,7 @@ GAMES: dict[str, Callable[[Pieces, int, Generator], tuple[Tensor, Tensor]]] = {
 
 
 @cache
-def read(path: Path) -> tuple[Tensor, Tensor]:
+def read_images(path: Path) -> tuple[Tensor, Tensor]:
     """Read images (count, 9, 3, 12, 12) in 0 … 255 and labels (count,) from a file of the authors."""
     with np.load(path) as file:
         images, labels = file["images"].astype(np.uint8), file["labels"][:, 0]

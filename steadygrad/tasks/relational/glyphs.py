@@ -16,7 +16,7 @@ APART = 0.1
 """Smallest distance between two of our glyphs, mean over pixels. Two of Webb et al. are only 0.03 apart."""
 
 
-def resolved(source: str) -> str:
+def resolve(source: str) -> str:
     """Return ``source`` with "auto" resolved, so that the settings of a run name its glyphs."""
     if source == "auto":
         return "data" if data_set(FOLDER) else "own"
@@ -25,7 +25,7 @@ def resolved(source: str) -> str:
 
 def glyphs(who: str, source: str) -> Tensor:
     """Return the glyphs (100, 32, 32). Ink is 0, paper is 1."""
-    return draw() if source == "own" else read(needed_data_set(who, FOLDER))
+    return draw_glyphs() if source == "own" else read_glyphs(needed_data_set(who, FOLDER))
 
 
 @cache
@@ -35,7 +35,7 @@ def colours() -> Tensor:
 
 
 @cache
-def read(folder: Path) -> Tensor:
+def read_glyphs(folder: Path) -> Tensor:
     """Read the glyphs from the files 0.png to 99.png."""
     from matplotlib.image import imread  # slow to import
 
@@ -47,45 +47,48 @@ def read(folder: Path) -> Tensor:
 
 
 @cache
-def draw(seed: int = 0) -> Tensor:
+def draw_glyphs(seed: int = 0) -> Tensor:
     """Draw the glyphs, each a few strokes, rings and discs. Any two are more than `APART` apart."""
     generator = Generator().manual_seed(seed)
     drawn: list[Tensor] = []
     while len(drawn) < COUNT:
-        glyph = draw_one(generator)
+        glyph = draw_glyph(generator)
         if all((glyph - other).abs().mean() > APART for other in drawn):
             drawn.append(glyph)
     return torch.stack(drawn)
 
 
-def draw_one(generator: Generator) -> Tensor:
+def draw_glyph(generator: Generator) -> Tensor:
     """Draw a random glyph (32, 32)."""
     strokes, rings, discs = (torch.rand(3, generator=generator) * torch.tensor([3, 2, 2])).int() + torch.tensor(
         [1, 0, 0]
     )
     pen = 1 + 1.5 * torch.rand((), generator=generator)
-    ink = [pen - to_stroke(*point(4, generator), *point(4, generator)) for _ in range(strokes)]
-    ink += [pen - (to_point(*point(9, generator)) - radius(generator)).abs() for _ in range(rings)]
-    ink += [radius(generator) - to_point(*point(9, generator)) for _ in range(discs)]
+    ink = [pen - distance_to_segment(*random_point(4, generator), *random_point(4, generator)) for _ in range(strokes)]
+    ink += [
+        pen - (distance_to_point(*random_point(9, generator)) - random_radius(generator)).abs() for _ in range(rings)
+    ]
+    ink += [random_radius(generator) - distance_to_point(*random_point(9, generator)) for _ in range(discs)]
     return 1 - (torch.stack(ink).amax(0) + 0.5).clamp(0, 1)  # smooth edges, one pixel wide
 
 
-def point(margin: int, generator: Generator) -> Tensor:
+def random_point(margin: int, generator: Generator) -> Tensor:
     """Draw a point at least ``margin`` pixels from the border."""
     return margin + (SIZE - 2 * margin) * torch.rand(2, generator=generator)
 
 
-def radius(generator: Generator) -> Tensor:
+def random_radius(generator: Generator) -> Tensor:
+    """Draw a radius from 3 to 9 pixels."""
     return 3 + 6 * torch.rand((), generator=generator)
 
 
-def to_point(x: Tensor, y: Tensor) -> Tensor:
+def distance_to_point(x: Tensor, y: Tensor) -> Tensor:
     """Return the distance of every pixel to a point."""
     pixels = torch.arange(SIZE) + 0.5
     return torch.hypot(pixels - x, pixels[:, None] - y)
 
 
-def to_stroke(x: Tensor, y: Tensor, x_end: Tensor, y_end: Tensor) -> Tensor:
+def distance_to_segment(x: Tensor, y: Tensor, x_end: Tensor, y_end: Tensor) -> Tensor:
     """Return the distance of every pixel to a line segment."""
     pixels = torch.arange(SIZE) + 0.5
     dx, dy = x_end - x, y_end - y

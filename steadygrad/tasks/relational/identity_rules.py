@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from steadygrad.tasks.relational.shapes import ChoiceTask, apart, as_numbers
+from steadygrad.tasks.relational.shapes import ChoiceTask, join_disjoint, letter_indices
 
-OF_TWO = ("AAAA", "ABAA", "AABA", "ABBB", "ABBA", "ABAB", "AABB")
-OF_THREE = ("ABCA", "ABCB", "ABCC")
-"""`OF_TWO` and `OF_THREE` are all patterns of four whose last letter occurs before."""
+PATTERNS_OF_TWO = ("AAAA", "ABAA", "AABA", "ABBB", "ABBA", "ABAB", "AABB")
+PATTERNS_OF_THREE = ("ABCA", "ABCB", "ABCC")
+"""`PATTERNS_OF_TWO` and `PATTERNS_OF_THREE` are all patterns of four whose last letter occurs before."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class IdentityRules(ChoiceTask):
         return "AAA", "ABA", "ABB"
 
     def two_rows(self, batch: int, generator: Generator, unseen: bool) -> Tensor:
-        patterns = tuple(apart(rule, rule) for rule in self.rules(unseen))
-        return as_numbers(patterns)[torch.randint(len(patterns), (batch,), generator=generator)]
+        patterns = tuple(join_disjoint(rule, rule) for rule in self.rules(unseen))
+        return letter_indices(patterns)[torch.randint(len(patterns), (batch,), generator=generator)]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,6 @@ class IdentityRules4(IdentityRules):
         return 6
 
     def rules(self, unseen: bool) -> tuple[str, ...]:
-        rules = OF_THREE if unseen != self.flipped else OF_TWO
-        lacking = {"ABAA", "ABAB", "ABCA"} if self.missing and not unseen else set()
-        return tuple(rule for rule in rules if rule not in lacking)
+        rules = PATTERNS_OF_THREE if unseen != self.flipped else PATTERNS_OF_TWO
+        excluded = {"ABAA", "ABAB", "ABCA"} if self.missing and not unseen else set()
+        return tuple(rule for rule in rules if rule not in excluded)

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from itertools import permutations as ordered
 from typing import ClassVar
 
-from steadygrad.tasks.relational.shapes import PatternTask, apart
+from steadygrad.problem import Segments
+from steadygrad.tasks.relational.shapes import PatternTask, join_disjoint
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class RMTS(PatternTask):
         return self.group, 2 * self.group
 
     @property
-    def segments(self) -> tuple[tuple[int, int], ...]:
+    def segments(self) -> Segments:
         """Return the range of each group. Webb et al. normalise each group by itself, Kerg et al. do not."""
         return tuple((begin, begin + self.group) for begin in range(0, self.objects, self.group))
 
@@ -30,10 +31,10 @@ class RMTS(PatternTask):
         """Return the patterns that a group can have."""
         return "AA", "AB"
 
-    def puzzles(self, unseen: bool) -> tuple[tuple[str, int], ...]:
+    def patterns(self, unseen: bool) -> tuple[tuple[str, int], ...]:
         pairs = list(ordered(self.relations(unseen), 2))
-        first = [(apart(source, source, other), 0) for source, other in pairs]
-        return (*first, *((apart(source, other, source), 1) for source, other in pairs))
+        first = [(join_disjoint(source, source, other), 0) for source, other in pairs]
+        return (*first, *((join_disjoint(source, other, source), 1) for source, other in pairs))
 
 
 @dataclass(frozen=True)

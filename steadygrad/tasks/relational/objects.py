@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from steadygrad.problem import Problem, Segments
 from steadygrad.tasks.task import Task, accuracy, cross_entropy
 
 
@@ -44,13 +45,22 @@ class ObjectTask(Task):
         raise NotImplementedError
 
     @property
-    def segments(self) -> tuple[tuple[int, int], ...]:
+    def problem(self) -> Problem:
+        """Return the sizes that a relational network needs."""
+        return Problem(self.objects, self.image_size, self.channels, self.output_size, self.segments)
+
+    @property
+    def segments(self) -> Segments:
         """Return ranges [begin, end) of objects that belong together: all objects, unless Webb et al. divide them."""
         return ((0, self.objects),)
 
     @property
     def steps(self) -> int:
         return self.objects
+
+    @property
+    def model_sizes(self) -> dict[str, int]:
+        return {**super().model_sizes, "objects": self.objects}
 
     @property
     def input_size(self) -> int:

@@ -28,21 +28,21 @@ class SameDifferent(PatternTask):
         super().__post_init__()
         self.check_flags("separated")
         if self.colour and self.separated:
-            raise ValueError("SameDifferent expects colours behind the shapes or separated from them; got both")
+            raise ValueError("SameDifferent expects colour or separated to be false; got true for both")
 
     @property
     def rows(self) -> tuple[int, ...]:
         return (4,) if self.separated else (2,)
 
-    def puzzles(self, unseen: bool) -> tuple[tuple[str, int], ...]:
+    def patterns(self, unseen: bool) -> tuple[tuple[str, int], ...]:
         return ("AA", SAME), ("AB", DIFFERENT)
 
-    def dressed(self, images: Tensor, generator: Generator) -> Tensor:
-        dressed = super().dressed(images, generator)
+    def with_channels(self, images: Tensor, generator: Generator) -> Tensor:
+        shapes = super().with_channels(images, generator)
         if not self.separated:
-            return dressed
-        colours = background(images.shape[:2], generator)[..., None, None].expand_as(dressed)
-        return torch.stack([dressed, colours], dim=2).flatten(1, 2)
+            return shapes
+        colours = background(images.shape[:2], generator)[..., None, None].expand_as(shapes)
+        return torch.stack([shapes, colours], dim=2).flatten(1, 2)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class SameDifferent6(PatternTask):
     def rows(self) -> tuple[int, ...]:
         return 3, 3
 
-    def puzzles(self, unseen: bool) -> tuple[tuple[str, int], ...]:
+    def patterns(self, unseen: bool) -> tuple[tuple[str, int], ...]:
         """Return patterns and answers, half of them `SAME`.
 
         As in the authors' program, triples that are different still use the same two shapes.

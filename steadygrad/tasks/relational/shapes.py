@@ -32,14 +32,16 @@ class ShapeTask(ObjectTask):
         self.check_flags("colour")
         self.check_choice("glyphs", glyphs.SOURCES)
         who = type(self).__name__
-        seen, unseen = self.letters(unseen=False), self.letters(unseen=True)
+        seen, unseen = self.letter_count(unseen=False), self.letter_count(unseen=True)
         if self.held_out > (most := glyphs.COUNT - seen):
-            raise ValueError(f"{who} expects held_out of at most {most}, as it trains on {seen}; got {self.held_out}")
+            raise ValueError(
+                f"{who} expects held_out to be at most {most}, as training needs {seen} shapes; got {self.held_out}"
+            )
         if 0 < self.held_out < unseen:
-            raise ValueError(f"{who} expects held_out to be 0 or at least {unseen}, for a test; got {self.held_out}")
-        object.__setattr__(self, "glyphs", glyphs.resolved(self.glyphs))
+            raise ValueError(f"{who} expects held_out to be 0 or at least {unseen} for tests; got {self.held_out}")
+        object.__setattr__(self, "glyphs", glyphs.resolve(self.glyphs))
 
-    def letters(self, unseen: bool) -> int:
+    def letter_count(self, unseen: bool) -> int:
         """Return the largest number of different shapes in a problem."""
         raise NotImplementedError
 
@@ -55,10 +57,10 @@ class ShapeTask(ObjectTask):
 
     def problems(self, batch: int, generator: Generator, unseen: bool) -> tuple[Tensor, Tensor]:
         letters, targets = self.arrange(batch, generator, unseen)
-        images = self.images[self.cast(letters, generator, unseen)]
-        return self.dressed(images, generator), targets
+        images = self.images[self.assign_shapes(letters, generator, unseen)]
+        return self.with_channels(images, generator), targets
 
-    def cast(self, letters: Tensor, generator: Generator, unseen: bool) -> Tensor:
+    def assign_shapes(self, letters: Tensor, generator: Generator, unseen: bool) -> Tensor:
         """Return the shape of each letter. Shapes are drawn anew for each problem."""
         shapes = self.shapes(unseen)
         return shapes[permutations(len(letters), len(shapes), generator).gather(1, letters)]
@@ -73,7 +75,7 @@ class ShapeTask(ObjectTask):
         """Return the images of all shapes (100, 32, 32)."""
         return glyphs.glyphs(type(self).__name__, self.glyphs)
 
-    def dressed(self, images: Tensor, generator: Generator) -> Tensor:
+    def with_channels(self, images: Tensor, generator: Generator) -> Tensor:
         """Add channels to images (batch, objects, 32, 32): black on white, or on a random colour if ``colour``."""
         images = images.unsqueeze(2)
         if not self.colour:
@@ -91,21 +93,21 @@ def background(shape: torch.Size, generator: Generator) -> Tensor:
 class PatternTask(ShapeTask):
     """Base class of tasks whose patterns and answers can be listed."""
 
-    def puzzles(self, unseen: bool) -> tuple[tuple[str, int], ...]:
-        """Return all pairs of pattern and answer, which are equally likely."""
+    def patterns(self, unseen: bool) -> tuple[tuple[str, int], ...]:
+        """Return all pairs of pattern and answer. They are equally likely."""
         raise NotImplementedError
 
     @property
     def output_size(self) -> int:
         return 2
 
-    def letters(self, unseen: bool) -> int:
-        return max(len(set(pattern)) for pattern, _ in self.puzzles(unseen))
+    def letter_count(self, unseen: bool) -> int:
+        return max(len(set(pattern)) for pattern, _ in self.patterns(unseen))
 
     def arrange(self, batch: int, generator: Generator, unseen: bool) -> tuple[Tensor, Tensor]:
-        patterns, answers = zip(*self.puzzles(unseen), strict=True)
+        patterns, answers = zip(*self.patterns(unseen), strict=True)
         which = torch.randint(len(patterns), (batch,), generator=generator)
-        return as_numbers(patterns)[which], torch.tensor(answers)[which]
+        return letter_indices(patterns)[which], torch.tensor(answers)[which]
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class ChoiceTask(ShapeTask):
     def rows(self) -> tuple[int, ...]:
         return self.row, self.row - 1, self.output_size
 
-    def letters(self, unseen: bool) -> int:
+    def letter_count(self, unseen: bool) -> int:
         return self.output_size
 
     def arrange(self, batch: int, generator: Generator, unseen: bool) -> tuple[Tensor, Tensor]:
@@ -140,15 +142,15 @@ class ChoiceTask(ShapeTask):
 
 
 @cache
-def as_numbers(patterns: tuple[str, ...]) -> Tensor:
+def letter_indices(patterns: tuple[str, ...]) -> Tensor:
     """Return the letters of patterns as indices from 0: (patterns, letters)."""
     return torch.tensor([[ord(letter) - ord("A") for letter in pattern] for pattern in patterns])
 
 
-def apart(*patterns: str) -> str:
-    """Join patterns so that no two share a letter: apart("ABA", "AA") is "ABACC"."""
-    together = ""
+def join_disjoint(*patterns: str) -> str:
+    """Join patterns so that no two share a letter: join_disjoint("ABA", "AA") is "ABACC"."""
+    joined = ""
     for pattern in patterns:
-        used = len(set(together))
-        together += "".join(chr(ord(letter) + used) for letter in pattern)
-    return together
+        used = len(set(joined))
+        joined += "".join(chr(ord(letter) + used) for letter in pattern)
+    return joined

@@ -1,0 +1,122 @@
+"""Runs of the queue: status, estimated time, and the file that records them."""
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from steadygrad.experiments.recipe import Recipe
+from steadygrad.experiments.reproduce import FAILED
+from steadygrad.training.directory import write_whole
+
+STATE = "queue.json"
+SHORT_HOURS, LONGEST_HOURS = 2.0, 6.0
+"""core-hours of one run: up to the first limit it is ``queued``, up to the second ``long``; a longer run is not run"""
+QUEUED, LONG, TOO_LONG, LEFT_OUT = "queued", "long", "too long", "left out"
+RUNNING, INTERRUPTED = "running", "interrupted"
+DONE, DIVERGED = "done", "diverged"
+START_SECONDS = 3.0
+"""CPU time that a process needs to load torch"""
+
+
+@dataclass
+class Run:
+    """One row with one seed that has no result yet."""
+
+    recipe: Recipe
+    scale: str
+    seed: int
+    status: str = QUEUED
+    why: str = ""
+    """reason for the status: what failed, or what is missing"""
+    timings: dict[str, float] = field(default_factory=dict)
+    """what the probe measured"""
+    share: float = 0.0
+    words: str = ""
+    """loss and score while it runs"""
+    value: float | None = None
+    """the number for the table"""
+    began: float = 0.0
+    wall_seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.recipe.name}/seed-{self.seed}"
+
+    @property
+    def seconds(self) -> float | None:
+        """Return the estimated seconds of CPU time, or None without timings.
+
+        A run that reaches its goal or diverges ends earlier.
+        """
+        return estimate(self.timings) if self.timings else None
+
+
+class Listener:
+    """Receives events from the queue. All methods are optional."""
+
+    def estimating(self, done: int, total: int, name: str) -> None:
+        """Called before each probe and about five times a second during probes."""
+
+    def planned(self, runs: Sequence[Run], present: int, refused: Mapping[str, str]) -> None:
+        """Called once with the runs in order, the number of results present, and why stored results do not count."""
+
+    def started(self, run: Run) -> None: ...
+
+    def progress(self, runs: Sequence[Run]) -> None:
+        """Called about five times a second during runs."""
+
+    def ended(self, run: Run) -> None: ...
+
+    def finished(self, runs: Sequence[Run], why: str) -> None:
+        """Called last. ``why`` is the reason if the queue stopped early."""
+
+
+class State:
+    """The content of ``queue.json``."""
+
+    def __init__(self, out: Path) -> None:
+        self.path = out / STATE
+        for leftover in out.glob(f".{STATE}.*.tmp"):  # left by a queue that was killed while it wrote
+            leftover.unlink(missing_ok=True)
+        machine = f"{platform.node()} {platform.machine()} torch {torch.__version__}"
+        try:
+            found = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
+            self.runs: dict[str, dict[str, str]] = dict(found.get("runs", {}))
+            """runs that were started and have not ended successfully, by name: ``status`` and ``why``"""
+            here = found.get("machine") == machine
+            self.probes: dict[str, dict[str, float]] = dict(found.get("probes", {})) if here else {}
+            """timings by fingerprint"""
+        except (ValueError, AttributeError, TypeError) as error:
+            raise ValueError(f"{self.path} is not the state of a queue ({error}): remove it to start again") from None
+        self.machine = machine
+
+    def save(self) -> None:
+        content = {"machine": self.machine, "runs": self.runs, "probes": self.probes}
+        write_whole(self.path, (json.dumps(content, indent=1) + "\n").encode())
+
+    def note(self, run: Run) -> None:
+        """Record the status of a run."""
+        self.runs.pop(run.name, None)
+        if run.status in (RUNNING, FAILED, INTERRUPTED):
+            self.runs[run.name] = {"status": run.status, **({"why": run.why} if run.why else {})}
+        self.save()
+
+
+def estimate(timings: Mapping[str, float]) -> float:
+    """Return the seconds of CPU time of a run, from the timings of its probe."""
+    rounds, updates = timings["rounds"], timings["updates"]
+    training = rounds * timings["first"] + (updates - rounds) * timings["update"]
+    return START_SECONDS + training + timings["evaluations"] * timings["evaluation"] + timings.get("tests", 0.0)
+
+
+def ordered(runs: Sequence[Run], hours_per_run: float) -> list[Run]:
+    """Return the runs with their status by estimate, cheapest first; those without an estimate come last."""
+    for run in runs:
+        if run.status == QUEUED and run.seconds is not None:
+            hours = run.seconds / 3600
+            run.status = TOO_LONG if hours > hours_per_run else LONG if hours > SHORT_HOURS else QUEUED
+    return sorted(runs, key=lambda run: (run.seconds is None, run.seconds or 0.0))

@@ -1,0 +1,16 @@
+"""Sizes of a relational problem, which tasks give and relational networks take."""
+
+from typing import NamedTuple
+
+Segments = tuple[tuple[int, int], ...]
+"""Ranges [begin, end) of objects that belong together. They hold each object once, in order."""
+
+
+class Problem(NamedTuple):
+    """Sizes of a problem: images (objects, channels, image_size, image_size) and one of ``answers`` answers."""
+
+    objects: int
+    image_size: int
+    channels: int
+    answers: int
+    segments: Segments

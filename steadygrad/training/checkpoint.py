@@ -1,0 +1,75 @@
+"""The content of a checkpoint: the whole state of a trainer as tensors and JSON values."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from steadygrad.layers.recurrent import as_tuple
+from steadygrad.training.directory import Checkpoint
+
+if TYPE_CHECKING:
+    from steadygrad.training.loop import Trainer
+
+
+def packed(trainer: "Trainer") -> Checkpoint:
+    """Return everything from which the run resumes bit for bit: weights, optimizer, random state, carried state."""
+    tensors = {f"model.{key}": value for key, value in trainer.model.state_dict().items()}
+    tensors |= {f"best.{key}": value for key, value in trainer.kept.items()}
+    numbers: dict[str, Any] = {}
+    for index, state in trainer.optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{key}"] = value
+            else:
+                numbers[f"{index}.{key}"] = value
+    tensors["random"] = torch.get_rng_state()
+    if trainer.device.type == "cuda":
+        tensors["random_cuda"] = torch.cuda.get_rng_state(trainer.device)
+    for index, value in enumerate(as_tuple(trainer.state)):
+        tensors[f"state.{index}"] = value
+    tensors |= {f"batches.{key}": value for key, value in trainer.batches.state().items()}
+    return Checkpoint(
+        tensors,
+        {
+            "step": trainer.step,
+            "rows": trainer.rows,
+            "best": trainer.best,
+            "final": trainer.final,
+            "seconds": trainer.seconds,
+            "cuts": trainer.schedule.cuts,
+            "last_loss": trainer.last_loss,
+            "optimizer": numbers,
+            **trainer.data(),
+        },
+    )
+
+
+def unpack(checkpoint: Checkpoint, trainer: "Trainer") -> None:
+    """Restore the trainer from what `packed` returned.
+
+    Raise KeyError, ValueError or RuntimeError if the checkpoint does not fit the trainer.
+    """
+    tensors, state = checkpoint
+    trainer.model.load_state_dict(part(tensors, "model."))
+    trainer.kept = part(tensors, "best.") if state["best"] else {}
+    saved: dict[int, dict[str, Any]] = {}
+    for key, value in [*part(tensors, "optimizer.").items(), *state["optimizer"].items()]:
+        index, name = key.split(".", 1)
+        saved.setdefault(int(index), {})[name] = value
+    trainer.optimizer.load_state_dict(trainer.optimizer.state_dict() | {"state": saved})
+    trainer.schedule.take_up(state["step"], state["cuts"])
+    torch.set_rng_state(tensors["random"])
+    if trainer.device.type == "cuda" and "random_cuda" in tensors:  # the run may have begun on another device
+        torch.cuda.set_rng_state(tensors["random_cuda"], trainer.device)
+    states = part(tensors, "state.")
+    carried = tuple(states[str(index)].to(trainer.device) for index in range(len(states)))  # in numerical order
+    trainer.state = (carried[0] if len(carried) == 1 else carried) if carried else None
+    trainer.batches.restore(part(tensors, "batches."))
+    trainer.step, trainer.rows, trainer.seconds_before = state["step"], state["rows"], state["seconds"]
+    trainer.best, trainer.final, trainer.last_loss = state["best"], state["final"], state["last_loss"]
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with the prefix, by the rest of their names."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

@@ -1,0 +1,165 @@
+"""Proximal policy optimization (Schulman et al., 2017): episodes that an agent plays, their targets, and the loss."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from steadygrad.tasks import EnvironmentTask
+
+
+class Agent(Protocol):
+    """A model that maps observations to (batch, time, actions + 1): logits of the actions and the expected return."""
+
+    training: bool
+
+    def train(self, mode: bool = True) -> Any: ...
+
+    def parameters(self) -> Iterator[Any]: ...
+
+    def walk(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]: ...
+
+    def rows(self, state: Any, which: Tensor) -> Any:
+        """Return the state of the selected sequences of the batch."""
+
+
+class Episodes(NamedTuple):
+    """Episodes that an agent has played: tensors (episodes, time, …), NaN after the end of an episode."""
+
+    inputs: Tensor
+    actions: Tensor
+    log_probs: Tensor
+    """Log-probabilities of the actions at the time they were taken."""
+    values: Tensor
+    """Expected returns, predicted by the agent."""
+    rewards: Tensor
+
+    @property
+    def frames(self) -> int:
+        """Return the number of time steps, without padding."""
+        return int((~self.rewards.isnan()).sum())
+
+    def with_more(self, others: "Episodes") -> "Episodes":
+        """Return these episodes followed by ``others``, padded with NaN to the same length."""
+        time = max(self.rewards.shape[1], others.rewards.shape[1])
+
+        def longer(part: Tensor) -> Tensor:
+            return F.pad(part.movedim(1, -1), (0, time - part.shape[1]), value=torch.nan).movedim(-1, 1)
+
+        return Episodes(*(torch.cat([longer(a), longer(b)]) for a, b in zip(self, others, strict=True)))
+
+
+@torch.no_grad()
+def play(
+    task: EnvironmentTask,
+    agent: Agent,
+    seeds: Sequence[int],
+    *,
+    greedy: bool = False,
+    device: torch.device | str = "cpu",
+    progress: Callable[[float], object] = lambda share: None,
+) -> Episodes:
+    """Play one episode for each seed, which determines the environment and, unless ``greedy``, the sampled actions.
+
+    The episodes run as one batch; an episode that is over leaves the batch. ``progress`` is called after each time
+    step with the share of the maximum episode length that is done.
+    """
+    was_training = agent.training
+    agent.train(False)
+    try:
+        worlds = [task.world() for _ in seeds]
+        luck = torch.stack([torch.rand(task.steps, generator=Generator().manual_seed(seed)) for seed in seeds])
+        seen = torch.stack([world.begin(seed) for world, seed in zip(worlds, seeds, strict=True)])
+        playing, state, moments = torch.arange(len(seeds)), None, []
+        for time in range(task.steps):
+            outputs, state = agent.walk(seen[:, None].to(device), state)
+            outputs = outputs[:, 0].cpu()
+            log_probs = outputs[:, :-1].log_softmax(-1)
+            chosen = log_probs.argmax(-1) if greedy else sampled(log_probs, luck[playing, time])
+            after = [worlds[i].act(action) for i, action in zip(playing.tolist(), chosen.tolist(), strict=True)]
+            rewards = torch.tensor([reward for _, reward, _ in after])
+            taken = log_probs.gather(1, chosen[:, None])[:, 0]
+            moments.append((playing, seen, torch.stack([chosen.float(), taken, outputs[:, -1], rewards], -1)))
+            progress((time + 1) / task.steps)
+            go_on = torch.tensor([not over for _, _, over in after])
+            if not go_on.any():
+                break
+            seen = torch.stack([sight for sight, _, over in after if not over])
+            if not go_on.all():
+                playing, state = playing[go_on], agent.rows(state, go_on.to(device))
+        return Episodes(*side_by_side(moments, len(seeds)))
+    finally:
+        agent.train(was_training)
+
+
+def ppo_targets(task: EnvironmentTask, episodes: Episodes) -> Tensor:
+    """Return the targets (episodes, time, 5) for training, NaN after the end of an episode.
+
+    The five targets are the action, its log-probability when it was taken, the advantage, the return, and the reward.
+    Advantages have mean 0 and standard deviation 1 over all steps.
+    """
+    gain = advantages(episodes.rewards, episodes.values, task.discount, task.trace)
+    returns = gain + episodes.values
+    own = gain[~gain.isnan()]
+    gain = (gain - own.mean()) / (own.std(correction=0) + 1e-8)
+    return torch.stack([episodes.actions, episodes.log_probs, gain, returns, episodes.rewards], dim=-1)
+
+
+def ppo_loss(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> Tensor:
+    """E[−min(r A, clip(r, 1 − ε, 1 + ε) A)] + c (V − R)² − β H,  r = π(a)/π_old(a): means over all steps."""
+    policy, value, entropy, _ = ppo_terms(task, outputs, targets)
+    return policy + task.value_weight * value - task.entropy * entropy
+
+
+def ppo_terms(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the policy loss, the squared error of values, the entropy, and an estimate of KL(π_old ‖ π)."""
+    real = ~targets[..., 0].isnan()
+    outputs, (actions, before, gain, returns, _) = outputs[real], targets[real].unbind(-1)
+    log_probs, values = outputs[:, :-1].log_softmax(-1), outputs[:, -1]
+    change = log_probs.gather(1, actions.long()[:, None])[:, 0] - before
+    ratio = change.exp()
+    policy = -torch.min(ratio * gain, ratio.clamp(1 - task.clip_ratio, 1 + task.clip_ratio) * gain).mean()
+    entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
+    return policy, (values - returns).square().mean(), entropy, (ratio - 1 - change).mean()
+
+
+def ppo_metrics(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    """Return the mean reward of an episode and the terms of the loss."""
+    policy, value, entropy, divergence = (term.item() for term in ppo_terms(task, outputs, targets))
+    found = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "divergence": divergence}
+    return {"reward": mean_reward(targets[..., -1]), **found}
+
+
+def mean_reward(rewards: Tensor) -> float:
+    """Return the mean reward of an episode, from rewards (episodes, time) that are NaN after the end."""
+    return rewards.nansum().item() / len(rewards)
+
+
+def sampled(log_probs: Tensor, luck: Tensor) -> Tensor:
+    """Sample one action per row of (batch, actions), by inverse transform of the uniform numbers ``luck`` (batch,)."""
+    below = log_probs.exp().cumsum(-1) <= luck[:, None]
+    return below.sum(-1).clamp(max=log_probs.shape[1] - 1)  # rounding may leave the sum below 1
+
+
+def advantages(rewards: Tensor, values: Tensor, discount: float, trace: float) -> Tensor:
+    """A_t = Σ_k (γλ)ᵏ δ_{t+k},  δ_t = r_t + γ V_{t+1} − V_t; (episodes, time), NaN after the end, where V is 0."""
+    real = ~rewards.isnan()
+    rewards, values = rewards.where(real, 0), values.where(real, 0)
+    deltas = rewards + discount * F.pad(values[:, 1:], (0, 1)) - values
+    found = torch.zeros_like(deltas)
+    following = found.new_zeros(len(found))
+    for time in reversed(range(found.shape[1])):
+        found[:, time] = following = deltas[:, time] + discount * trace * following
+    return found.where(real, torch.nan)
+
+
+def side_by_side(moments: Sequence[tuple[Tensor, Tensor, Tensor]], count: int) -> tuple[Tensor, ...]:
+    """Turn the records of each time step (running episodes, observations, results) into tensors (episodes, time, …)."""
+    _, seen, what = moments[0]
+    inputs = torch.full((count, len(moments), seen.shape[1]), torch.nan)
+    notes = torch.full((count, len(moments), what.shape[1]), torch.nan)
+    for time, (playing, seen, what) in enumerate(moments):
+        inputs[playing, time], notes[playing, time] = seen, what
+    return inputs, *notes.unbind(-1)

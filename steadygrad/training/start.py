@@ -1,0 +1,66 @@
+"""Start or resume a training run."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from steadygrad.training.callback import Callback
+from steadygrad.training.directory import RunDirectory
+from steadygrad.training.loop import Trainer
+from steadygrad.training.settings import Settings
+
+
+def train(
+    settings: Settings,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    device: str | torch.device = "cpu",
+) -> dict[str, Any]:
+    """Train in the directory ``out`` until the run is done, diverges or is interrupted. Return its ``result.json``.
+
+    With ``resume`` a stopped run continues from its last checkpoint, exactly as if it had not been stopped.
+    """
+    directory = RunDirectory(out)
+    trainer = Trainer(
+        settings, directory, callbacks, usable_device(device)
+    )  # first: an invalid setting then leaves no directory
+    directory.refuse(settings, resume)
+    directory.path.mkdir(parents=True, exist_ok=True)
+    with directory.locked():
+        directory.begin(settings, resume)
+        result = directory.result()
+        if result is None or not is_over(result, settings):
+            return trainer.run()
+        trainer.catch_up(result)
+        return result
+
+
+def is_over(result: dict[str, Any], settings: Settings) -> bool:
+    """Return whether the run needs no more training. A run that diverged would only diverge again."""
+    if result["status"] == "done":
+        return length(result["train"]) >= length(asdict(settings.train))
+    return result["status"] == "diverged"
+
+
+def length(train: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the length of training as (epochs or frames, 0), or (0, updates) if neither is given."""
+    other = train.get("epochs") or train.get("frames") or 0
+    return (other, 0 if other else train["steps"])
+
+
+def usable_device(device: str | torch.device) -> torch.device:
+    """Return the device, or raise ValueError if this machine does not have it or it is the meta device."""
+    try:
+        found = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"training expects a device that is here; got {device}: {str(error).splitlines()[0]}"
+        ) from None
+    if found.type == "meta":
+        raise ValueError(f"training expects a device that holds data; got {device}")
+    return found
