@@ -35,7 +35,7 @@ from benchmarks.timing import Contender, Timings, interleave
 from steadygrad import files
 from steadygrad.cli.common import Parser
 from steadygrad.layers import RelRNN
-from steadygrad.report import compare
+from steadygrad.report import comparison_figures
 
 PARTS = ("update", "growth")
 SETTING = SIZES[0]
@@ -154,7 +154,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.figure and "growth" in result:
         found = result["growth"]
         values = {row["layer"]: [row["megabytes"].get(str(n)) for n in found["lengths"]] for row in found["rows"]}
-        compare.growth(found["lengths"], values, options.figure, "peak memory of an update, MB")
+        comparison_figures.growth_with_length(found["lengths"], values, options.figure, "peak memory of an update, MB")
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -11,8 +11,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from steadygrad import files
-from steadygrad.experiments.listen import judge
 from steadygrad.tasks import TIMIT
+from steadygrad.tasks.speech_quality import score_predictions
 
 REFERENCES = Path(__file__).parent.parent / "results" / "enrnn-2020" / "timit" / "references.json"
 
@@ -39,7 +39,7 @@ def references() -> dict[str, dict[str, float]]:
         },
     }
     return {
-        name: {key: number for key, number in judge(rule, task).items() if key != "sentences"}
+        name: {key: number for key, number in score_predictions(rule, task).items() if key != "sentences"}
         for name, rule in found.items()
     }
 

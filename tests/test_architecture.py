@@ -16,20 +16,21 @@ MAY_IMPORT = {
     "check": set(),
     "files": {"check"},
     "problem": set(),
+    "duration": set(),
     "kernels": set(),
     "matrices": {"check", "kernels"},
     "layers": {"check", "matrices", "kernels"},
     "models": {"check", "layers", "kernels", "problem"},
     "tasks": {"check", "files", "problem"},
-    "training": {"check", "files", "models", "layers", "matrices", "tasks"},
+    "training": {"check", "files", "duration", "models", "layers", "matrices", "tasks"},
     "diagnostics": {"models", "layers", "matrices", "kernels"},
     "experiments": {"files", "models", "layers", "tasks", "training", "diagnostics"},
-    "report": {"check", "files"},  # reads result files only
+    "report": {"check", "files", "duration"},  # reads result files only
 }
 """folders and modules of the package, and those that each may import"""
 MAY_IMPORT["cli"] = set(MAY_IMPORT)  # on top of all
 
-WITHOUT_TORCH = {"check", "files", "problem", "report"}
+WITHOUT_TORCH = {"check", "files", "problem", "duration", "report"}
 
 
 def imported(source: str, package: str) -> Iterator[str]:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from steadygrad import experiments
-from steadygrad.report import compare, tables
+from steadygrad.experiments import StoredResults
+from steadygrad.experiments.recipe import OF_ALL_ROWS
+from steadygrad.report import comparison_figures, tables
 from steadygrad.tasks import TASKS, ObjectTask
 from steadygrad.tasks.relational.games import GAMES
 from tests.stored import RESULT
@@ -28,18 +30,19 @@ def results():
 
 def test_the_page_of_results_is_up_to_date(results):
     """When this fails: make results."""
-    assert results.PAGE.read_text("utf-8") == results.render()
+    page = (ROOT / "docs" / "results.md").read_text("utf-8")
+    assert page == results.render(StoredResults(ROOT / "results"), ROOT / "docs")
 
 
-def test_tests_on_other_settings_are_collected_and_shown(results, tmp_path, monkeypatch):
+def test_tests_on_other_settings_are_collected_and_shown(results, tmp_path):
     rows = experiments.reproduce(
         experiments.select("relrnn-2020/transfer-copy/lstm"), scale="smoke", out=tmp_path / "runs"
     )
-    monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
-    results.collect(tmp_path / "runs")
+    stored = StoredResults(tmp_path / "results")
+    assert list(stored.collect(tmp_path / "runs")) == ["results/relrnn-2020/transfer-copy/lstm/seed-0"]
     (found,) = (tmp_path / "results").glob("**/transfer.json")
     assert found.parent.relative_to(tmp_path).as_posix() == "results/relrnn-2020/transfer-copy/lstm/seed-0"
-    lines = results.render().splitlines()
+    lines = results.render(stored, tmp_path).splitlines()
     header = next(line for line in lines if line.startswith("| accuracy: paper / ours |"))
     place = header.strip("| ").split(" | ").index("delay 12")
     line = next(line for line in lines[lines.index(header) :] if line.startswith("| lstm |"))
@@ -47,7 +50,7 @@ def test_tests_on_other_settings_are_collected_and_shown(results, tmp_path, monk
     assert cells[place] == f"– / {tables.number(rows[0]['runs'][0]['transfer'][0]['value'])}"
 
 
-def test_neither_a_shorter_run_nor_one_that_was_stopped_replaces_another(results, tmp_path, monkeypatch, capsys):
+def test_neither_a_shorter_run_nor_one_that_was_stopped_replaces_another(tmp_path):
     place = Path("nnrnn-2019/copy/rnn/seed-0")
     assert experiments.select("nnrnn-2019/copy/rnn")
 
@@ -57,12 +60,12 @@ def test_neither_a_shorter_run_nor_one_that_was_stopped_replaces_another(results
         (folder / place / "result.json").write_text(json.dumps(result), "utf-8")
         (folder / place / "settings.toml").write_text("", "utf-8")
 
-    monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
+    said = []
     for folder, steps, status in (("long", 30, "done"), ("short", 20, "done"), ("stopped", 40, "interrupted")):
         run(tmp_path / folder, steps, status)
-        results.collect(tmp_path / folder)
+        said += StoredResults(tmp_path / "results").collect(tmp_path / folder)
     assert json.loads((tmp_path / "results" / place / "result.json").read_text("utf-8"))["steps"] == 30
-    assert "seed-0 stays as it is: that run was longer" in capsys.readouterr().out
+    assert said == [f"results/{place}", f"results/{place} is kept: the stored run is longer"]
 
 
 @pytest.mark.parametrize(
@@ -73,9 +76,9 @@ def test_runs_are_collected_from_where_they_are_or_are_said_to_be(results, tmp_p
     found = []
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "desk").mkdir(parents=True)
-    for name, value in (("ROOT", tmp_path), ("RESULTS", tmp_path / "results"), ("PAGE", tmp_path / "results.md")):
-        monkeypatch.setattr(results, name, value)
-    monkeypatch.setattr(results, "collect", lambda folder: found.append(folder.as_posix()))
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(StoredResults, "collect", lambda self, folder: found.append(folder.as_posix()) or [])
     monkeypatch.setattr(results, "draw_tasks", lambda path: None)
     monkeypatch.setattr(sys, "argv", ["results.py", *words])
     results.main()
@@ -85,20 +88,20 @@ def test_runs_are_collected_from_where_they_are_or_are_said_to_be(results, tmp_p
 def drawn_from(results, patterns, folder, monkeypatch):
     """The page of results of these rows, run as a smoke test with two seeds."""
     monkeypatch.setattr(results, "ROOT", folder)
-    monkeypatch.setattr(results, "RESULTS", folder / "results")
-    monkeypatch.setattr(results, "PAGE", folder / "docs" / "results.md")
     monkeypatch.setattr(sys, "argv", ["results.py", "--collect", str(folder / "runs")])
     recipes = [recipe for pattern in patterns for recipe in experiments.select(pattern)]
     callbacks = [experiments.Observer()]
     experiments.reproduce(recipes, scale="smoke", seeds=2, out=folder / "runs", callbacks=lambda *_: callbacks)
     results.main()
-    return results.PAGE.read_text("utf-8")
+    return (folder / "docs" / "results.md").read_text("utf-8")
 
 
 def test_accuracy_by_the_number_of_shapes_held_out_is_drawn(results, tmp_path, monkeypatch):
     """Also of some rows of the table alone."""
-    held_out, drawn = compare.held_out, []
-    monkeypatch.setattr(compare, "held_out", lambda found, *options: drawn.append(found) or held_out(found, *options))
+    draw, drawn = comparison_figures.held_out_accuracy, []
+    monkeypatch.setattr(
+        comparison_figures, "held_out_accuracy", lambda found, *options: drawn.append(found) or draw(found, *options)
+    )
     rows = [f"corelnet-2022/hold-out/same-different-corelnet-{count}" for count in (50, 98)]
     page = drawn_from(results, rows, tmp_path, monkeypatch)
     assert "(images/corelnet-2022-hold-out-held-out.png)" in page
@@ -124,7 +127,7 @@ def test_how_objects_are_related_is_drawn_of_networks_that_say_so(results, tmp_p
 
 
 def test_every_relational_task_is_in_the_picture(results):
-    shown = results.shown_tasks()
+    shown = results.relational_tasks()
     assert {type(task) for task in shown.values()} == {task for task in TASKS.values() if issubclass(task, ObjectTask)}
     assert {task.game for task in shown.values() if hasattr(task, "game")} == set(GAMES)
     assert not any(getattr(task, "glyphs", "own") == "data" for task in shown.values())
@@ -144,7 +147,7 @@ def test_what_predictions_without_learning_are_worth_is_what_was_measured():
 
 def test_figures_that_recipes_ask_for_are_known():
     asked = {kind for recipe in experiments.every() for kind in recipe.figures}
-    assert asked <= KINDS | set(compare.OF_TABLES)
+    assert asked <= KINDS | set(OF_ALL_ROWS)
 
 
 @pytest.mark.parametrize("page", ["acting.md", "relations.md", "layers.md", "speed.md", "seeing.md"])

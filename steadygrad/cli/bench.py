@@ -13,8 +13,8 @@ import steadygrad
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "Everything after `bench` goes to benchmarks/speed.py, which knows more: benchmarks/speed.py --help"
-    parser.add_argument("--json", metavar="FILE", help="write every number to FILE too")
+    parser.epilog = "All arguments go to benchmarks/speed.py, which has more options: benchmarks/speed.py --help"
+    parser.add_argument("--json", metavar="FILE", help="also write every number to FILE")
 
 
 def run(options: argparse.Namespace) -> int:

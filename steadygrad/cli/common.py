@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        sys.exit(fail(f"{message}; {self.prog} --help lists what there is"))
+        sys.exit(fail(f"{message}; {self.prog} --help lists the options"))
 
 
 def console() -> Console:
@@ -48,7 +48,7 @@ def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES) -> dict[str, dic
         table, dot, name = key.removeprefix("--").partition(".")
         if not key.startswith("--") or not dot or table not in tables or not name:
             known = f"settings are {', '.join(f'--{table}.KEY' for table in tables)}, and " if tables else ""
-            raise ValueError(f"unknown argument {word!r}; {known}--help lists what there is")
+            raise ValueError(f"unknown argument {word!r}; {known}--help lists the options")
         if not equals:
             if not words or words[0].startswith("--"):
                 raise ValueError(f"{key} expects a value")
@@ -111,7 +111,12 @@ def check_folder(folder: Path) -> None:
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--threads", type=int, metavar="N", help="as many as torch takes by default; 1 is bit-exact")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="default: as torch chooses; bit-exact with 1",
+    )
 
 
 def set_threads(options: argparse.Namespace) -> None:

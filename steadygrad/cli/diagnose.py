@@ -3,7 +3,7 @@
 steadygrad diagnose runs/nnrnn-copy-0                         a trained run, on its own task
 steadygrad diagnose lstm --layer.hidden_size 64               an untrained layer, on random inputs
 steadygrad diagnose model.py:make --inputs 10 --steps 300     the module that make() in your file returns
-steadygrad diagnose lstm -o lstm.html                         with pictures: gradients, maps, eigenvalues
+steadygrad diagnose lstm -o lstm.html                         also as a page: gradients, maps, eigenvalues
 """
 
 import argparse
@@ -24,9 +24,6 @@ from steadygrad.files import finite, json_text
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from steadygrad.training import RunDirectory
-
-SEQUENCES = 4
 USERS_FILE = "__diagnosed__"
 """module name of the user's file, because its own name may be that of another module, such as torch"""
 
@@ -34,17 +31,21 @@ USERS_FILE = "__diagnosed__"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="RUN|LAYER|FILE.py:FUNCTION")
     parser.add_argument(
-        "--inputs", type=int, metavar="N", help="features of the random inputs (default: the module's own)"
+        "--inputs",
+        type=int,
+        metavar="N",
+        help="number of features of the random inputs (default: the module's input_size)",
     )
     parser.add_argument("--steps", type=int, metavar="N", help="length of the random inputs (default 200)")
-    parser.add_argument("-o", "--output", metavar="FILE.html", help="also write a page that shows it")
-    parser.add_argument("--json", action="store_true", help="numbers and findings as JSON")
+    parser.add_argument("-o", "--output", metavar="FILE.html", help="also write a page with charts")
+    parser.add_argument("--json", action="store_true", help="print numbers and findings as JSON")
     add_threads(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     given = dotted(options.rest, ("layer",)).get("layer", {})
     from steadygrad.diagnostics import diagnose
+    from steadygrad.experiments import trained_layer
     from steadygrad.layers import LAYERS
     from steadygrad.report import html
     from steadygrad.training import RunDirectory
@@ -61,17 +62,17 @@ def run(options: argparse.Namespace) -> int:
         module, x = fresh_layer(options, given)
     elif RunDirectory(options.what).exists():
         if options.steps is not None or options.inputs is not None:
-            raise ValueError("--steps and --inputs are of random inputs; a run is shown those of its own task")
-        module, x = trained(RunDirectory(options.what))
+            raise ValueError("--steps and --inputs are for random inputs; a run is measured on its own task")
+        module, x = trained_layer(RunDirectory(options.what))
     elif ".py:" in options.what:
-        module = made(options.what)
+        module = load_module(options.what)
         x = random_inputs(module, options)
     else:
         known = ", ".join(LAYERS)
         raise ValueError(
             f"diagnose expects a run's directory, FILE.py:FUNCTION or a layer out of {known}; got {options.what}"
         )
-    with Console(stderr=True).status("following gradients through time"):  # shown only on a terminal
+    with Console(stderr=True).status("measuring gradients along time"):  # shown only on a terminal
         found = diagnose(module, x)
         page = make_page(module, x, found.name) if options.output else ""
     if options.json:
@@ -107,19 +108,7 @@ def fresh_layer(options: argparse.Namespace, given: dict) -> "tuple[nn.Module, T
     return layer, random_inputs(layer, options)
 
 
-def trained(directory: "RunDirectory") -> "tuple[nn.Module, Tensor]":
-    """Return the recurrent layer of a run, and its inputs on sequences of the run's task."""
-    from steadygrad.experiments import recurrent_part
-    from steadygrad.training import load_model, stream
-    from steadygrad.training.kinds import kind_of
-
-    model, task, settings = load_model(directory)
-    inputs, _ = kind_of(task).batches.examples(task, model, SEQUENCES, stream(settings.seed, "test", 0))
-    part = recurrent_part(model, inputs)
-    return part.layer, part.inputs.transpose(0, 1)
-
-
-def made(what: str) -> "nn.Module":
+def load_module(what: str) -> "nn.Module":
     """Run the user's file and return the module that it defines, or that its function returns."""
     from torch import nn
 
@@ -158,8 +147,8 @@ def importing_from(folder: Path) -> Iterator[None]:
 
 
 def random_inputs(module: "nn.Module", options: argparse.Namespace) -> "Tensor":
-    """Return random inputs, or raise ValueError if the module cannot be called like torch.nn.GRU with them."""
-    import torch
+    """Return random inputs of the module's own size, or of the size that is given."""
+    from steadygrad.diagnostics import random_sequences
 
     own = getattr(module, "input_size", None)
     size = own if options.inputs is None else options.inputs
@@ -167,17 +156,4 @@ def random_inputs(module: "nn.Module", options: argparse.Namespace) -> "Tensor":
         raise ValueError("diagnose expects --inputs N for a module that has no input_size")
     if isinstance(own, int) and size != own:
         raise ValueError(f"diagnose expects --inputs {own}, which the module has; got {size}")
-    like = next(module.parameters(), torch.zeros(()))
-    x = torch.randn(SEQUENCES, options.steps or 200, size, generator=torch.Generator().manual_seed(1)).to(like)
-    x = x if getattr(module, "batch_first", False) else x.transpose(0, 1)
-    try:
-        with torch.no_grad():
-            output, _ = module(x)
-    except (RuntimeError, TypeError, ValueError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(
-            f"diagnose expects a module that is called as torch.nn.GRU is; with {size} inputs: {reason}"
-        ) from error
-    if not isinstance(output, torch.Tensor) or output.shape[:2] != x.shape[:2]:
-        raise ValueError("diagnose expects a module whose first output has a row for each step, as torch.nn.GRU's")
-    return x
+    return random_sequences(module, size, options.steps or 200)

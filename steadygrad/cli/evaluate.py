@@ -11,7 +11,6 @@ this command does.
 """
 
 import argparse
-from dataclasses import replace
 from typing import Any
 
 from steadygrad.cli.common import add_threads, dotted, set_threads, show_table
@@ -24,17 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--examples",
         type=int,
         metavar="N",
-        help="sequences (default: 1000 of the test split, as many of valid as in training); a data set has its own",
+        help="number of sequences (default: 1000 for test, as in training for valid); not for data sets",
     )
     parser.add_argument("--split", choices=("test", "valid"), default="test", help="default: test")
     parser.add_argument("--weights", choices=("best", "last"), default="best")
-    parser.add_argument("--json", action="store_true", help="one JSON object a setting")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per setting")
     add_threads(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     given = dotted(options.rest, ("task",)).get("task", {})
-    from steadygrad.training import RunDirectory, ShowProgress, evaluate_run
+    from steadygrad.experiments.transfer import evaluate_changes
+    from steadygrad.training import RunDirectory, ShowProgress
     from steadygrad.training.evaluate import examples_of
 
     set_threads(options)
@@ -45,27 +45,22 @@ def run(options: argparse.Namespace) -> int:
     of_data = settings.build_task().has_splits
     if of_data and options.examples is not None:
         raise ValueError(f"{settings.task['name']} is evaluated on all its data and expects no --examples")
-    others = [replace(settings, task=settings.task | changes) for changes in variants(given)]
-    found: list[dict[str, Any]] = []
     show = ShowProgress("evaluate")
 
     def tell(share: float) -> None:
-        percent = round(100 * (len(found) + share) / len(others))
+        percent = round(100 * share)
         show.show(percent, 100, lambda: f"{percent} % tested")
 
     show.start(0, 100)
     try:
-        for other in others:
-            numbers = evaluate_run(
-                directory,
-                other,
-                weights=options.weights,
-                split=options.split,
-                examples=options.examples,
-                progress=tell,
-            )
-            guess = other.build_task().guessing_loss
-            found.append({"task": other.resolved()["task"], **numbers, "guessing_loss": guess})
+        found = evaluate_changes(
+            directory,
+            variants(given),
+            weights=options.weights,
+            split=options.split,
+            examples=options.examples,
+            progress=tell,
+        )
     finally:
         show.close()
     if options.json:

@@ -19,16 +19,17 @@ from steadygrad.files import json_text
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_directory", metavar="RUN", help="a run's directory")
-    parser.add_argument("-o", "--output", metavar="DIR", help="for the sound (default: RUN/listen)")
-    parser.add_argument("--files", type=int, default=3, metavar="N", help="sentences to write (default 3)")
+    parser.add_argument("-o", "--output", metavar="DIR", help="folder of the sound files (default: RUN/listen)")
+    parser.add_argument("--files", type=int, default=3, metavar="N", help="number of sentences to write (default 3)")
     parser.add_argument("--weights", choices=("best", "last"), default="best")
-    parser.add_argument("--json", action="store_true", help="the numbers of every sentence as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the scores of every sentence as one JSON object")
     add_threads(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     dotted(options.rest, ())
-    from steadygrad.experiments.listen import listen, missing_scores
+    from steadygrad.experiments.listen import listen
+    from steadygrad.tasks.speech_quality import missing_scores
     from steadygrad.training import RunDirectory, ShowProgress
 
     set_threads(options)

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from steadygrad.cli.common import console, say, show_table
+from steadygrad.duration import duration
 from steadygrad.experiments.queued import DIVERGED, DONE, INTERRUPTED, LONG, QUEUED, TOO_LONG, Listener, Run
 from steadygrad.experiments.reproduce import ELSEWHERE, FAILED
-from steadygrad.training.progress import duration
 
 FIRST_SECONDS, MOST_SECONDS = 5.0, 60.0
 """first and longest wait between two lines of progress"""
@@ -26,7 +26,7 @@ class ShowQueue(Listener):
         self.live: Live | None = None
         self.begun: dict[str, float] = {}
         self.said: dict[str, float] = {}
-        self.total = self.number = self.over = 0
+        self.total = self.started_count = self.ended_count = 0
 
     # probes
 
@@ -58,10 +58,10 @@ class ShowQueue(Listener):
     # runs
 
     def started(self, run: Run) -> None:
-        self.number += 1
+        self.started_count += 1
         if not self.console.is_terminal:
             self.is_due(run.name)
-            say(f"start  {run.name} ({self.number} of {self.total}, about {duration(run.seconds or 0.0)})")
+            say(f"start  {run.name} ({self.started_count} of {self.total}, about {duration(run.seconds or 0.0)})")
 
     def progress(self, runs: Sequence[Run]) -> None:
         if self.console.is_terminal:
@@ -78,10 +78,10 @@ class ShowQueue(Listener):
             passed = duration(time.monotonic() - run.began)
             cells = run.name, f"{run.share:.0%}", passed, duration(run.seconds or 0.0), run.words
             table.add_row(*map(Text, cells))
-        return Group(table, Text(f"{self.over} of {self.total} runs are over"))
+        return Group(table, Text(f"{self.ended_count} of {self.total} runs have ended"))
 
     def ended(self, run: Run) -> None:
-        self.over += 1
+        self.ended_count += 1
         result = "" if run.value is None else f" {run.recipe.metric} {run.value:.4g}"
         why = f": {run.why}" if run.why else ""
         text = f"{run.status:6} {run.name}{result} in {duration(run.wall_seconds)}{why}"
@@ -95,7 +95,7 @@ class ShowQueue(Listener):
         counts = Counter(run.status for run in runs)
         left = sum(counts[status] for status in (QUEUED, LONG, INTERRUPTED, ELSEWHERE))
         words = [f"{counts[DONE] + counts[DIVERGED]} done", f"{counts[FAILED]} failed", f"{left} left"]
-        say(", ".join(words) + (f": {why}; the same command goes on" if left and why else ""))
+        say(", ".join(words) + (f": {why}; the same command resumes" if left and why else ""))
 
     # output
 

@@ -21,7 +21,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steadygrad import files
 from steadygrad.cli.common import add_threads, check_folder, dotted, fail, say, set_threads, show_table
 from steadygrad.files import TableRow, TableRun
 
@@ -106,34 +105,17 @@ def show(rows: list[TableRow], out: Path) -> None:
     import steadygrad
     from steadygrad.experiments import load
     from steadygrad.experiments.reproduce import whole_table
-    from steadygrad.report import figures, html, portraits, runs, tables
+    from steadygrad.report import paper, tables
 
     first = rows[0]
-    folder = out / first["paper"] / first["table"]
-    recipes = [recipe for recipe in load(first["paper"]).recipes if recipe.table == first["table"]]
-    table = whole_table(rows, recipes, first["scale"], out)
-    show_table(f"{first['paper']}/{first['table']}: {first['caption']}", *tables.paper_header_and_rows(table))
+    table = whole_table(rows, load(first["paper"]).rows(first["table"]), first["scale"], out)
+    show_table(f"{paper.table_name(first)}: {first['caption']}", *tables.paper_header_and_rows(table))
     say(tables.evaluation_note(table))
     header, tests = tables.transfer_header_and_rows(table)
     if tests:
         show_table("The same weights on other settings", header, tests)
-    contents = {"table.md": tables.paper_table(table), files.TABLE: files.json_text(table, indent=1) + "\n"}
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        files.write(folder / name, content)
     for trouble in tables.troubles(table):
         say(trouble)
-    written = list(contents)
-    if any("score" in one for row in table for one in row["runs"]):  # at least one run has a result
-        found = runs.find([folder])
-        figures.curves(found, folder / "curves.png", first["caption"])
-        title = f"{first['paper']}/{first['table']}"
-        page = html.report_page(found, runs.find_papers([folder]), steadygrad.__version__, title)
-        html.write(page, folder / "report.html")
-        written += ["curves.png", "report.html"]
-        drawn = portraits.draw_table(found, first["figures"], lambda name: folder / f"{name}.png", title)
-        written += [path.name for path in drawn]
-        first_seeds = {one.path.parent: one for one in reversed(found)} if first["figures"] else {}
-        for stem, one in sorted(first_seeds.items()):
-            written += [path.name for path in portraits.draw(one, stem.name, stem, "png", first["figures"])]
+    folder = out / first["paper"] / first["table"]
+    written = paper.write_table(table, folder, steadygrad.__version__)
     say(f"{', '.join(written)} in {folder}")

@@ -23,7 +23,7 @@ PROBLEMS = 8
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="a layer, a network, a task, a paper, or kernels")
-    parser.add_argument("--bibtex", action="store_true", help="how to cite the paper, or the layer's paper")
+    parser.add_argument("--bibtex", action="store_true", help="print the BibTeX entry of a paper or layer")
     parser.add_argument("--picture", metavar="FILE", help="draw problems of a task of objects: .png, .svg or .pdf")
 
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
 
     name = options.name
     if options.bibtex:
-        say(bibtex(name))
+        say(experiments.bibtex(name))
     elif options.picture:
         draw_task(name, given.get("task", {}), options.picture)
     elif name is None:
@@ -58,18 +58,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def bibtex(name: str | None) -> str:
-    """Return the BibTeX entry of a paper, or of the paper that introduced a layer."""
-    from steadygrad import experiments
-
-    papers = [paper for paper in map(experiments.load, experiments.names()) if "bibtex" in paper.header]
-    for paper in papers:
-        if name in (paper.name, paper.name.rpartition("-")[0]):
-            return str(paper.header["bibtex"]).strip()
-    raise ValueError(f"--bibtex expects one of {', '.join(paper.name for paper in papers)}, or a layer; got {name}")
-
-
 def overview() -> None:
+    """Print one line for each layer, relational network, task and paper."""
     from steadygrad import experiments, kernels
     from steadygrad.layers import LAYERS
     from steadygrad.models import MODELS
@@ -79,7 +69,7 @@ def overview() -> None:
     say("")
     show_table("relational networks", ["name", "equation"], [[n, first_line(model)] for n, model in MODELS.items()], 9)
     say("")
-    show_table("tasks", ["name", "what"], [[name, first_line(task)] for name, task in TASKS.items()], 9)
+    show_table("tasks", ["name", "description"], [[name, first_line(task)] for name, task in TASKS.items()], 9)
     say("")
     papers = [experiments.load(name) for name in experiments.names()]
     rows = [[p.name, p.title, ", ".join(dict.fromkeys(r.table for r in p.recipes))] for p in papers]
@@ -112,13 +102,14 @@ def describe(network: type, options: dict[str, inspect.Parameter]) -> None:
     """Print the docstring and the options of a network."""
     say(inspect.cleandoc(network.__doc__ or "") + "\n")
     rows = [
-        [f"--layer.{key}", "needed" if option.default is inspect.Parameter.empty else str(option.default)]
+        [f"--layer.{key}", "required" if option.default is inspect.Parameter.empty else str(option.default)]
         for key, option in options.items()
     ]
     show_table("", ["option", "default"], rows, 9)
 
 
 def describe_task(name: str) -> None:
+    """Print the docstring and the options of a task, and of the model that a layer is part of."""
     from steadygrad.tasks import TASKS
     from steadygrad.training.kinds import kind_of
     from steadygrad.training.typed import keyword_options
@@ -137,10 +128,10 @@ def describe_task(name: str) -> None:
 
 
 def draw_task(name: str | None, given: dict[str, Any], target: str) -> None:
-    """Draw some problems of a task of objects, each above its answer."""
+    """Draw problems of a task of objects, each above its answer."""
     from torch import Generator
 
-    from steadygrad.report.problems import Problem, problems
+    from steadygrad.report.problem_figures import Problem, draw_problems
     from steadygrad.tasks import TASKS, ObjectTask
     from steadygrad.training.typed import build
 
@@ -149,7 +140,7 @@ def draw_task(name: str | None, given: dict[str, Any], target: str) -> None:
         raise ValueError(f"--picture expects a task of objects, out of {', '.join(tasks)}; got {name or 'no name'}")
     task, generator = build(tasks[name], given, f"task {name}"), Generator().manual_seed(0)
     examples = [task.example(generator) for _ in range(PROBLEMS)]
-    problems([Problem(picture, f"answer {answer}") for picture, answer in examples], target)
+    draw_problems([Problem(picture, f"answer {answer}") for picture, answer in examples], target)
     say(f"written to {target}")
 
 
@@ -161,6 +152,7 @@ def inherited_notes(task: type) -> list[str]:
 
 
 def describe_paper(name: str) -> None:
+    """Print the tables of a paper, row by row."""
     from steadygrad import experiments
 
     paper = experiments.load(name)

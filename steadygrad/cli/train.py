@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("task", metavar="TASK")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", metavar="DIR", help="the run's directory (default: runs/LAYER-TASK-SEED)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in DIR")
-    parser.add_argument("--device", default="cpu", help="where to train, as torch names it (default cpu)")
+    parser.add_argument("--resume", action="store_true", help="resume the run in DIR")
+    parser.add_argument("--device", default="cpu", help="torch device (default cpu)")
     parser.add_argument("--tensorboard", action="store_true", help="also write tensorboard/ into the run's directory")
     add_threads(parser)
 
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     }
     settings = Settings.from_tables({**tables, "seed": options.seed}, "train")
     out = options.out or f"runs/{options.layer}-{options.task}-{options.seed}"
-    note = f"settings: {near.source}" + (", with yours" if given else "")
+    note = f"settings: {near.source}" + (", with your changes" if given else "")
     callbacks = [
         ShowProgress(f"{options.layer} {options.task}", note=note),
         Observer(),

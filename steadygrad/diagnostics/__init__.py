@@ -10,7 +10,7 @@ from steadygrad.diagnostics.attention import (
     uniform_attention,
     uniform_attention_rate,
 )
-from steadygrad.diagnostics.doctor import Diagnosis, Finding, diagnose
+from steadygrad.diagnostics.doctor import Diagnosis, Finding, diagnose, random_sequences
 from steadygrad.diagnostics.fisher import (
     chain,
     delay_line_curve,
@@ -66,6 +66,7 @@ __all__ = [
     "portrait",
     "power_norms",
     "pseudospectral_radius",
+    "random_sequences",
     "recurrent_matrices",
     "relay_attention",
     "sparse_attention",

@@ -98,6 +98,27 @@ def agreement(exponents: list[float]) -> str:
     return "likely" if spread <= max(KEPT, 0.1 * abs(statistics.fmean(exponents))) else "unsure"
 
 
+def random_sequences(module: nn.Module, size: int, steps: int = 200) -> Tensor:
+    """Return normal random inputs with ``size`` features, in the shape and dtype that the module expects.
+
+    Raise ValueError if the module cannot be called with them like torch.nn.GRU.
+    """
+    like = next(module.parameters(), torch.zeros(()))
+    x = torch.randn(SEQUENCES, steps, size, generator=torch.Generator().manual_seed(1)).to(like)
+    x = x if getattr(module, "batch_first", False) else x.transpose(0, 1)
+    try:
+        with torch.no_grad():
+            output, _ = module(x)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ValueError(
+            f"diagnose expects a module that is called as torch.nn.GRU is; with {size} inputs: {reason}"
+        ) from error
+    if not isinstance(output, Tensor) or output.shape[:2] != x.shape[:2]:
+        raise ValueError("diagnose expects a module whose first output has a row for each step, as torch.nn.GRU's")
+    return x
+
+
 def batch_first(module: nn.Module, x: Tensor) -> Tensor:
     """Return x in the shape (batch, time, inputs)."""
     if x.dim() not in (2, 3):

@@ -1,16 +1,19 @@
 """Reproduction of papers: recipes with settings and published numbers, and the runs that we compare with them."""
 
 from steadygrad.experiments.defaults import nearest
-from steadygrad.experiments.observer import Observer, recurrent_part
+from steadygrad.experiments.observer import Observer, recurrent_part, trained_layer
 from steadygrad.experiments.queue import run_missing
-from steadygrad.experiments.recipe import SCALES, Paper, Recipe, every, load, names, select
+from steadygrad.experiments.recipe import SCALES, Paper, Recipe, bibtex, every, load, names, select
 from steadygrad.experiments.reproduce import reproduce, seeds_of, summary
+from steadygrad.experiments.stored import StoredResults
 
 __all__ = [
     "SCALES",
     "Observer",
     "Paper",
     "Recipe",
+    "StoredResults",
+    "bibtex",
     "every",
     "load",
     "names",
@@ -21,4 +24,5 @@ __all__ = [
     "seeds_of",
     "select",
     "summary",
+    "trained_layer",
 ]

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from steadygrad.diagnostics import gradient_norms, observe, portrait
 from steadygrad.diagnostics.portrait import numbers, relation_portrait
+from steadygrad.experiments.transfer import step_of
 from steadygrad.files import OBSERVATIONS, PORTRAIT, json_lines
 from steadygrad.models import Inside, RelationalModel
-from steadygrad.training import Callback, Trainer, stream
+from steadygrad.training import Callback, RunDirectory, Trainer, load_model, stream
+from steadygrad.training.kinds import kind_of
 
 LOOKS = 40
 """largest number of measurements at the evaluations of a run"""
@@ -62,14 +64,14 @@ class Observer(Callback):
         trainer.tell("portrait", 0.0)  # for a large network it takes a minute
         found = attempt(lambda: self.sequence_portrait(model, trainer) if recurrent else unseen_problem(model, trainer))
         if found:
-            trainer.directory.write(PORTRAIT, json_lines([{"step": best_step(result), **found}]))
+            trainer.directory.write(PORTRAIT, json_lines([{"step": step_of(result), **found}]))
 
     def lacks(self, trainer: Trainer, result: Mapping[str, Any]) -> bool:
         """Return whether the portrait is missing, or shows weights that were the best before the run was resumed."""
         if not is_recurrent(trainer.model) and not relates_objects(trainer.model):
             return False
         drawn = trainer.directory.rows(PORTRAIT)
-        return not drawn or drawn[0].get("step") != best_step(result)
+        return not drawn or drawn[0].get("step") != step_of(result)
 
     def sequence_portrait(self, model: nn.Module, trainer: Trainer) -> dict[str, Any]:
         """Return the portrait of a recurrent network on one sequence, with the gradients of several sequences."""
@@ -84,12 +86,6 @@ class Observer(Callback):
     def shown(self, model: nn.Module, trainer: Trainer, batch: int = 1) -> tuple[Tensor, Tensor]:
         """Return sequences to measure on, drawn from a random stream of their own."""
         return trainer.batches.examples(trainer.task, model, batch, stream(trainer.settings.seed, "observe"))
-
-
-def best_step(result: Mapping[str, Any]) -> int:
-    """Return the update of the best evaluation, or the last update if there was no evaluation."""
-    best = result.get("best")
-    return best["step"] if best else result["steps"]
 
 
 def is_recurrent(model: nn.Module) -> bool:
@@ -109,6 +105,14 @@ def recurrent_part(model: nn.Module, x: Tensor) -> Inside:
         raise ValueError(f"looking inside expects a network with a recurrent layer; got {type(model).__name__}")
     inside: Any = model.inside
     return inside(x.to(next(model.parameters()).device))
+
+
+def trained_layer(directory: RunDirectory, sequences: int = 4) -> tuple[nn.Module, Tensor]:
+    """Return the recurrent layer of a run, and its inputs (time, batch, features) on test sequences of the task."""
+    model, task, settings = load_model(directory)
+    inputs, _ = kind_of(task).batches.examples(task, model, sequences, stream(settings.seed, "test", 0))
+    part = recurrent_part(model, inputs)
+    return part.layer, part.inputs.transpose(0, 1)
 
 
 def unseen_problem(model: nn.Module, trainer: Trainer) -> dict[str, Any]:

@@ -40,6 +40,8 @@ SHARED = {
 """keys that a row may have, and that a table may give for all its rows"""
 OF_TABLE = {"caption", "figures"}
 """keys that only a table may have"""
+OF_ALL_ROWS = ("held-out",)
+"""kinds of figure that are drawn from the results of all rows together"""
 OF_SCALE = {
     "desk": ("layer", "task", "train", "transfer"),
     "smoke": ("layer", "task", "train", "transfer"),
@@ -61,6 +63,10 @@ class Paper:
     @property
     def title(self) -> str:
         return str(self.header.get("title", self.name))
+
+    def rows(self, table: str) -> list["Recipe"]:
+        """Return the rows of a table."""
+        return [recipe for recipe in self.recipes if recipe.table == table]
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,11 @@ class Recipe:
         """Return which weights give the number of the row and are used in transfer tests: best or last."""
         return "last" if self.counts == "last" else "best"
 
+    @property
+    def draws_portraits(self) -> bool:
+        """Return whether a figure of the table is drawn from portraits of its rows."""
+        return bool(set(self.figures) - set(OF_ALL_ROWS))
+
     def reduced(self, scale: str) -> str:
         """Return the changes of ``scale`` as text; an empty string if there are none."""
         changes = self.scales.get(scale, {})
@@ -160,6 +171,15 @@ def check_transfer(who: str, settings: Settings, change: dict[str, Any]) -> None
 def names() -> list[str]:
     """Return the names of all papers."""
     return sorted(path.stem for path in PAPERS.glob("*.toml"))
+
+
+def bibtex(name: str | None) -> str:
+    """Return the BibTeX entry of a paper, or of the paper that introduced a layer."""
+    papers = [paper for paper in map(load, names()) if "bibtex" in paper.header]
+    for paper in papers:
+        if name in (paper.name, paper.name.rpartition("-")[0]):
+            return str(paper.header["bibtex"]).strip()
+    raise ValueError(f"bibtex expects one of {', '.join(paper.name for paper in papers)}, or a layer; got {name}")
 
 
 @cache

@@ -2,7 +2,7 @@
 
 import json
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -52,11 +52,39 @@ def transfer(
                     found[-1] |= evaluate_run(directory, other, weights=weights, examples=examples, progress=progress)
                 except Exception as error:  # the other tests still run
                     found[-1]["why"] = reason(error)
-                content = {"weights": weights, "step": step_of(weights, result), "tests": found}
+                content = {"weights": weights, "step": step_of(result, weights), "tests": found}
                 directory.write(TRANSFER, json_text(content, indent=1) + "\n")
         finally:
             for callback in callbacks:
                 callback.close()
+
+
+def evaluate_changes(
+    directory: RunDirectory,
+    changes: Sequence[Change],
+    *,
+    weights: str = "best",
+    split: str = "test",
+    examples: int | None = None,
+    progress: Callable[[float], object] = lambda share: None,
+) -> list[dict[str, Any]]:
+    """Evaluate a run on its task with each change; return the task, loss and metrics, and the loss of guessing.
+
+    ``progress`` is called with the share of all evaluations that is done.
+    """
+    own, found = directory.settings(), list[dict[str, Any]]()
+    for other in [replace(own, task=own.task | change) for change in changes]:
+        numbers = evaluate_run(
+            directory,
+            other,
+            weights=weights,
+            split=split,
+            examples=examples,
+            progress=lambda share: progress((len(found) + share) / len(changes)),
+        )
+        guess = other.build_task().guessing_loss
+        found.append({"task": other.resolved()["task"], **numbers, "guessing_loss": guess})
+    return found
 
 
 def tell(callbacks: Sequence[Callback], what: str, before: int, steps: int, total: int, share: float) -> None:
@@ -65,9 +93,10 @@ def tell(callbacks: Sequence[Callback], what: str, before: int, steps: int, tota
         callback.tested(what, before + round(steps * share), total)
 
 
-def step_of(weights: str, result: Mapping[str, Any]) -> int:
-    """Return the update after which the run had these weights."""
-    return result["steps"] if weights == "last" else result["best"]["step"]
+def step_of(result: Mapping[str, Any], weights: str = "best") -> int:
+    """Return the update after which the run had its best or last weights; the last one if it was never evaluated."""
+    best = result.get("best") if weights == "best" else None
+    return best["step"] if best else result["steps"]
 
 
 def tests(directory: RunDirectory, result: Mapping[str, Any], weights: str) -> list[dict[str, Any]]:
@@ -80,7 +109,7 @@ def tests(directory: RunDirectory, result: Mapping[str, Any], weights: str) -> l
         return []
     try:
         written = json.loads(path.read_text("utf-8"))
-        these = result["best"] is not None and (weights, step_of(weights, result))
+        these = result["best"] is not None and (weights, step_of(result, weights))
         same = (written["weights"], written["step"]) == these
         examples = result["train"]["evaluate_examples"]
         return [test for test in written["tests"] if test["task"] and test["examples"] == examples and same]

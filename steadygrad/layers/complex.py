@@ -6,33 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import (
-    COMPLEX_MODRELU,
-    SMOOTHED_COMPLEX_MODRELU,
-    ElmanInputs,
-    Operator,
-    Steps,
-    elman_unroll,
-    operator_unroll,
-)
+from steadygrad.kernels import COMPLEX_MODRELU, SMOOTHED_COMPLEX_MODRELU, Steps
 from steadygrad.layers.cell import Cell, through
+from steadygrad.layers.elman import ElmanWeights, elman_walk
 from steadygrad.matrices import Spec, build
 from steadygrad.matrices.complex import realify
 
 COMPLEX_ACTIVATIONS = {"modrelu": COMPLEX_MODRELU, "smoothed-modrelu": SMOOTHED_COMPLEX_MODRELU}
-ElmanWeights = tuple[Tensor, Tensor | Operator]
-
-
-def elman_walk(
-    weights: ElmanWeights, bias: Tensor | None, activation: str, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return all states and the final state of h_t = φ(U x_t + W h_{t−1} + b); W is a matrix or an operator on rows."""
-    U, W = weights
-    if isinstance(W, Tensor):
-        states = elman_unroll(ElmanInputs(x, U, W, bias, state[0], activation, steps))
-    else:
-        states = operator_unroll(x, U, W, bias, state[0], activation, steps)
-    return states, (steps.last(states),)
 
 
 class ComplexElmanCell(Cell):

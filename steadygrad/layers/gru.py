@@ -1,55 +1,19 @@
 """The gated recurrent unit (Cho et al., 2014). The recurrent matrix of each gate can be of any kind."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, Unpack, cast
+from collections.abc import Callable
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import GRUInputs, Steps, gru_unroll
 from steadygrad.layers.cell import Cell, through
+from steadygrad.layers.gates import GateSpecs, build_gates, free_matrices
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.rnn import check_activation
 from steadygrad.layers.start import Initialiser, choose, glorot_uniform, uniform
-from steadygrad.matrices import Free, Matrix, Spec, build
-
-GateSpecs = Spec | Mapping[str, Spec]
-
-
-def build_gates(who: str, recurrent: GateSpecs, gates: tuple[str, ...], hidden_size: int) -> nn.ModuleList:
-    """Return one `Matrix` per gate, in order. ``recurrent`` is one kind for all gates or a dict by gate name.
-
-    A gate that is not in the dict has a free matrix.
-    """
-    if isinstance(recurrent, Mapping) and "name" not in recurrent:
-        if unknown := recurrent.keys() - set(gates):
-            raise ValueError(f"{who} has the gates {', '.join(gates)}; got a matrix for {', '.join(sorted(unknown))}")
-        specs = [recurrent.get(gate, "free") for gate in gates]
-    else:
-        specs = [recurrent] * len(gates)
-    return nn.ModuleList(build(spec, hidden_size) for spec in specs)
-
-
-class Gated(Protocol):
-    """The attributes of a gated cell that `fill` uses."""
-
-    W: nn.Parameter
-    U: nn.ModuleList
-    b: nn.Parameter | None
-
-
-def fill(cell: Gated, weights: Initialiser, bias: Initialiser) -> None:
-    """Initialise W and every free U with ``weights``, and b with ``bias``."""
-    for parameter in (cell.W, *(matrix.free[0] for matrix in free_matrices(cell.U))):
-        weights(parameter)
-    if cell.b is not None:
-        bias(cell.b)
-
-
-def free_matrices(U: Iterable[nn.Module]) -> list[Matrix]:
-    """Return the matrices without a constraint. The others are initialised by their map."""
-    return [matrix for matrix in U if isinstance(matrix, Matrix) and isinstance(matrix.map, Free)]
+from steadygrad.matrices import Matrix
 
 
 def start_as_torch(cell: "GRUCell") -> None:

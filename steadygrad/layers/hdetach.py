@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from steadygrad.check import check_share
-from steadygrad.layers.gru import GateSpecs
+from steadygrad.layers.gates import GateSpecs
 from steadygrad.layers.lstm import LSTM, LSTMCell
 from steadygrad.layers.recurrent import Common
 

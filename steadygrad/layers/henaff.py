@@ -7,10 +7,10 @@ from torch import Tensor
 
 from steadygrad.kernels import Recurrence, Steps, activate, in_own_precision, needs_plain, wants_graph, with_graph
 from steadygrad.layers.cell import Cell
-from steadygrad.layers.complex import ElmanWeights, elman_walk
+from steadygrad.layers.elman import ElmanWeights, elman_walk
 from steadygrad.layers.recurrent import Common, RecurrentLayer
-from steadygrad.layers.relrnn import ORTHOGONAL_START
 from steadygrad.layers.rnn import ElmanCell
+from steadygrad.layers.start import ORTHOGONAL_START
 from steadygrad.matrices import Spec
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from steadygrad.kernels import LSTMInputs, Recurrence, Steps, lstm_unroll
 from steadygrad.layers.cell import Cell, through
-from steadygrad.layers.gru import GateSpecs, build_gates, fill
+from steadygrad.layers.gates import GateSpecs, build_gates, fill
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import choose, glorot_uniform, normal, uniform
 from steadygrad.matrices import Matrix

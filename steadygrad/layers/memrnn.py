@@ -2,12 +2,11 @@
 
 from typing import Unpack
 
-from steadygrad.layers.gru import GateSpecs
+from steadygrad.layers.gates import GateSpecs
 from steadygrad.layers.lstm import LSTM
 from steadygrad.layers.recurrent import Common, with_attention
-from steadygrad.layers.relrnn import ORTHOGONAL_START
 from steadygrad.layers.rnn import RNN
-from steadygrad.layers.start import Initialiser
+from steadygrad.layers.start import ORTHOGONAL_START, Initialiser
 from steadygrad.matrices import Spec
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.check import check_choice
-from steadygrad.layers.gru import GRU, STARTS, GRUCell, free_matrices
+from steadygrad.layers.gates import free_matrices
+from steadygrad.layers.gru import GRU, STARTS, GRUCell
 from steadygrad.layers.recurrent import Common
 from steadygrad.layers.start import Initialiser, he_normal, he_uniform, normal, uniform
 from steadygrad.matrices import Matrix, ReleasedNeumannCayley

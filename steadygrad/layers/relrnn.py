@@ -3,16 +3,13 @@
 from collections.abc import Callable
 from typing import Unpack
 
-from steadygrad.layers.gru import GateSpecs
+from steadygrad.layers.gates import GateSpecs
 from steadygrad.layers.lstm import LSTM
 from steadygrad.layers.memory import Score
 from steadygrad.layers.recurrent import Common, with_attention
 from steadygrad.layers.rnn import RNN
-from steadygrad.layers.start import Initialiser
+from steadygrad.layers.start import ORTHOGONAL_START, Initialiser
 from steadygrad.matrices import Spec
-
-ORTHOGONAL_START: Spec = {"name": "free", "init": "henaff"}
-"""a free W that starts as exp(A) with the A of Henaff et al., as in the authors' code"""
 
 
 class RelRNN(RNN):

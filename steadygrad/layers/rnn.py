@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from steadygrad.kernels import ACTIVATIONS, Recurrence, Steps
 from steadygrad.layers.cell import Cell, through
-from steadygrad.layers.complex import COMPLEX_ACTIVATIONS, ComplexElmanCell, ElmanWeights, elman_walk
+from steadygrad.layers.complex import COMPLEX_ACTIVATIONS, ComplexElmanCell
+from steadygrad.layers.elman import ElmanWeights, elman_walk
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import BIAS_STARTS, INPUT_STARTS, Initialiser, choose, uniform
 from steadygrad.matrices import Spec, build

@@ -11,7 +11,7 @@ from steadygrad.check import is_integer
 from steadygrad.kernels import Steps
 from steadygrad.layers.attentive import Alignment, AttentiveCell, Trace
 from steadygrad.layers.cell import Cell
-from steadygrad.layers.gru import GateSpecs
+from steadygrad.layers.gates import GateSpecs
 from steadygrad.layers.lstm import LSTM, LSTMCell
 from steadygrad.layers.memory import Contents, Everything
 from steadygrad.layers.recurrent import Common, with_attention

@@ -8,6 +8,7 @@ from typing import TypeVar
 from torch import Tensor, nn
 
 from steadygrad.check import check_choice
+from steadygrad.matrices import Spec
 
 Initialiser = Callable[[Tensor], object]
 """a function that fills a tensor in place"""
@@ -56,6 +57,9 @@ BIAS_STARTS: dict[str, Callable[[int, int], Initialiser]] = {
     "zeros": lambda features, units: nn.init.zeros_,
 }
 """initialisers of a bias: U(±1/√features) as in torch.nn.Linear(features, units), U(±1/√units) as in torch.nn.RNN, 0"""
+
+ORTHOGONAL_START: Spec = {"name": "free", "init": "henaff"}
+"""a free W that starts as exp(A), with the A of Henaff et al. (2016), as in the authors' code of RelRNN"""
 
 
 def choose(who: str, option: str, name: object, laws: Mapping[str, Law]) -> Law:

@@ -12,6 +12,8 @@ from steadygrad.check import check_size
 from steadygrad.matrices import init
 from steadygrad.matrices.cayley import ScaledCayley, scaled_cayley
 from steadygrad.matrices.complex import complexify, realified, realify
+from steadygrad.matrices.complex_cayley import ComplexCayley, complex_cayley
+from steadygrad.matrices.complex_exponential import ComplexExponential, complex_exponential
 from steadygrad.matrices.complex_schur import ComplexSchur, complex_schur
 from steadygrad.matrices.eigenvalue import EigenvalueNormalized, eigenvalue_normalized
 from steadygrad.matrices.evolution import UnitaryEvolution, unitary_evolution
@@ -24,15 +26,8 @@ from steadygrad.matrices.matrix import Matrix, NonFiniteError, nearest_orthogona
 from steadygrad.matrices.measures import departure_from_normality, orthogonality_error, spectral_radius
 from steadygrad.matrices.neumann import NeumannCayley, ReleasedNeumannCayley, neumann_cayley
 from steadygrad.matrices.schur import RealSchur, real_schur
+from steadygrad.matrices.stiefel import StiefelSteps, stiefel
 from steadygrad.matrices.svd import BoundedSVD, bounded_svd
-from steadygrad.matrices.unitary import (
-    ComplexCayley,
-    ComplexExponential,
-    StiefelSteps,
-    complex_cayley,
-    complex_exponential,
-    stiefel,
-)
 
 __all__ = [
     "MATRICES",

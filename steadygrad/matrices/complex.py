@@ -80,3 +80,13 @@ def haar_unitary(size: int) -> Tensor:
     Z = torch.randn(size, size, dtype=torch.complex128)
     Q, R = torch.linalg.qr(Z)
     return (Q * R.diagonal().sgn()).to(torch.get_default_dtype().to_complex())
+
+
+def nearest_unitary(W: Tensor) -> Tensor:
+    """Return the unitary matrix nearest to W, in double precision."""
+    if not W.is_meta and not W.isfinite().all():
+        raise ValueError(
+            f"nearest_unitary expects finite entries; got {int((~W.isfinite()).sum())} NaN or infinite values"
+        )
+    U, _, Vh = torch.linalg.svd(W.detach().to(torch.complex128))
+    return U @ Vh

@@ -11,8 +11,9 @@ from markupsafe import Markup
 
 from steadygrad import files
 from steadygrad.report import tables
-from steadygrad.report.inside import Chart, Fold, Section, Subject, Table, inside, lines
+from steadygrad.report.charts import Chart, Measurements, lines
 from steadygrad.report.runs import PaperTable, Run, group_of, labels
+from steadygrad.report.sections import Fold, Section, Table, network_sections
 
 FOLDER = Path(__file__).parent / "page"
 
@@ -29,13 +30,13 @@ def report_page(runs: Sequence[Run], papers: Sequence[PaperTable], version: str,
         same = list(group)
         table = Table(*tables.runs_header_and_rows(same, [names[run.path] for run in same]))
         sections.append(Section(f"Runs: {task}", tables=[table], charts=list(run_curves(same, names, colours))))
-    subjects = [
-        Subject(name, colours[name], run.portrait or {}, run.observations, run.curve("neumann_norm"))
+    networks = [
+        Measurements(name, colours[name], run.portrait or {}, run.observations, run.curve("neumann_norm"))
         for name, run in first_of_each(runs, names).items()
         if run.portrait or run.observations
     ]
-    sections += inside(subjects)
-    sections.append(Section("How they were made", folds=[made(run, names[run.path]) for run in runs]))
+    sections += network_sections(networks)
+    sections.append(Section("Settings and versions", folds=[settings(run, names[run.path]) for run in runs]))
     return render(title, sections, version)
 
 
@@ -47,7 +48,7 @@ def write(page: str, target: Path) -> None:
 
 def portrait_page(name: str, portrait: dict[str, Any], version: str) -> str:
     """Return the page of one network's measurements."""
-    return render(f"Diagnosis: {name}", inside([Subject(name, 0, portrait)]), version)
+    return render(f"Diagnosis: {name}", network_sections([Measurements(name, 0, portrait)]), version)
 
 
 def render(title: str, sections: Sequence[Section], version: str) -> str:
@@ -98,7 +99,8 @@ def first_of_each(runs: Sequence[Run], names: dict[Path, str]) -> dict[str, Run]
 
 
 def paper_section(papers: Sequence[PaperTable]) -> Section:
-    section = Section("Paper against ours")
+    """Return the tables of papers, each with the tests on other settings below it."""
+    section = Section("Published numbers and ours")
     for paper in papers:
         header, rows = tables.paper_header_and_rows(paper.rows)
         if any(row["published"] is not None for row in paper.rows):
@@ -114,6 +116,7 @@ def paper_section(papers: Sequence[PaperTable]) -> Section:
 
 
 def run_curves(runs: Sequence[Run], names: dict[Path, str], colours: dict[str, int]) -> Iterator[Chart]:
+    """Yield a chart of the validation loss and, if it is another metric, one of the task's score."""
     score = runs[0].result["score"]
     for metric in ["loss"] if score in ("loss", "mse") else ["loss", score]:
         series = []
@@ -136,11 +139,11 @@ def run_curves(runs: Sequence[Run], names: dict[Path, str], colours: dict[str, i
             )
 
 
-def made(run: Run, name: str) -> Fold:
+def settings(run: Run, name: str) -> Fold:
     """Return the settings, the versions and the command of a run."""
     result: Mapping[str, Any] = run.result
-    settings = files.settings_tables(run.result)
-    pairs = [(f"{table}.{key}", str(value)) for table, values in settings.items() for key, value in values.items()]
+    tables = files.settings_tables(run.result)
+    pairs = [(f"{table}.{key}", str(value)) for table, values in tables.items() for key, value in values.items()]
     known = ("seed", "steps", "parameters", "wall_seconds", "threads", "status", "why", "commit")
     pairs += [(key, str(result[key])) for key in known if key in result]
     pairs += [(f"version of {key}", str(value)) for key, value in result.get("versions", {}).items()]

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
+from steadygrad.duration import duration
 from steadygrad.files import TableRow
 from steadygrad.report.runs import Run, labels
 
@@ -39,13 +40,6 @@ def score(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}" if abs(value) >= 1e-3 else number(value)
 
 
-def clock(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
 def runs_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None) -> tuple[list[str], Rows]:
     """Return the header and one row for each run.
 
@@ -68,7 +62,7 @@ def runs_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None
                 number(best.get("loss")),
                 *([f"{name} {score(test)}"] if tested else []),
                 number(result["guessing_loss"]),
-                clock(result["wall_seconds"]),
+                duration(result["wall_seconds"]),
                 result["status"],
             ]
         )
@@ -143,7 +137,7 @@ def ending(row: TableRow) -> list[str]:
     others = [status for status in dict.fromkeys(ended) if status != "done"]
     seeds = ", ".join([str(ended.count("done")), *(f"{ended.count(status)} {status}" for status in others)])
     seconds = [run["seconds"] for run in row["runs"] if run["seconds"] is not None]
-    return [seeds, row["scale"], clock(statistics.median(seconds)) if seconds else "–"]
+    return [seeds, row["scale"], duration(statistics.median(seconds)) if seconds else "–"]
 
 
 def scores_of(row: TableRow, name: str) -> list[float]:

@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from types import ModuleType
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor
 
 from steadygrad.tasks.environment import EnvironmentTask
+from steadygrad.tasks.packages import import_optional
 
 ENVIRONMENTS = {
     "Empty-5x5": 100,
@@ -106,6 +105,7 @@ class Grid:
     """One of MiniGrid's environments, with each observation as one tensor (input_size,)."""
 
     def __init__(self, name: str, steps: int, told: bool) -> None:
+        package = partial(import_optional, "minigrid", extra="minigrid")
         package("minigrid")  # the import registers its environments
         made = package("gymnasium").make(f"MiniGrid-{name}-v0", max_steps=steps, disable_env_checker=True)
         self.environment: Any = made.unwrapped
@@ -182,11 +182,3 @@ def bag(mission: str) -> np.ndarray:
     if unknown := [word for word in words if word not in WORDS]:
         raise ValueError(f"MiniGrid expects missions in the words {', '.join(WORDS)}; got {', '.join(unknown)}")
     return np.array([word in words for word in WORDS], np.float32)
-
-
-def package(name: str) -> ModuleType:
-    """Import an optional package. Raise ValueError if it is not installed."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ValueError(f"minigrid needs the package {name}: pip install steadygrad[minigrid]") from error

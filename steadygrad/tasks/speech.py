@@ -1,16 +1,11 @@
-"""Read speech, convert it to spectrograms and back, and score its quality. Used by the TIMIT task.
+"""Read speech, and convert it to spectrograms and back. Used by the TIMIT task.
 
 Signals (samples,) are in [−1, 1) at 8 kHz. Filter, windows and decibels follow the code of Wisdom et al. (2016).
 """
 
 import io
-import math
-import warnings
 import wave
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,13 +22,6 @@ FLOOR = 1e-5
 """Power that is added before the logarithm. Power below it counts as silence."""
 FULL_SCALE = 2**15
 SPHERE = b"NIST_1A\n"
-PACKAGES = {"stoi": "pystoi", "pesq": "pesq"}
-"""Package that computes each score. The extra ``speech`` installs it."""
-SEGMENT = RATE // 100
-"""Samples of a segment: 10 ms."""
-LEAST_SNR, MOST_SNR = -10.0, 35.0
-QUIET = 40.0
-"""Segments this many dB below the loudest segment are silence."""
 
 
 # files
@@ -168,53 +156,3 @@ def rebuild(decibels: Tensor, original: Tensor) -> Tensor:
     spectrum = stft(original)
     phases = spectrum.angle()
     return istft(torch.polar(magnitude(decibels.to(phases)), phases), len(original))
-
-
-# quality
-
-
-def segmental_snr(clean: Tensor, estimate: Tensor) -> float:
-    """mean_k 10 log₁₀(Σ x² / Σ (x − y)²) over segments k of 10 ms, each within −10 … 35 dB; NaN if all is silent.
-
-    Segments that are 40 dB or more below the loudest are silence and are left out. Samples after the last complete
-    segment are ignored.
-    """
-    if clean.shape != estimate.shape:
-        raise ValueError(f"segmental_snr expects signals of one length; got {len(clean)} and {len(estimate)} samples")
-    if len(clean) < SEGMENT or not clean.any():
-        return math.nan
-    x, y = (signal.unfold(0, SEGMENT, SEGMENT) for signal in (clean, estimate))
-    power, error = x.square().sum(1), (x - y).square().sum(1)
-    spoken = power > power.max() * 10 ** (-QUIET / 10)
-    return (10 * torch.log10(power[spoken] / error[spoken])).clamp(LEAST_SNR, MOST_SNR).mean().item()
-
-
-def stoi(clean: Tensor, estimate: Tensor) -> float:
-    """Return the short-time objective intelligibility (Taal et al., 2011), 0 to 1; NaN below 0.4 s of speech."""
-    if len(clean) < 0.4 * RATE or not clean.any():  # pystoi has no score, or 0, for these
-        return math.nan
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        try:
-            return float(package("stoi").stoi(clean.numpy(), estimate.numpy(), RATE))
-        except RuntimeWarning:  # pystoi warns that there is too little speech
-            return math.nan
-
-
-def pesq(clean: Tensor, estimate: Tensor) -> float:
-    """Return the perceptual speech quality PESQ: MOS-LQO of P.862.1, narrow band, 1 to 4.5; NaN without speech."""
-    judge: Any = package("pesq")
-    if not estimate.any():
-        return math.nan
-    try:
-        return float(judge.pesq(RATE, clean.numpy(), estimate.numpy(), "nb"))
-    except (judge.NoUtterancesError, judge.BufferTooShortError):
-        return math.nan
-
-
-def package(score: str) -> ModuleType:
-    """Import the package of a score. Raise ValueError if it is not installed."""
-    try:
-        return import_module(PACKAGES[score])
-    except ImportError as error:
-        raise ValueError(f"{score} needs the package {PACKAGES[score]}: pip install steadygrad[speech]") from error

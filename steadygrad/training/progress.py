@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from steadygrad.duration import duration
 from steadygrad.training.callback import Callback
 from steadygrad.training.loop import Trainer
 
@@ -128,14 +129,3 @@ class TensorBoard(Callback):
 
 def rounded(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as text: 1 h 5 min, 3 min 20 s, 12 s or 4.1 s."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes == 0:
-        return f"{rest} s"
-    hours, minutes_left = divmod(minutes, 60)
-    return f"{hours} h {minutes_left} min" if hours else f"{minutes} min {rest} s"

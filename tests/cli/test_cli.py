@@ -131,7 +131,7 @@ def test_show_prints_a_layers_equation_and_options(run, name):
     code, out, err = run("show", name)
     assert (code, err) == (0, "")
     assert LAYERS[name].__doc__.strip().splitlines()[0] in out
-    assert re.search(r"--layer.hidden_size +needed", out)
+    assert re.search(r"--layer.hidden_size +required", out)
     assert re.search(r"--layer.num_layers +1\b", out)
 
 
@@ -179,7 +179,7 @@ def test_show_prints_how_to_cite(run, name):
         assert (code, out.strip(), err) == (0, bibtex.strip(), "")
     else:
         assert (code, out) == (2, "")
-        assert err.startswith("steadygrad: --bibtex expects one of ")
+        assert err.startswith("steadygrad: bibtex expects one of ")
         assert err.endswith(f", or a layer; got {name}\n")
 
 
@@ -319,7 +319,7 @@ def test_a_name_that_is_no_word_is_bad_input(run):
 def test_train_from_the_first_update_to_the_result(run, tmp_path):
     code, out, err = run("train", "nnrnn", "copy", *TINY, "--seed", "3", "--out", "mine")
     assert code == 0
-    assert re.fullmatch(r"settings: .+, with yours\n", err)
+    assert re.fullmatch(r"settings: .+, with your changes\n", err)
     first, last = out.splitlines()
     assert re.match(
         r"done after 6 updates, \d+ s; best on validation: accuracy [\d.]+, loss [\d.]+ \(guessing [\d.]+\); \d+ par",
@@ -348,7 +348,7 @@ def test_every_layer_trains_on_every_task_with_settings_that_are_found(task, mon
 def test_a_relational_network_is_trained_and_tested(run, tmp_path):
     short = ["--train.steps", "4", "--train.evaluate_every", "2", "--train.evaluate_examples", "8", "--threads", "1"]
     code, out, err = run("train", "corelnet", "rmts", "--task.glyphs", "own", *short)
-    assert (code, err) == (0, "settings: corelnet-2022/basic/rmts-corelnet, at desk scale, with yours\n")
+    assert (code, err) == (0, "settings: corelnet-2022/basic/rmts-corelnet, at desk scale, with your changes\n")
     assert re.match(
         r"done after 4 updates, \d+ s; best on validation: accuracy [\d.]+, loss [\d.]+ \(guessing 0.693\); 205,026 pa",
         out,
@@ -635,7 +635,7 @@ def test_row_by_row_the_table_is_filled(run, tmp_path):
     assert [(row["row"], [one["seed"] for one in row["runs"]]) for row in found] == [("lstm", [0]), ("rnn", [0, 1])]
     assert [line.split()[0] for line in out.splitlines()[2:4]] == ["lstm", "rnn"]
     assert "| lstm | " in (folder / "table.md").read_text("utf-8")
-    section = (folder / "report.html").read_text("utf-8").split("Paper against ours")[-1].split("</table>")[0]
+    section = (folder / "report.html").read_text("utf-8").split("Published numbers and ours")[-1].split("</table>")[0]
     assert ">lstm<" in section
     assert ">rnn<" in section
 

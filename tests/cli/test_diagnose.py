@@ -194,7 +194,7 @@ def test_a_trained_run_as_a_page(run, tmp_path):
     code, _, err = run("diagnose", tmp_path / "run", "-o", tmp_path / "new" / "page.html")
     assert (code, err.count("\n")) == (0, 1)
     text, titles = page_of(tmp_path / "new" / "page.html")
-    assert "One step's gain and its bound: GRU" in titles
+    assert "Gain of one step and its bound: GRU" in titles
 
 
 def test_ones_own_module_as_a_page(run, tmp_path):

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from steadygrad.cli.main import main
-from steadygrad.experiments.listen import missing_scores, prediction
-from steadygrad.tasks import TIMIT, speech
+from steadygrad.tasks import TIMIT, speech, speech_quality
+from steadygrad.tasks.speech_quality import missing_scores, predicted_sound
 from steadygrad.training import Settings, Train, train
 from tests.fakes import write_timit_sample
 
@@ -111,7 +111,7 @@ def test_nothing_is_written_if_nothing_is_asked_for(run):
 
 
 def test_without_the_packages_the_rest_is_there(run, monkeypatch):
-    for package in speech.PACKAGES.values():
+    for package in speech_quality.PACKAGES.values():
         monkeypatch.setitem(sys.modules, package, None)
     code, out, err = run("listen", "run", "--json")
     assert code == 0
@@ -160,10 +160,12 @@ def test_who_knows_what_comes_is_heard_as_the_original(run, normalised):
     task = TIMIT(normalised=normalised)
     original = speech.read_speech("test", task.part("test").recordings[1].path)
     _, targets = task.take("test", torch.tensor([1]))
-    predicted, mse = prediction(Prophet(targets, 0.0), task, 1, original)
+    predicted, mse = predicted_sound(Prophet(targets, 0.0), task, 1, original)
     torch.testing.assert_close(predicted, original, rtol=0, atol=1e-5)
     assert mse == 0
-    assert speech.segmental_snr(original, predicted) == pytest.approx(35)
-    louder, mse = prediction(Prophet(targets, 6.0206 / task.scale.deviation), task, 1, original)
+    assert speech_quality.segmental_snr(original, predicted) == pytest.approx(35)
+    louder, mse = predicted_sound(Prophet(targets, 6.0206 / task.scale.deviation), task, 1, original)
     assert mse == pytest.approx(6.0206**2, rel=1e-4)
-    assert speech.segmental_snr(original, louder) == pytest.approx(0, abs=0.1)  # twice as loud: the error is the signal
+    assert speech_quality.segmental_snr(original, louder) == pytest.approx(
+        0, abs=0.1
+    )  # twice as loud: the error is the signal

@@ -9,7 +9,7 @@ from torch import nn
 from steadygrad.diagnostics import chain, learned_schur, power_norms, trajectories, unit_triangular
 from steadygrad.layers import NNRNN
 from steadygrad.matrices import Matrix
-from steadygrad.matrices.unitary import complex_cayley
+from steadygrad.matrices.complex_cayley import complex_cayley
 
 
 def test_a_chain_forgets_everything_at_its_end():

@@ -375,7 +375,7 @@ def test_the_command_prints_the_plan_and_one_line_a_start_and_an_end(fake, tmp_p
     assert [line.split()[0] for line in lines[2:5]] == ["demo/copy/rnn", "demo/copy/lstm", "demo/copy/nnrnn"]
     assert lines[4].endswith("too long, not run")
     assert lines[5] == "0 results present, 2 to run (about 35 s of one core), 1 too long"
-    assert lines[6] == "start  demo/copy/rnn/seed-0 (1 of 2, about 5.0 s)"
+    assert lines[6] == "start  demo/copy/rnn/seed-0 (1 of 2, about 5 s)"
     ends = [line.partition(" in ")[0] for line in lines[-3:-1]]
     assert ends == ["done   demo/copy/rnn/seed-0 accuracy 0.5", "failed demo/copy/lstm/seed-0"]
     assert lines[-2].endswith(": no memory")

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from steadygrad.layers import EURNN, GRU, LSTM, NNRNN, RNN, URNN, FullCapacityURNN, ScuRNN
-from steadygrad.layers import complex as complex_cells
+from steadygrad.layers import EURNN, GRU, LSTM, NNRNN, RNN, URNN, FullCapacityURNN, ScuRNN, elman
 from steadygrad.matrices import COMPLEX, MATRICES, Givens, UnitaryEvolution
 from steadygrad.training.optimizers import parameter_groups
 from steadygrad.training.options import Train
@@ -189,8 +188,8 @@ class TestOperator:
     def both(self, request, monkeypatch):
         """A function that runs a layer densely, then by its operator; it counts the calls of the latter."""
         calls = []
-        original = complex_cells.operator_unroll
-        monkeypatch.setattr(complex_cells, "operator_unroll", lambda *args: calls.append(1) or original(*args))
+        original = elman.operator_unroll
+        monkeypatch.setattr(elman, "operator_unroll", lambda *args: calls.append(1) or original(*args))
 
         def run(form, work):
             layer = stirred(MAKE[request.param](I, N, dtype=torch.float64, **form))
@@ -236,8 +235,8 @@ class TestOperator:
 
     def test_large_layers_take_it_by_themselves(self, monkeypatch):
         calls = []
-        original = complex_cells.operator_unroll
-        monkeypatch.setattr(complex_cells, "operator_unroll", lambda *args: calls.append(1) or original(*args))
+        original = elman.operator_unroll
+        monkeypatch.setattr(elman, "operator_unroll", lambda *args: calls.append(1) or original(*args))
         layer = URNN(I, 512)
         x = torch.randn(3, 2, I)
         by_operator = layer(x)[0]

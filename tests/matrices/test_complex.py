@@ -22,7 +22,7 @@ from steadygrad.matrices import (
     spectral_radius,
 )
 from steadygrad.matrices.complex import haar_unitary, skew_hermitian, skew_hermitian_free
-from steadygrad.matrices.unitary import complex_cayley
+from steadygrad.matrices.complex_cayley import complex_cayley
 from tests.rounding import rounding
 
 every_complex = pytest.mark.parametrize("name", COMPLEX)

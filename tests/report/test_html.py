@@ -22,7 +22,7 @@ from steadygrad.experiments import Observer, reproduce
 from steadygrad.experiments.recipe import read
 from steadygrad.files import finite, parse_value, value_text
 from steadygrad.layers import LAYERS
-from steadygrad.report import html, inside, runs, tables
+from steadygrad.report import charts, html, runs, tables
 from steadygrad.training import RunDirectory, Settings, Trainer, loop
 from steadygrad.training.directory import differences
 
@@ -335,7 +335,7 @@ def test_the_page_shows_what_networks_look_like_inside(page, trained):
     drawn = parsed.chart("|T| of zebra")
     assert drawn["panels"][0]["rows"] == [[abs(v) for v in row] for row in schur["T"]]
     assert sum(parsed.chart("Angles of the rotations: zebra")["values"]) == len(schur["angles"]) == 2
-    bound = parsed.chart("One step's gain and its bound: antelope")
+    bound = parsed.chart("Gain of one step and its bound: antelope")
     assert [series["y"] for series in bound["series"]] == [
         first["antelope"].portrait["gates"][k] for k in ("true", "bound")
     ]
@@ -415,7 +415,7 @@ def test_a_page_without_attention_says_nothing_of_it(page):
     ("angles", "bins"), [([0.0], [0]), ([0.4], [1]), ([math.pi, 3.2], [8, 8]), ([6.28], [15]), ([2 * math.pi], [0])]
 )
 def test_angles_are_counted_on_a_circle(angles, bins):
-    counts = inside.angle_counts(angles)
+    counts = charts.angle_counts(angles)
     assert (sum(counts), len(counts)) == (len(angles), 16)
     assert all(counts[b] == bins.count(b) for b in bins)
 
@@ -564,7 +564,7 @@ def test_pages_of_runs_with_little_to_show(tmp_path, parts):
     parsed = whole(page_of(tmp_path))
     assert "gru" in parsed.folds
     texts = " ".join(parsed.all("p"))
-    assert ("gru could not be looked at: one direction only" in texts) == ("failed" in parts.get("portrait", {}))
+    assert ("gru could not be measured: one direction only" in texts) == ("failed" in parts.get("portrait", {}))
     assert parsed.folds["gru"].get("why") == parts.get("why")
 
 
@@ -671,7 +671,7 @@ def test_every_text_is_shown_as_it_is(nasty):
     assert f"- {ALL}: {ALL}" in notes
     assert f"- {ALL}, seed 0: {ALL}: {ALL}" in notes
     assert f"Scale {ALL}: {ALL}." in notes
-    assert f"a\u2028b/seed-0 could not be looked at: {ALL}" in notes
+    assert f"a\u2028b/seed-0 could not be measured: {ALL}" in notes
     names = ["<script>alert(1)</script>one", "<script>alert(1)</script>two", "a\u2028b/seed-0", "c/seed-0"]
     folds = parsed.folds
     assert set(names) < folds.keys()
@@ -701,7 +701,7 @@ def test_the_numbers_of_figures_keep_their_names(nasty):
         "a\u2028b/seed-0",
         "c/seed-0",
     }
-    assert f"|T| of c/seed-0: {ALL}: 50 % of the Schur form's size" in [
+    assert f"|T| of c/seed-0: {ALL}: 50 % of the Schur form's norm" in [
         caption.split(" Non-zero")[0].strip() for caption in parsed.all("figcaption")
     ]
 

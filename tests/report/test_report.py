@@ -71,14 +71,6 @@ def test_scores_have_four_decimals(value, text):
     assert tables.score(value) == text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "–"), (0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (125.4, "2 min 05 s"), (3600, "60 min 00 s")],
-)
-def test_times_as_a_clock_says_them(seconds, text):
-    assert tables.clock(seconds) == text
-
-
 def test_markdown_aligns_numbers_and_escapes_bars():
     text = tables.markdown(["row", "loss"], [["a|b", "1"], ["two\nlines", 2]])
     assert text == "| row | loss |\n| --- | ---: |\n| a\\|b | 1 |\n| two lines | 2 |"
@@ -521,7 +513,7 @@ def test_many_rows_are_drawn_task_by_task(tmp_path, monkeypatch):
 def test_nothing_here_needs_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"  # importing it fails
-        "from steadygrad.report import figures, problems, runs, tables\n"
+        "from steadygrad.report import figures, problem_figures, runs, tables\n"
         "print(figures.curves.__name__, [m for m in sys.modules if m.startswith('torch.')])"
     )
     root = Path(steadygrad.__file__).parent.parent

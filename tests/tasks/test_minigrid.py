@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from steadygrad.tasks import MiniGrid
-from steadygrad.tasks.minigrid import ENVIRONMENTS, WORDS, bag, package
+from steadygrad.tasks.minigrid import ENVIRONMENTS, WORDS, bag
+from steadygrad.tasks.packages import import_optional
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs the extra minigrid")
 minigrid = pytest.importorskip("minigrid", reason="needs the extra minigrid")
@@ -76,7 +77,7 @@ def test_other_words_are_explained():
 
 def test_a_missing_package_is_explained():
     with pytest.raises(ValueError, match=r"minigrid needs the package no_such: pip install steadygrad\[minigrid\]"):
-        package("no_such")
+        import_optional("minigrid", "no_such", "minigrid")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steadygrad.tasks import speech
+from steadygrad.tasks import speech, speech_quality
 from tests.fakes import babble, riff, sphere
 
 SOUND = babble(3001, seed=0)
@@ -165,35 +165,35 @@ def test_segmental_snr_by_hand():
         torch.cat([signal.flatten(), torch.full((79,), v)]) for signal, v in ((x, 1.0), (x + error, 9.0))
     )
     expected = (20 + 35 - 10 + 20 * math.log10(2)) / 4
-    assert speech.segmental_snr(clean, estimate) == pytest.approx(expected)
+    assert speech_quality.segmental_snr(clean, estimate) == pytest.approx(expected)
 
 
 def test_segmental_snr_of_a_signal_with_noise_is_what_was_mixed():
     x = noise(80_000)
-    assert speech.segmental_snr(x, x + 0.1 * noise(80_000, 1)) == pytest.approx(20, abs=0.1)
+    assert speech_quality.segmental_snr(x, x + 0.1 * noise(80_000, 1)) == pytest.approx(20, abs=0.1)
 
 
 def test_segmental_snr_needs_something_to_compare():
     x = voice()
     with pytest.raises(ValueError, match="segmental_snr expects signals of one length; got 16000 and 15999 samples"):
-        speech.segmental_snr(x, x[:-1])
-    assert math.isnan(speech.segmental_snr(x[:79], x[:79]))
-    assert math.isnan(speech.segmental_snr(torch.zeros(800), torch.ones(800)))
+        speech_quality.segmental_snr(x, x[:-1])
+    assert math.isnan(speech_quality.segmental_snr(x[:79], x[:79]))
+    assert math.isnan(speech_quality.segmental_snr(torch.zeros(800), torch.ones(800)))
 
 
 @pytest.mark.parametrize(("score", "best"), [("stoi", 1.0), ("pesq", 4.5)])
 def test_noise_is_heard(score, best):
-    pytest.importorskip(speech.PACKAGES[score], reason="needs the extra speech")
-    judge, x = getattr(speech, score), voice()
+    pytest.importorskip(speech_quality.PACKAGES[score], reason="needs the extra speech")
+    judge, x = getattr(speech_quality, score), voice()
     found = [judge(x, x + level * noise(len(x))) for level in (0, 0.03, 0.3)]
     assert found[0] == pytest.approx(best, abs=0.1)
     assert found[0] > found[1] + 0.02 > found[2] + 0.1
 
 
-@pytest.mark.parametrize("score", speech.PACKAGES)
+@pytest.mark.parametrize("score", speech_quality.PACKAGES)
 def test_what_is_too_short_or_silent_has_no_score(score):
-    pytest.importorskip(speech.PACKAGES[score], reason="needs the extra speech")
-    judge, x = getattr(speech, score), voice()
+    pytest.importorskip(speech_quality.PACKAGES[score], reason="needs the extra speech")
+    judge, x = getattr(speech_quality, score), voice()
     for samples in (1, 200, 800):
         assert math.isnan(judge(x[:samples], x[:samples]))
     silence = torch.zeros_like(x)
@@ -202,9 +202,9 @@ def test_what_is_too_short_or_silent_has_no_score(score):
         assert math.isnan(judge(x, torch.zeros_like(x)))
 
 
-@pytest.mark.parametrize("score", speech.PACKAGES)
+@pytest.mark.parametrize("score", speech_quality.PACKAGES)
 def test_a_missing_package_is_named(score, monkeypatch):
-    monkeypatch.setitem(sys.modules, speech.PACKAGES[score], None)
-    expected = rf"{score} needs the package {speech.PACKAGES[score]}: pip install steadygrad\[speech\]"
+    monkeypatch.setitem(sys.modules, speech_quality.PACKAGES[score], None)
+    expected = rf"{score} needs the package {speech_quality.PACKAGES[score]}: pip install steadygrad\[speech\]"
     with pytest.raises(ValueError, match=expected):
-        getattr(speech, score)(voice(), voice())
+        getattr(speech_quality, score)(voice(), voice())

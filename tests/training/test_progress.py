@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
+from steadygrad.duration import duration
 from steadygrad.training import Callback, ShowProgress, TensorBoard, progress, train
-from steadygrad.training.progress import duration
 
 
 def plain():
@@ -19,7 +19,14 @@ def terminal():
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0.04, "0.0 s"), (4.12, "4.1 s"), (12.3, "12 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s"), (3900, "1 h 5 min")],
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (125.4, "2 min 05 s"),
+        (3599, "59 min 59 s"),
+        (3900, "1 h 05 min"),
+    ],
 )
 def test_durations_in_words(seconds, words):
     assert duration(seconds) == words
@@ -78,7 +85,7 @@ def test_no_time_is_left_behind_the_end(monkeypatch):
     callback = ShowProgress("", console)
     callback.start(0, 8)
     callback.show(12, 8, lambda: "frames")
-    assert console.file.getvalue() == "12/8  frames  0.0 s left\n"
+    assert console.file.getvalue() == "12/8  frames  0 s left\n"
 
 
 def test_tests_on_a_terminal_have_a_live_line_that_goes_away():

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from steadygrad.diagnostics import observe, portrait
 from steadygrad.files import finite
 from steadygrad.layers import LAYERS, LSTM, NNRNN, MemRNN, RelRNN
-from steadygrad.report import compare, figures, portraits
+from steadygrad.report import comparison_figures, figures, paper, portrait_figures
 from steadygrad.report.runs import Run
 
 MAGIC = {"svg": b"<?xml", "png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-"}
@@ -72,7 +72,7 @@ def files(folder):
 def test_every_figure_that_there_is_something_for(tmp_path, quick):
     two_levels = run_of("nnrnn", "runs/two", seed=7, layer=NNRNN(3, 4, num_layers=2), task="adding")
     found = [*map(run_of, ("nnrnn", "ncgru", "lstm", "relrnn")), two_levels]
-    written = portraits.draw_all(found, tmp_path / "new" / "figures")
+    written = portrait_figures.draw_all(found, tmp_path / "new" / "figures")
     always = ["reach", "gradients", "eigenvalues", "drift"]
     kinds = {
         "nnrnn-copy": [*always, "schur"],
@@ -89,8 +89,8 @@ def test_every_figure_that_there_is_something_for(tmp_path, quick):
 
 def test_the_same_numbers_are_the_same_svg(tmp_path):
     run, twice = run_of("nnrnn"), ("reach", "schur", "drift")
-    portraits.draw_all([run], tmp_path / "one")
-    portraits.draw(run, "nnrnn", tmp_path / "two" / "nnrnn", "svg", twice)
+    portrait_figures.draw_all([run], tmp_path / "one")
+    portrait_figures.draw_run(run, "nnrnn", tmp_path / "two" / "nnrnn", "svg", twice)
     expected = [f"nnrnn-{kind}.svg" for kind in ("reach", "gradients", "eigenvalues", "schur", "drift")]
     assert files(tmp_path / "one") == sorted(["copy-curves.svg", *expected])
     assert files(tmp_path / "two") == sorted(f"nnrnn-{kind}.svg" for kind in twice)
@@ -106,21 +106,23 @@ def test_the_same_numbers_are_the_same_svg(tmp_path):
 
 @pytest.mark.parametrize("format", ["png", "pdf"])
 def test_other_formats_are_what_they_say_and_the_same_twice(tmp_path, format):
-    written = portraits.draw_all([bare("runs/a")], tmp_path / "one", format)
+    written = portrait_figures.draw_all([bare("runs/a")], tmp_path / "one", format)
     assert [path.name for path in written] == [f"copy-curves.{format}", f"rnn-gradients.{format}"]
     assert files(tmp_path / "one") == [path.name for path in written]
     for path in written:
         assert path.read_bytes().startswith(MAGIC[format])
         assert path.stat().st_size > 3000
-    (again,) = portraits.draw(bare("runs/a"), "rnn", tmp_path / "two" / "rnn", format)
+    (again,) = portrait_figures.draw_run(bare("runs/a"), "rnn", tmp_path / "two" / "rnn", format)
     assert again.read_bytes() == written[1].read_bytes()
 
 
 def test_of_several_seeds_the_first_is_drawn(tmp_path, quick, monkeypatch):
     found = [bare(f"runs/{seed}", seed, output_gradients=[1.0, 0.5 + seed]) for seed in (0, 1)]
-    drawn, gradients = [], portraits.gradients
-    monkeypatch.setattr(portraits, "gradients", lambda one, name: drawn.append((one, name)) or gradients(one, name))
-    written = portraits.draw_all(found, tmp_path / "both")
+    drawn, gradients = [], portrait_figures.gradients
+    monkeypatch.setattr(
+        portrait_figures, "gradients", lambda one, name: drawn.append((one, name)) or gradients(one, name)
+    )
+    written = portrait_figures.draw_all(found, tmp_path / "both")
     assert [path.name for path in written] == ["copy-curves.svg", "rnn-gradients.svg"]
     assert drawn == [(found[0].portrait, "rnn")]
 
@@ -128,14 +130,14 @@ def test_of_several_seeds_the_first_is_drawn(tmp_path, quick, monkeypatch):
 def test_runs_without_portraits_have_curves(tmp_path, quick):
     run = bare("runs/a")
     blind = Run(run.path, run.result, run.rows, [{"step": 0, "failed": "why"}], {"step": 0, "failed": "why"})
-    assert [path.name for path in portraits.draw_all([blind], tmp_path)] == ["copy-curves.svg"]
+    assert [path.name for path in portrait_figures.draw_all([blind], tmp_path)] == ["copy-curves.svg"]
     nothing = Run(run.path, run.result, [], [], None)
-    assert [path.name for path in portraits.draw_all([nothing], tmp_path)] == ["copy-curves.svg"]
+    assert [path.name for path in portrait_figures.draw_all([nothing], tmp_path)] == ["copy-curves.svg"]
 
 
 def test_some_kinds_of_one_run(tmp_path, quick):
     run = run_of("nnrnn")
-    written = portraits.draw(run, "Mine", tmp_path / "row", "png", ("schur", "gates"))
+    written = portrait_figures.draw_run(run, "Mine", tmp_path / "row", "png", ("schur", "gates"))
     assert [path.name for path in written] == ["row-schur.png"]  # it has no gates
     assert files(tmp_path) == ["row-schur.png"]
 
@@ -148,7 +150,7 @@ ODD = ["a b", "../../up", "/etc/x", "<script>", "a\"&'b", "a:b*c?", "con\u2028ne
 @pytest.mark.parametrize("name", ODD)
 def test_file_names_are_safe_whatever_a_run_is_called(tmp_path, quick, name):
     folder = tmp_path / "figures"
-    written = portraits.draw_all([bare(f"runs/{name}/seed-0")], folder)
+    written = portrait_figures.draw_all([bare(f"runs/{name}/seed-0")], folder)
     assert len(written) == 2
     assert {path.parent for path in written} == {folder}
     assert files(tmp_path) == sorted(["figures", *(f"figures/{path.name}" for path in written)])
@@ -158,19 +160,19 @@ def test_file_names_are_safe_whatever_a_run_is_called(tmp_path, quick, name):
 
 @pytest.mark.parametrize("name", ["???", "<>"])
 def test_a_name_of_which_nothing_is_left_still_has_its_files_in_the_folder(tmp_path, quick, name):
-    written = portraits.draw_all([bare(f"runs/{name}/seed-0")], tmp_path / "figures")
+    written = portrait_figures.draw_all([bare(f"runs/{name}/seed-0")], tmp_path / "figures")
     assert {path.parent for path in written} == {tmp_path / "figures"}
     assert [path.name for path in tmp_path.iterdir()] == ["figures"]
 
 
 def test_runs_whose_names_differ_have_different_files(tmp_path, quick):
     found = [bare(f"runs/{row}/seed-0") for row in ("a b", "a-b")]
-    written = portraits.draw_all(found, tmp_path)
+    written = portrait_figures.draw_all(found, tmp_path)
     assert len(set(written)) == len(written) == len(files(tmp_path)) == 3
 
 
 def test_runs_that_go_by_their_folders_have_their_files_in_one(tmp_path, quick):
-    written = portraits.draw_all([bare("runs/a"), bare("runs/b/c")], tmp_path)  # nothing else tells them apart
+    written = portrait_figures.draw_all([bare("runs/a"), bare("runs/b/c")], tmp_path)  # nothing else tells them apart
     names = ["a-gradients.svg", "b-c-gradients.svg", "copy-curves.svg"]
     assert files(tmp_path) == sorted(path.name for path in written) == names
 
@@ -178,7 +180,7 @@ def test_runs_that_go_by_their_folders_have_their_files_in_one(tmp_path, quick):
 def test_a_name_is_no_formula(tmp_path):
     r"""Matplotlib typesets what stands between two $, and refuses \frac without its arguments."""
     name = r"lr $\frac$"
-    for path in portraits.draw_all([bare(f"runs/{name}/seed-0")], tmp_path):
+    for path in portrait_figures.draw_all([bare(f"runs/{name}/seed-0")], tmp_path):
         assert name in path.read_text("utf-8")
 
 
@@ -187,12 +189,12 @@ def test_a_name_is_no_formula(tmp_path):
 
 def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(ValueError, match=r"ends in \.png, \.svg, \.pdf; got copy-curves\.gif"):
-        portraits.draw_all([bare("runs/a")], tmp_path / "figures", "gif")
+        portrait_figures.draw_all([bare("runs/a")], tmp_path / "figures", "gif")
     assert files(tmp_path) == []
 
 
 def test_half_a_figure_is_removed_and_the_one_before_stays(tmp_path, monkeypatch):
-    (path,) = portraits.draw(bare("runs/a"), "a", tmp_path / "a", "svg")
+    (path,) = portrait_figures.draw_run(bare("runs/a"), "a", tmp_path / "a", "svg")
     before = path.read_bytes()
 
     def fail(self, target, **options):
@@ -201,14 +203,14 @@ def test_half_a_figure_is_removed_and_the_one_before_stays(tmp_path, monkeypatch
 
     monkeypatch.setattr(Figure, "savefig", fail)
     with pytest.raises(OSError, match="the disk is full"):
-        portraits.draw(bare("runs/a"), "a", tmp_path / "a", "svg")
+        portrait_figures.draw_run(bare("runs/a"), "a", tmp_path / "a", "svg")
     assert files(tmp_path) == ["a-gradients.svg"]
     assert path.read_bytes() == before
 
 
 def test_style_is_only_lent(tmp_path, quick):
     before = dict(plt.rcParams)
-    portraits.draw_all([bare("runs/a")], tmp_path)
+    portrait_figures.draw_all([bare("runs/a")], tmp_path)
     assert dict(plt.rcParams) == before
 
 
@@ -223,7 +225,7 @@ def test_style_is_only_lent(tmp_path, quick):
 def test_numbers_at_the_edge_can_be_drawn(tmp_path, parts):
     """Warnings are errors here: nothing to draw is not worth one."""
     kind = "reach" if "every" in parts else "gradients"
-    assert len(portraits.draw(bare("runs/a", **parts), "a", tmp_path / "a", "svg", (kind,))) == 1
+    assert len(portrait_figures.draw_run(bare("runs/a", **parts), "a", tmp_path / "a", "svg", (kind,))) == 1
 
 
 # the numbers in them
@@ -236,7 +238,7 @@ def closed(figure):
 
 def test_the_map_is_causal_and_on_one_scale():
     run = run_of("lstm", layer=LSTM(3, 4))
-    figure = closed(portraits.reach(run.portrait, "lstm"))
+    figure = closed(portrait_figures.reach(run.portrait, "lstm"))
     maps = run.portrait["input_maps"]
     drawn = [axis for axis in figure.axes if axis.images]
     assert [axis.get_title() for axis in drawn] == ["lstm, h", "lstm, c"]
@@ -253,9 +255,10 @@ def test_the_map_is_causal_and_on_one_scale():
 @pytest.mark.parametrize("name", ["enrnn", *({"urnn"} & LAYERS.keys())])
 def test_eigenvalues_of_real_matrices_stand_with_their_conjugates(name):
     layer = LAYERS[name](3, 5).eval()
-    (axis,) = closed(portraits.eigenvalues(run_of(name, layer=layer).portrait, name)).axes
+    (axis,) = closed(portrait_figures.eigenvalues(run_of(name, layer=layer).portrait, name)).axes
     points = axis.collections[0].get_offsets().data
     (W,) = (W.detach().numpy() for W in layer.matrices().values())
+    assert len(points) == len(W)  # a real eigenvalue is drawn once
     distances = abs(np.linalg.eigvals(W)[:, None] - (points[:, 0] + 1j * points[:, 1]))
     assert distances.min(axis=1).max() < 1e-4
     assert distances.min(axis=0).max() < 1e-4  # and no other
@@ -269,7 +272,7 @@ def test_the_schur_form_is_that_of_the_matrix(size, in_block):
     matrix.free[3].data.normal_(std=0.2)
     run = run_of("nnrnn", layer=layer)
     ((_, found),) = run.portrait["schur"].items()
-    left, middle, right, *_ = closed(portraits.schur(found, "nnrnn")).axes
+    left, middle, right, *_ = closed(portrait_figures.schur(found, "nnrnn")).axes
     with torch.no_grad():
         P, W = matrix.map.basis(matrix.free[0]), matrix()
         core = (P.mT @ W @ P).abs().numpy()
@@ -294,7 +297,7 @@ def marked(axis):
 def test_attention_is_drawn_with_the_states_that_were_kept():
     drawn = attended(RelRNN(3, 4, short=3, relevant=3))
     (found,) = drawn["attention"]
-    axis, *_ = closed(portraits.attention(drawn, "relrnn")).axes
+    axis, *_ = closed(portrait_figures.attention(drawn, "relrnn")).axes
     image = axis.images[0].get_array().filled(math.nan)
     for t, row in enumerate(found["map"]):
         values = [math.nan if value is None else value for value in row]
@@ -308,9 +311,9 @@ def test_attention_is_drawn_with_the_states_that_were_kept():
 
 def test_a_map_of_attention_for_each_level_and_nothing_marked_where_all_is_kept():
     drawn = attended(RelRNN(3, 4, num_layers=2))
-    one, other, _ = closed(portraits.attention(drawn, "relrnn")).axes
+    one, other, _ = closed(portrait_figures.attention(drawn, "relrnn")).axes
     assert [axis.get_title() for axis in (one, other)] == ["relrnn, level 0", "relrnn, level 1"]
-    axis, _ = closed(portraits.attention(attended(MemRNN(3, 4)), "memrnn")).axes
+    axis, _ = closed(portrait_figures.attention(attended(MemRNN(3, 4)), "memrnn")).axes
     assert axis.get_title() == "memrnn"
     assert marked(axis) == {}
     assert axis.get_legend() is None
@@ -319,7 +322,7 @@ def test_a_map_of_attention_for_each_level_and_nothing_marked_where_all_is_kept(
 def test_marks_of_a_long_sequence_stand_above_their_states():
     drawn = attended(RelRNN(3, 4, short=3, relevant=3), time=260)
     assert drawn["every"] == 3
-    axis, _ = closed(portraits.attention(drawn, "relrnn")).axes
+    axis, _ = closed(portrait_figures.attention(drawn, "relrnn")).axes
     assert axis.images[0].get_extent() == [0, 261, 261, 0]  # in steps, the last of 87 rows not quite full
     assert marked(axis)["kept at the end"] == drawn["attention"][0]["kept_at_end"]
 
@@ -331,12 +334,14 @@ def test_marks_of_a_long_sequence_stand_above_their_states():
 def shown(monkeypatch):
     """The axis of what would have been saved."""
     axes = []
-    monkeypatch.setattr(compare, "save", lambda figure, path: axes.append(closed(figure).axes[0]) or path)
+    monkeypatch.setattr(comparison_figures, "save", lambda figure, path: axes.append(closed(figure).axes[0]) or path)
     return axes
 
 
 def test_gradients_of_several_networks_count_back_from_the_end(shown):
-    compare.gradients({"rnn": [1e-4, 1e-2, 1.0], "$lstm$": [None, 0.0, 0.5, 2.0]}, "x.svg", "denoise")
+    comparison_figures.gradients_along_time(
+        {"rnn": [1e-4, 1e-2, 1.0], "$lstm$": [None, 0.0, 0.5, 2.0]}, "x.svg", "denoise"
+    )
     lines = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in shown[0].lines}
     assert lines["rnn"] == ([3, 2, 1], [1e-4, 1e-2, 1.0])
     back, values = lines[r"\$lstm\$"]
@@ -348,21 +353,25 @@ def test_gradients_of_several_networks_count_back_from_the_end(shown):
 
 
 def test_growth_with_the_length_leaves_out_what_was_not_measured(shown):
-    compare.growth([200, 1000, 5000], {"rnn": [1.0, 5.0, 25.0], "memrnn": [2.0, 50.0, None]}, "x.svg", "megabytes")
+    comparison_figures.growth_with_length(
+        [200, 1000, 5000], {"rnn": [1.0, 5.0, 25.0], "memrnn": [2.0, 50.0, None]}, "x.svg", "megabytes"
+    )
     rnn, memrnn = shown[0].lines
     assert (list(rnn.get_xdata()), list(rnn.get_ydata())) == ([200, 1000, 5000], [1.0, 5.0, 25.0])
     assert list(memrnn.get_ydata())[:2] == [2.0, 50.0]
     assert math.isnan(memrnn.get_ydata()[2])
     assert (shown[0].get_xscale(), shown[0].get_yscale(), shown[0].get_ylabel()) == ("log", "log", "megabytes")
     assert list(shown[0].get_xticks()) == [200, 1000, 5000]
-    compare.growth([100, 400, 500], {"rnn": [1.0, 2.0, 3.0]}, "x.svg", "megabytes")
+    comparison_figures.growth_with_length([100, 400, 500], {"rnn": [1.0, 2.0, 3.0]}, "x.svg", "megabytes")
     assert [text.get_text() for text in shown[1].get_xticklabels()] == ["100", "400", ""]  # 500 would touch it
 
 
 @pytest.mark.parametrize("format", ["svg", "png"])
 def test_comparisons_are_files_like_any_figure(tmp_path, format):
-    norms = compare.gradients({"a": [1.0, None], "b": [0.0, 0.0]}, tmp_path / f"one.{format}")
-    sizes = compare.growth([1, 2], {"a": [1.0, 2.0], "b": [None, None]}, tmp_path / f"two.{format}", "MB", "$T$")
+    norms = comparison_figures.gradients_along_time({"a": [1.0, None], "b": [0.0, 0.0]}, tmp_path / f"one.{format}")
+    sizes = comparison_figures.growth_with_length(
+        [1, 2], {"a": [1.0, 2.0], "b": [None, None]}, tmp_path / f"two.{format}", "MB", "$T$"
+    )
     assert all(path.read_bytes().startswith(MAGIC[format]) for path in (norms, sizes))
 
 
@@ -372,19 +381,23 @@ def test_networks_of_one_task_are_compared_by_their_first_seeds(tmp_path, quick,
         for row in ("a", "b")
         for seed in (0, 1)
     ]
-    assert portraits.loss_gradients(found) == {"a": [1.0, 0.0], "b": [1.0, 0.0]}
+    assert comparison_figures.loss_gradients(found) == {"a": [1.0, 0.0], "b": [1.0, 0.0]}
     several = [bare(f"runs/{row}/seed-0", 0, loss_gradients=[1.0], batch_gradients=[0.5]) for row in ("b", "c")]
-    assert portraits.loss_gradients(several) == {"b": [0.5], "c": [0.5]}
-    assert portraits.loss_gradients([found[0], *several]) == {"a": [1.0, 0.0], "b": [1.0], "c": [1.0]}  # of one kind
-    written = [path.name for path in portraits.draw_all([*found, bare("runs/c/seed-0")], tmp_path)]
+    assert comparison_figures.loss_gradients(several) == {"b": [0.5], "c": [0.5]}
+    assert comparison_figures.loss_gradients([found[0], *several]) == {
+        "a": [1.0, 0.0],
+        "b": [1.0],
+        "c": [1.0],
+    }  # of one kind
+    written = [path.name for path in portrait_figures.draw_all([*found, bare("runs/c/seed-0")], tmp_path)]
     assert written[:2] == ["copy-curves.svg", "copy-gradients.svg"]
-    alone = [path.name for path in portraits.draw_all(found[:2], tmp_path)]
+    alone = [path.name for path in portrait_figures.draw_all(found[:2], tmp_path)]
     assert "copy-gradients.svg" not in alone  # nothing to compare with
 
 
 def outcomes(task="rmts", network="corelnet", chance=0.5, **by_count):
     return [
-        compare.Outcome(task, network, int(count.strip("m")), accuracy, chance)
+        comparison_figures.HeldOutResult(task, network, int(count.strip("m")), accuracy, chance)
         for count, accuracies in by_count.items()
         for accuracy in accuracies
     ]
@@ -395,7 +408,9 @@ def panels(monkeypatch):
     """All axes of what would have been saved, by title."""
     found = {}
     monkeypatch.setattr(
-        compare, "save", lambda figure, path: found.update({a.get_title(): a for a in closed(figure).axes}) or path
+        comparison_figures,
+        "save",
+        lambda figure, path: found.update({a.get_title(): a for a in closed(figure).axes}) or path,
     )
     return found
 
@@ -406,7 +421,7 @@ def test_medians_and_ranges_by_the_number_of_shapes_held_out(panels):
         *outcomes(network="$esbn$", m50=[0.75]),
         *outcomes(task="identity-rules", network="ntm", chance=0.25, m85=[0.25]),
     ]
-    compare.held_out(found, "x.svg", "all")
+    comparison_figures.held_out_accuracy(found, "x.svg", "all")
     assert panels.keys() == {"rmts", "identity-rules"}
     lines = {line.get_label(): line for line in panels["rmts"].lines}
     assert (list(lines["corelnet"].get_xdata()), list(lines["corelnet"].get_ydata())) == ([0, 95], [0.99, 0.6])
@@ -422,7 +437,7 @@ def test_medians_and_ranges_by_the_number_of_shapes_held_out(panels):
 
 
 def test_three_tasks_have_three_panels(panels):
-    compare.held_out([one for task in "abc" for one in outcomes(task=task, m0=[1.0])], "x.svg")
+    comparison_figures.held_out_accuracy([one for task in "abc" for one in outcomes(task=task, m0=[1.0])], "x.svg")
     assert panels.keys() == {"a", "b", "c"}
     assert all(
         axis.get_ylabel() == ("" if name == "b" else "accuracy on unseen shapes") for name, axis in panels.items()
@@ -430,8 +445,8 @@ def test_three_tasks_have_three_panels(panels):
 
 
 def test_no_outcome_is_no_figure():
-    with pytest.raises(ValueError, match="held_out expects at least one outcome; got none"):
-        compare.held_out([], "x.svg")
+    with pytest.raises(ValueError, match="held_out_accuracy expects at least one result; got none"):
+        comparison_figures.held_out_accuracy([], "x.svg")
 
 
 def run_with(held_out, accuracies, seed=0, layer=None, **task):
@@ -449,24 +464,27 @@ def run_with(held_out, accuracies, seed=0, layer=None, **task):
 
 
 def test_outcomes_are_the_last_evaluations_with_what_tells_runs_apart():
-    found = portraits.unseen(
+    found = comparison_figures.held_out_results(
         [run_with(95, [0.9, 0.5], seed) for seed in (0, 1)] + [run_with(50, [1.0]), run_with(0, [])]
     )
     assert [one[:4] for one in found] == [("rmts", "corelnet", m, a) for m, a in ((95, 0.5), (95, 0.5), (50, 1.0))]
     assert [one.chance for one in found] == pytest.approx([0.25] * 3)
     wide = run_with(50, [1.0], layer={"hidden_size": 9, "full": True})
     plain = run_with(50, [1.0], layer={"hidden_size": 6, "full": True}, colour=True)
-    names = [(one.task, one.network) for one in portraits.unseen([wide, plain, run_of("rnn")])]
+    names = [(one.task, one.network) for one in comparison_figures.held_out_results([wide, plain, run_of("rnn")])]
     assert names == [("rmts", "corelnet, hidden_size 9"), ("rmts", "corelnet, hidden_size 6")]
     other = run_with(50, [1.0], colour=False)
-    assert [one.task for one in portraits.unseen([plain, other])] == ["rmts, colour true", "rmts, colour false"]
+    assert [one.task for one in comparison_figures.held_out_results([plain, other])] == [
+        "rmts, colour true",
+        "rmts, colour false",
+    ]
 
 
 def test_runs_that_differ_in_what_is_held_out_are_compared(tmp_path, quick):
     found = [run_with(95, [0.5]), run_with(95, [0.5, 0.6], 1)]
-    assert "held-out.svg" not in {path.name for path in portraits.draw_all(found, tmp_path)}
+    assert "held-out.svg" not in {path.name for path in portrait_figures.draw_all(found, tmp_path)}
     found.append(run_with(50, [0.9]))
-    assert "held-out.svg" in {path.name for path in portraits.draw_all(found, tmp_path)}
+    assert "held-out.svg" in {path.name for path in portrait_figures.draw_all(found, tmp_path)}
 
 
 def test_tables_have_the_figures_that_they_ask_for(tmp_path, quick):
@@ -474,12 +492,14 @@ def test_tables_have_the_figures_that_they_ask_for(tmp_path, quick):
     problems = [run_with(95, [0.5])]
 
     def drawn(runs, *kinds):
-        paths = portraits.draw_table(runs, kinds, lambda name: tmp_path / f"t-{name}.png", "t")
+        paths = paper.draw_figures(runs, kinds, lambda name: tmp_path / f"t-{name}.png", "t")
         assert all(path.exists() for path in paths)
         return [path.name for path in paths]
 
-    assert drawn(found, "attention") == drawn(found, "gradients") == ["t-gradients.png"]
-    assert drawn(found[:1], "gradients") == drawn(found, "schur") == drawn(found) == []
+    assert drawn(found, "attention") == ["t-gradients.png"]
+    assert drawn(found, "gradients") == ["t-gradients.png", "t-a-gradients.png", "t-b-gradients.png"]
+    assert drawn(found[:1], "gradients") == ["t-a-gradients.png"]
+    assert drawn(found, "schur") == drawn(found) == []
     assert drawn(problems, "held-out") == ["t-held-out.png"]
     assert drawn(found, "held-out") == drawn(problems, "similarity") == []
 
@@ -495,7 +515,7 @@ def seen_problem(matrix, channels=1):
 
 def test_the_matrix_stands_with_the_objects_along_both_sides():
     found = seen_problem([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.001, 0.5, 0.499]])
-    axis, _ = closed(portraits.similarity(found, "corelnet")).axes
+    axis, _ = closed(portrait_figures.similarity(found, "corelnet")).axes
     matrix, *images = axis.images
     np.testing.assert_array_equal(matrix.get_array(), found["matrix"])
     assert (matrix.norm.vmin, matrix.norm.vmax) == (0, 1)
@@ -517,32 +537,32 @@ def test_the_matrix_stands_with_the_objects_along_both_sides():
 
 
 def test_colours_of_what_has_a_sign_and_of_many_objects():
-    axis, _ = closed(portraits.similarity(seen_problem([[0.0, -2.0], [2.0, None]], channels=3), "diff")).axes
+    axis, _ = closed(portrait_figures.similarity(seen_problem([[0.0, -2.0], [2.0, None]], channels=3), "diff")).axes
     assert (axis.images[0].norm.vmin, axis.images[0].norm.vmax) == (-2, 2)
     assert [text.get_text() for text in axis.texts] == ["", "-2", "2", ""]
     many = [[float(i == j) for j in range(13)] for i in range(13)]
-    axis, _ = closed(portraits.similarity(seen_problem(many), "corelnet")).axes
+    axis, _ = closed(portrait_figures.similarity(seen_problem(many), "corelnet")).axes
     assert len(axis.texts) == 0
-    axis, _ = closed(portraits.similarity(seen_problem([[0.0, 0.0], [0.0, 0.0]]), "nothing")).axes
+    axis, _ = closed(portrait_figures.similarity(seen_problem([[0.0, 0.0], [0.0, 0.0]]), "nothing")).axes
     assert axis.images[0].norm.vmax == 1
 
 
 def test_a_run_that_has_seen_a_problem_has_a_figure_of_it(tmp_path):
     run = bare("runs/a", similarity=seen_problem([[1.0, 0.0], [0.5, 0.5]]))
-    assert [path.name for path in portraits.draw(run, "$a$", tmp_path / "a", "svg", ("similarity",))] == [
+    assert [path.name for path in portrait_figures.draw_run(run, "$a$", tmp_path / "a", "svg", ("similarity",))] == [
         "a-similarity.svg"
     ]
     assert "$a$" in (tmp_path / "a-similarity.svg").read_text("utf-8")
-    one, other = (portraits.draw(run, "a", tmp_path / name, "png", ("similarity",))[0] for name in "xy")
+    one, other = (portrait_figures.draw_run(run, "a", tmp_path / name, "png", ("similarity",))[0] for name in "xy")
     assert one.read_bytes() == other.read_bytes()
 
 
 def test_gates_and_gradients_are_drawn_as_they_are():
     run = run_of("ncgru")
-    (axis,) = closed(portraits.gates(run.portrait["gates"], "ncgru")).axes
+    (axis,) = closed(portrait_figures.gates(run.portrait["gates"], "ncgru")).axes
     lines = {line.get_label(): list(line.get_ydata()) for line in axis.lines}
     assert sorted(lines.values()) == sorted(run.portrait["gates"][key] for key in ("true", "bound"))
-    (axis,) = closed(portraits.gradients(run.portrait | {"loss_gradients": [1.0, 0.0]}, "ncgru")).axes
+    (axis,) = closed(portrait_figures.gradients(run.portrait | {"loss_gradients": [1.0, 0.0]}, "ncgru")).axes
     assert axis.get_yscale() == "log"
     output, loss = (list(line.get_ydata()) for line in axis.lines)
     assert output == run.portrait["output_gradients"]
@@ -552,14 +572,14 @@ def test_gates_and_gradients_are_drawn_as_they_are():
 
 def test_drift_has_a_curve_a_matrix_and_the_neumann_condition():
     run = run_of("ncgru")
-    left, right = closed(portraits.drift(run.observations, run, "ncgru")).axes
+    left, right = closed(portrait_figures.drift(run, "ncgru")).axes
     assert [line.get_label() for line in left.lines] == ["reset_l0", "update_l0", "candidate_l0"]
     for line in left.lines:
         seen = [row["matrices"][line.get_label()]["orthogonality_error"] for row in run.observations]
         assert (list(line.get_xdata()), list(line.get_ydata())) == ([0, 10], seen)
     assert list(right.lines[0].get_ydata()) == [0.1, 0.1]
     run = run_of("rnn")
-    assert len(closed(portraits.drift(run.observations, run, "rnn")).axes) == 1
+    assert len(closed(portrait_figures.drift(run, "rnn")).axes) == 1
 
 
 def test_formats_and_colours_are_the_figures_own():

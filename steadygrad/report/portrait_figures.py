@@ -1,9 +1,9 @@
-"""Figures of measurements of networks, in publication quality."""
+"""Figures of measured networks for publications, from the charts of `steadygrad.report.charts`."""
 
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import cycle, groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
 
 from steadygrad.files import file_name
-from steadygrad.report import compare
-from steadygrad.report.figures import COLOURS, STYLE, curves, plain, save, tasks_of
-from steadygrad.report.runs import Run, distinct_names, group_of, labels, level_name, part_name
+from steadygrad.report import charts, comparison_figures
+from steadygrad.report.charts import Chart, Measurements
+from steadygrad.report.figures import COLOURS, STYLE, curves, plain, save
+from steadygrad.report.runs import Run, group_of, labels
 
-FLOOR = 1e-8
-"""fraction of the largest norm below which a map does not distinguish influence from none"""
-ATTENTION_FLOOR = 1e-3
-"""smallest attention that a map shows"""
+GRADIENTS = {"output_gradients": "last output", "loss_gradients": "loss"}
+"""key of gradients in a portrait → what they are gradients of"""
 ABOVE = 1.03
 """vertical position of the marks above the columns, as a fraction of the height of a map"""
 FEW = 10
@@ -37,72 +36,34 @@ def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Pat
     for task, group in groupby(sorted(runs, key=lambda run: run.task), key=lambda run: run.task):
         same = list(group)
         written.append(curves(same, folder / f"{file_name(task)}-curves.{format}", task))
-        if len(norms := loss_gradients(same)) > 1:
-            written.append(compare.gradients(norms, folder / f"{file_name(task)}-gradients.{format}", task))
-    outcomes = unseen(runs)
-    if len({one[:3] for one in outcomes}) > len({one[:2] for one in outcomes}):  # a line has several points
-        written.append(compare.held_out(outcomes, folder / f"held-out.{format}"))
+        if len(norms := comparison_figures.loss_gradients(same)) > 1:
+            written.append(
+                comparison_figures.gradients_along_time(norms, folder / f"{file_name(task)}-gradients.{format}", task)
+            )
+    results = comparison_figures.held_out_results(runs)
+    if len({one[:3] for one in results}) > len({one[:2] for one in results}):  # a line has several points
+        written.append(comparison_figures.held_out_accuracy(results, folder / f"held-out.{format}"))
     named = zip(map(group_of, labels(runs)), runs, strict=True)
     for name, run in dict(reversed(list(named))).items():  # reversed, so that the first run of each name stays
         stem = folder / file_name(name)
         taken = {path.name for path in written}
         while any(other.startswith(f"{stem.name}-") for other in taken):
             stem = stem.with_name(f"{stem.name}+")
-        written += draw(run, name, stem, format)
+        written += draw_run(run, name, stem, format)
     return written
 
 
-def draw_table(runs: Sequence[Run], kinds: Sequence[str], path: Callable[[str], Path], title: str) -> list[Path]:
-    """Draw the figures of these kinds that compare all rows of a table, each into the file ``path(name)``."""
-    written: list[Path] = []
-    if compare.compares_gradients(kinds) and len(norms := loss_gradients(runs)) > 1:
-        written.append(compare.gradients(norms, path("gradients"), f"{title}: gradients along time"))
-    if "held-out" in kinds and (outcomes := unseen(runs)):
-        written.append(compare.held_out(outcomes, path("held-out"), title))
-    return written
-
-
-def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
-    """Return ‖∂L/∂s_t‖ along time, for the first run of every group that has it.
-
-    The norms are averages over a batch if all these runs have them, otherwise those of one sequence.
-    """
-    portraits: dict[str, Portrait] = {}
-    for name, run in zip(map(group_of, labels(runs)), runs, strict=True):
-        if run.portrait and run.portrait.get("loss_gradients"):
-            portraits.setdefault(name, run.portrait)
-    averaged = all("batch_gradients" in portrait for portrait in portraits.values())
-    return {name: portrait["batch_gradients" if averaged else "loss_gradients"] for name, portrait in portraits.items()}
-
-
-def unseen(runs: Sequence[Run]) -> list[compare.Outcome]:
-    """Return the last accuracy of each run on a task with held-out shapes."""
-    tested = [run for run in runs if "held_out" in run.result["task"] and run.curve("accuracy")[1]]
-    tasks = tasks_of(tested)
-    networks = distinct_names([run.result["layer"] for run in tested])
-    return [
-        compare.Outcome(
-            task,
-            network,
-            run.result["task"]["held_out"],
-            run.curve("accuracy")[1][-1],
-            math.exp(-run.result["guessing_loss"]),  # all answers are equally likely
-        )
-        for task, network, run in zip(tasks, networks, tested, strict=True)
-    ]
-
-
-def draw(run: Run, name: str, stem: Path, format: str, kinds: Sequence[str] = ()) -> list[Path]:
+def draw_run(run: Run, name: str, stem: Path, format: str, kinds: Sequence[str] = ()) -> list[Path]:
     """Draw the figures of these kinds, or all that the run has, into ``stem``-KIND.FORMAT; return the files."""
     with plt.rc_context(STYLE):
         return [
             save(make(), stem.with_name(f"{stem.name}-{kind}.{format}"))
-            for kind, make in drawings(run, plain(name)).items()
+            for kind, make in drawing_functions(run, plain(name)).items()
             if not kinds or kind in kinds
         ]
 
 
-def drawings(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
+def drawing_functions(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
     """Return the functions that draw the figures for which the run has data, by kind."""
     portrait = run.portrait or {}
     found: dict[str, Callable[[], Figure]] = {}
@@ -112,7 +73,7 @@ def drawings(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
         found["gradients"] = lambda: gradients(portrait, name)
     if "attention" in portrait:
         found["attention"] = lambda: attention(portrait, name)
-    if "matrices" in portrait:
+    if portrait.get("matrices"):
         found["eigenvalues"] = lambda: eigenvalues(portrait, name)
     for matrix, learned in portrait.get("schur", {}).items():
         kind = "schur" if len(portrait["schur"]) == 1 else f"schur-{file_name(matrix)}"
@@ -121,45 +82,40 @@ def drawings(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
         found["gates"] = lambda: gates(portrait["gates"], name)
     if "similarity" in portrait:
         found["similarity"] = lambda: similarity(portrait["similarity"], name)
-    if watched := [row for row in run.observations if "matrices" in row]:
-        found["drift"] = lambda: drift(watched, run, name)
+    if any(row.get("matrices") for row in run.observations):
+        found["drift"] = lambda: drift(run, name)
     return found
 
 
 def reach(portrait: Portrait, name: str) -> Figure:
     """Draw ‖∂s_τ/∂x_t‖ with t to the right and τ downwards (ENRNN, figures 4 and 5)."""
-    maps, every = portrait["input_maps"], portrait["every"]
-    figure, axes = plt.subplots(
-        1, len(maps), figsize=(3.6 * len(maps) + 0.9, 3.4), squeeze=False, layout="constrained", sharey=True
-    )
-    known = [10**v for rows in maps.values() for row in rows for v in row if v is not None]
-    high = max(known, default=1.0)
-    scale = LogNorm(max(min(known, default=1.0), high * FLOOR), high)
-    for axis, (part, rows) in zip(axes[0], maps.items(), strict=True):
-        show_map(axis, rows, every, scale)
-        axis.set_title(part_name(name, part), fontsize=10)
-        axis.set_xlabel("input at t")
-    axes[0][0].set_ylabel("state at τ")
-    figure.colorbar(ScalarMappable(scale, "viridis"), ax=axes[0].tolist(), label="‖∂s_τ / ∂x_t‖", shrink=0.9)
-    return figure
+    (chart,) = charts.influence_maps([Measurements(name, 0, portrait)])
+    return draw_maps(chart, "τ", "t", "‖∂s_τ / ∂x_t‖")
 
 
 def attention(portrait: Portrait, name: str) -> Figure:
     """Draw α_{t,i} with states i to the right and steps t downwards; mark the states that were kept (RelRNN, B.4)."""
-    levels = portrait["attention"]
+    (chart,) = charts.attention_maps([Measurements(name, 0, portrait)])
+    return draw_maps(chart, "t", "i", "attention α")
+
+
+def draw_maps(chart: Chart, row: str, column: str, value: str) -> Figure:
+    """Draw heat maps side by side; ``row`` and ``column`` are the symbols of their axes, ``value`` that of a cell."""
+    panels, sparse = chart["panels"], chart.get("sparse", False)
     figure, axes = plt.subplots(
-        1, len(levels), figsize=(3.6 * len(levels) + 0.9, 3.4), squeeze=False, layout="constrained", sharey=True
+        1, len(panels), figsize=(3.6 * len(panels) + 0.9, 3.4), squeeze=False, layout="constrained", sharey=True
     )
-    scale = LogNorm(ATTENTION_FLOOR, 1)
-    for number, (axis, found) in enumerate(zip(axes[0], levels, strict=True)):
-        show_map(axis, found["map"], portrait["every"], scale)
-        mark_kept(axis, found)
-        axis.set_title(level_name(name, number, levels), fontsize=10, pad=12)  # the marks stand below
-        axis.set_xlabel("state i")
-    axes[0][0].set_ylabel("step t")
-    figure.colorbar(
-        ScalarMappable(scale, "viridis"), ax=axes[0].tolist(), label="attention α", shrink=0.9, extend="min"
-    )
+    scale = LogNorm(*(10**limit for limit in chart["range"]))
+    for axis, panel in zip(axes[0], panels, strict=True):
+        draw_map(axis, panel["rows"], panel["every"], scale)
+        if "kept" in panel:
+            mark_kept(axis, panel)
+        axis.set_title(panel["name"], fontsize=10, pad=12 if "kept" in panel else None)  # the marks are below the title
+        axis.set_xlabel(f"{chart['column']} {column}")
+    axes[0][0].set_ylabel(f"{chart['row']} {row}")
+    colours = ScalarMappable(scale, "viridis")
+    extend = "min" if sparse else "neither"
+    figure.colorbar(colours, ax=axes[0].tolist(), label=value, shrink=0.9, extend=extend)
     return figure
 
 
@@ -177,7 +133,7 @@ def mark_kept(axis: Axes, found: Portrait) -> None:
         axis.legend(loc="upper right", fontsize=8, handletextpad=0.2)
 
 
-def show_map(axis: Axes, rows: Sequence[Sequence[float | None]], every: int, scale: Normalize) -> None:
+def draw_map(axis: Axes, rows: Sequence[Sequence[float | None]], every: int, scale: Normalize) -> None:
     """Draw a map from logarithms to base 10, given row by row up to the diagonal. None stays white."""
     size = len(rows)
     square = [[math.nan if v is None else 10**v for v in row] + [math.nan] * (size - len(row)) for row in rows]
@@ -186,50 +142,66 @@ def show_map(axis: Axes, rows: Sequence[Sequence[float | None]], every: int, sca
     axis.grid(False)
 
 
+def draw_lines(axis: Axes, chart: Chart, linewidth: float = 1.5) -> None:
+    """Draw the curves of a chart, each in its own colour, with their marks and axis labels."""
+    if chart["log"]:
+        axis.set_yscale("log")
+    for colour, curve in zip(cycle(COLOURS), chart["series"], strict=False):
+        y = [math.nan if v is None or (chart["log"] and v == 0) else v for v in curve["y"]]
+        line = "--" if curve["dash"] else "-"
+        axis.plot(curve["x"], y, line, color=colour, linewidth=linewidth, label=curve["name"])
+    for mark in chart["marks"]:
+        axis.axhline(mark["y"], color="0.45", linestyle="--", linewidth=1)
+    axis.set(xlabel=chart["xlabel"], ylabel=chart["ylabel"])
+
+
 def gradients(portrait: Portrait, name: str) -> Figure:
     """Draw the gradient norms of the last output and of the loss along time."""
     figure, axis = single()
-    kinds = {"output_gradients": "last output", "loss_gradients": "loss"}
-    for number, (key, label) in enumerate(kinds.items()):
-        if key in portrait:
-            axis.semilogy([v or math.nan for v in portrait[key]], color=COLOURS[number], label=label)
-    axis.set(xlabel="step t", ylabel="‖∂ · / ∂s_t‖", title=name)
+    curves = [
+        curve
+        for key, label in GRADIENTS.items()
+        for chart in charts.gradient_curves([Measurements(label, 0, {key: portrait.get(key)})])
+        for curve in chart["series"]
+    ]
+    draw_lines(axis, charts.lines("", curves, "step t", "‖∂ · / ∂s_t‖", log=True))
+    axis.set_title(name)
     axis.legend()
     return figure
 
 
 def eigenvalues(portrait: Portrait, name: str) -> Figure:
     """Draw the eigenvalues of each matrix in the complex plane, with the unit circle."""
-    matrices = portrait["matrices"]
-    figure, axes = plt.subplots(
-        1, len(matrices), figsize=(3.3 * len(matrices), 3.4), squeeze=False, layout="constrained"
-    )
-    for axis, (matrix, found) in zip(axes[0], matrices.items(), strict=True):
+    (chart,) = charts.eigenvalue_planes([Measurements(name, 0, portrait)])
+    panels = chart["panels"]
+    figure, axes = plt.subplots(1, len(panels), figsize=(3.3 * len(panels), 3.4), squeeze=False, layout="constrained")
+    for axis, panel in zip(axes[0], panels, strict=True):
         axis.add_patch(Circle((0, 0), 1, fill=False, color="0.5", linewidth=1))
-        re, im = found["eigenvalues"]
-        if not found.get("complex"):  # one of each conjugate pair was stored
-            re, im = [*re, *re], [*im, *(-v for v in im)]
-        axis.scatter(re, im, s=9, color=COLOURS[0], alpha=0.8, linewidths=0)
-        far = 1.08 * max(1.0, found["radius"])
-        axis.set(xlim=(-far, far), ylim=(-far, far), aspect="equal", xlabel="Re λ", title=f"{name}: {matrix}")
-        axis.title.set_fontsize(10)
+        points = list(zip(panel["frames"][-1]["re"], panel["frames"][-1]["im"], strict=True))
+        if panel["mirrored"]:  # a real eigenvalue is its own conjugate and is drawn once
+            points += [(re, -im) for re, im in points if im]
+        axis.scatter(*zip(*points, strict=True), s=9, color=COLOURS[0], alpha=0.8, linewidths=0)
+        far = 1.08 * max(1.0, *(math.hypot(re, im) for re, im in points))
+        axis.set(xlim=(-far, far), ylim=(-far, far), aspect="equal", xlabel="Re λ")
+        axis.set_title(panel["name"], fontsize=10)
     axes[0][0].set_ylabel("Im λ")
     return figure
 
 
 def schur(found: Portrait, name: str) -> Figure:
     """Draw |Λ + T|, mean |T| by sub-diagonal, and a histogram of the angles (nnRNN, figures 3 and 5)."""
+    _, means, angles = charts.schur_form_charts(found, name, Measurements(name, 0, {}))
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.3), layout="constrained")
     picture = left.imshow(schur_form(found), cmap="magma_r", norm=Normalize(0, 1), interpolation="nearest")
     left.grid(False)
     every = found.get("T_every", 1)
     left.set_title(f"|Λ + T|, {name}" + (f", largest of {every} × {every}" if every > 1 else ""), fontsize=10)
     figure.colorbar(picture, ax=left, shrink=0.9)
-    means = found["mean_by_subdiagonal"]
-    middle.plot(range(1, len(means) + 1), means, color=COLOURS[0], linewidth=1.2)
-    middle.set(xlabel="sub-diagonal k", ylabel="mean |T|", ylim=(0, None))
+    draw_lines(middle, means, linewidth=1.2)
+    middle.set(xlabel="sub-diagonal k", ylim=(0, None))
     middle.set_title(f"T is {100 * found['transient_share']:.2g} % of ‖Λ + T‖", fontsize=10)
-    right.hist(found["angles"], bins=16, range=(0, 2 * math.pi), color=COLOURS[1], rwidth=0.92)
+    edges = angles["edges"]
+    right.hist(edges[:-1], bins=edges, weights=angles["values"], color=COLOURS[1], rwidth=0.92)
     right.set_xticks([0, math.pi, 2 * math.pi], ["0", "π", "2π"])
     right.set(xlabel="angle θ", ylabel="rotations")
     return figure
@@ -265,32 +237,29 @@ def schur_form(found: Portrait) -> list[list[float]]:
 def gates(found: Portrait, name: str) -> Figure:
     """Draw the largest factor by which each step can change a gradient, and its bound by theorem 1 of NC-GRU."""
     figure, axis = single()
-    axis.plot(found["bound"], color=COLOURS[1], linestyle="--", label="α + β‖U_c‖")
-    axis.plot(found["true"], color=COLOURS[0], label="‖∂h_t / ∂h_(t−1)‖")
+    (chart,) = charts.gate_curves([Measurements(name, 0, {"gates": found})])
+    draw_lines(axis, chart)
     axis.set(xlabel="step t", title=name, ylim=(0, None))
     axis.legend()
     return figure
 
 
-def drift(watched: Sequence[Portrait], run: Run, name: str) -> Figure:
+def drift(run: Run, name: str) -> Figure:
     """Draw the distance from orthogonal over training.
 
     If it was recorded, the norm that must be below 1 for the Neumann series to converge is drawn too.
     """
-    steps, neumann = run.curve("neumann_norm")
+    measured = [Measurements("", 0, {}, run.observations, run.curve("neumann_norm"))]
+    distance, neumann = charts.drift_curves(measured)[0], charts.neumann_curves(measured)
     figure, axes = plt.subplots(
-        1, 2 if steps else 1, figsize=(9 if steps else 4.8, 3.3), squeeze=False, layout="constrained"
+        1, 1 + len(neumann), figsize=(9 if neumann else 4.8, 3.3), squeeze=False, layout="constrained"
     )
-    for number, matrix in enumerate(watched[-1]["matrices"]):
-        values = [row["matrices"][matrix]["orthogonality_error"] or math.nan for row in watched]
-        colour = COLOURS[number % len(COLOURS)]
-        axes[0][0].semilogy([row["step"] for row in watched], values, color=colour, label=matrix)
-    axes[0][0].set(xlabel="update", ylabel="‖WᵀW − I‖", title=name)
+    draw_lines(axes[0][0], distance)
+    axes[0][0].set_title(name)
     axes[0][0].legend()
-    if steps:
-        axes[0][1].semilogy(steps, neumann, color=COLOURS[0], linewidth=1.2)
-        axes[0][1].axhline(1, color="0.45", linestyle="--", linewidth=1)
-        axes[0][1].set(xlabel="update", ylabel="‖(I + A)⁻¹ δA‖₂", title="Neumann condition")
+    for axis, chart in zip(axes[0][1:], neumann, strict=True):
+        draw_lines(axis, chart, linewidth=1.2)
+        axis.set_title("Neumann condition")
     return figure
 
 

@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
-from steadygrad.report import problems
-from steadygrad.report.problems import Problem
+from steadygrad.report import problem_figures
+from steadygrad.report.problem_figures import Problem
 
 
 @pytest.fixture
 def shown(monkeypatch):
     """The axes of what would have been saved."""
     axes = []
-    monkeypatch.setattr(problems, "save", lambda figure, path: plt.close(figure) or axes.extend(figure.axes) or path)
+    monkeypatch.setattr(
+        problem_figures, "save", lambda figure, path: plt.close(figure) or axes.extend(figure.axes) or path
+    )
     return axes
 
 
@@ -22,25 +24,27 @@ def picture(height, width, value):
 
 def test_row_after_row_with_captions_and_titles(shown):
     given = [Problem(picture(2 + i, 4, i / 4), f"answer {i}", "$first$" if i == 0 else "") for i in range(5)]
-    problems.problems(given, "x.png", columns=3)
+    problem_figures.draw_problems(given, "x.png", columns=3)
     assert [axis.get_xlabel() for axis in shown] == [*(f"answer {i}" for i in range(5)), ""]
     assert [axis.get_title("left") for axis in shown] == [r"\$first\$", "", "", "", "", ""]
     for axis, (pixels, _, _) in zip(shown, given, strict=False):
         np.testing.assert_array_equal(axis.images[0].get_array().transpose(2, 0, 1), pixels)
     assert not shown[5].images
     upper, lower = (shown[place].get_gridspec().get_height_ratios()[place // 3] for place in (0, 3))
-    assert upper == pytest.approx(problems.WIDTH * 4 / 4 + 2 * problems.LINE)  # the highest, its caption and a title
-    assert lower == pytest.approx(problems.WIDTH * 6 / 4 + problems.LINE)
+    assert upper == pytest.approx(
+        problem_figures.WIDTH * 4 / 4 + 2 * problem_figures.LINE
+    )  # the highest, its caption and a title
+    assert lower == pytest.approx(problem_figures.WIDTH * 6 / 4 + problem_figures.LINE)
 
 
 def test_few_problems_take_no_more_room_than_they_need(shown):
-    problems.problems([Problem(picture(2, 2, 0.5), "one")], "x.png", columns=6)
+    problem_figures.draw_problems([Problem(picture(2, 2, 0.5), "one")], "x.png", columns=6)
     assert len(shown) == 1
 
 
 def test_a_file_like_any_figure_and_nothing_of_nothing(tmp_path):
-    path = problems.problems([Problem(picture(2, 2, 0.5), "$one")], tmp_path / "new" / "one.png")
+    path = problem_figures.draw_problems([Problem(picture(2, 2, 0.5), "$one")], tmp_path / "new" / "one.png")
     assert path.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="problems expects at least one; got none"):
-        problems.problems([], tmp_path / "none.png")
+    with pytest.raises(ValueError, match="draw_problems expects at least one problem; got none"):
+        problem_figures.draw_problems([], tmp_path / "none.png")
     assert plt.get_fignums() == []

@@ -1,4 +1,4 @@
-"""Problems of relational tasks in one figure."""
+"""Figures of problems of relational tasks: pictures with their answers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,13 +25,13 @@ class Problem(NamedTuple):
     """text above the picture"""
 
 
-def problems(shown: Sequence[Problem], path: str | Path, columns: int = 4) -> Path:
+def draw_problems(problems: Sequence[Problem], path: str | Path, columns: int = 4) -> Path:
     """Draw the problems in rows, each row as high as its highest picture and its texts need."""
-    if not shown:
-        raise ValueError("problems expects at least one; got none")
-    rows = [shown[start : start + columns] for start in range(0, len(shown), columns)]
+    if not problems:
+        raise ValueError("draw_problems expects at least one problem; got none")
+    rows = [problems[start : start + columns] for start in range(0, len(problems), columns)]
     heights = [WIDTH * max(map(proportion, row)) + LINE * (1 + any(one.title for one in row)) for row in rows]
-    columns = min(columns, len(shown))
+    columns = min(columns, len(problems))
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
             len(rows),
@@ -41,7 +41,7 @@ def problems(shown: Sequence[Problem], path: str | Path, columns: int = 4) -> Pa
             squeeze=False,
             layout="constrained",
         )
-        for axis, (picture, caption, title) in zip(axes.flat, shown, strict=False):
+        for axis, (picture, caption, title) in zip(axes.flat, problems, strict=False):
             axis.imshow(np.asarray(picture).transpose(1, 2, 0), interpolation="nearest")
             axis.set_anchor("N")
             axis.set_title(plain(title), fontsize=9, loc="left")

@@ -1,4 +1,4 @@
-"""Figures that compare several networks, drawn from plain numbers."""
+"""Figures that compare several networks."""
 
 import math
 import statistics
@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 from matplotlib import pyplot as plt
 from matplotlib.ticker import NullLocator
 
-from steadygrad.report.figures import COLOURS, LINES, STYLE, plain, save
+from steadygrad.report.figures import COLOURS, LINES, STYLE, plain, save, tasks_of
+from steadygrad.report.runs import Run, distinct_names, group_of, labels
 
 Numbers = Sequence[float | None]
 MARKERS = "os^Dv<>P"
-OF_TABLES = ("held-out",)
-"""kinds of figure that show all runs of a table together; the other kinds show one portrait"""
 
 
-class Outcome(NamedTuple):
+class HeldOutResult(NamedTuple):
     """Result of a run on held-out shapes."""
 
     task: str
@@ -31,12 +30,37 @@ class Outcome(NamedTuple):
     """accuracy of guessing"""
 
 
-def compares_gradients(kinds: Sequence[str]) -> bool:
-    """Return whether a table with figures of these kinds is about how far back gradients reach."""
-    return bool({"attention", "gradients"} & set(kinds))
+def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
+    """Return ‖∂L/∂s_t‖ along time, for the first run of every group that has it.
+
+    The norms are averages over a batch if all these runs have them, otherwise those of one sequence.
+    """
+    portraits: dict[str, dict[str, Any]] = {}
+    for name, run in zip(map(group_of, labels(runs)), runs, strict=True):
+        if run.portrait and run.portrait.get("loss_gradients"):
+            portraits.setdefault(name, run.portrait)
+    averaged = all("batch_gradients" in portrait for portrait in portraits.values())
+    return {name: portrait["batch_gradients" if averaged else "loss_gradients"] for name, portrait in portraits.items()}
 
 
-def gradients(norms: Mapping[str, Numbers], path: str | Path, title: str = "") -> Path:
+def held_out_results(runs: Sequence[Run]) -> list[HeldOutResult]:
+    """Return the last accuracy of each run on a task with held-out shapes."""
+    tested = [run for run in runs if "held_out" in run.result["task"] and run.curve("accuracy")[1]]
+    tasks = tasks_of(tested)
+    networks = distinct_names([run.result["layer"] for run in tested])
+    return [
+        HeldOutResult(
+            task,
+            network,
+            run.result["task"]["held_out"],
+            run.curve("accuracy")[1][-1],
+            math.exp(-run.result["guessing_loss"]),  # all answers are equally likely
+        )
+        for task, network, run in zip(tasks, networks, tested, strict=True)
+    ]
+
+
+def gradients_along_time(norms: Mapping[str, Numbers], path: str | Path, title: str = "") -> Path:
     """Draw ‖∂L/∂state‖ against steps back from the end, from norms along time (Kerg et al., 2020, figure 2, left)."""
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6.6, 3.6), layout="constrained")
@@ -48,15 +72,15 @@ def gradients(norms: Mapping[str, Numbers], path: str | Path, title: str = "") -
         return save(figure, path)
 
 
-def held_out(outcomes: Sequence[Outcome], path: str | Path, title: str = "") -> Path:
+def held_out_accuracy(results: Sequence[HeldOutResult], path: str | Path, title: str = "") -> Path:
     """Draw accuracy against the number of held-out shapes: a panel for each task, a line for each network.
 
     A line is the median of runs that differ only in their seeds. The band around it extends from the worst to the best
     run. The dashed line is guessing. The figure follows Kerg et al. (2022).
     """
-    if not outcomes:
-        raise ValueError("held_out expects at least one outcome; got none")
-    tasks, networks = (list(dict.fromkeys(names)) for names in list(zip(*outcomes, strict=True))[:2])
+    if not results:
+        raise ValueError("held_out_accuracy expects at least one result; got none")
+    tasks, networks = (list(dict.fromkeys(names)) for names in list(zip(*results, strict=True))[:2])
     columns = math.ceil(math.sqrt(len(tasks)))
     rows = math.ceil(len(tasks) / columns)
     with plt.rc_context(STYLE):
@@ -70,7 +94,7 @@ def held_out(outcomes: Sequence[Outcome], path: str | Path, title: str = "") -> 
         )
         for axis, task in zip(axes.flat, tasks, strict=False):
             for colour, marker, network in zip(cycle(COLOURS), cycle(MARKERS), networks, strict=False):
-                found = sorted((one.held_out, one.accuracy) for one in outcomes if one[:2] == (task, network))
+                found = sorted((one.held_out, one.accuracy) for one in results if one[:2] == (task, network))
                 seeds = {x: [y for _, y in same] for x, same in groupby(found, key=itemgetter(0))}
                 axis.fill_between(
                     list(seeds),
@@ -88,7 +112,7 @@ def held_out(outcomes: Sequence[Outcome], path: str | Path, title: str = "") -> 
                     label=plain(network),
                     linewidth=1.4,
                 )
-            here = [one for one in outcomes if one.task == task]
+            here = [one for one in results if one.task == task]
             axis.axhline(here[0].chance, color="0.45", linestyle="--", linewidth=0.8, label="guessing")
             axis.set_xticks(sorted({one.held_out for one in here}))
             axis.set_title(plain(task), fontsize=10)
@@ -102,7 +126,7 @@ def held_out(outcomes: Sequence[Outcome], path: str | Path, title: str = "") -> 
         return save(figure, path)
 
 
-def growth(
+def growth_with_length(
     lengths: Sequence[int], values: Mapping[str, Numbers], path: str | Path, label: str, title: str = ""
 ) -> Path:
     """Draw one value of each network against the length T; None if it was not measured.

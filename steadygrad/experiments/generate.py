@@ -1,0 +1,32 @@
+"""Text that a trained language model generates."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from steadygrad.models import LanguageModel
+from steadygrad.tasks import TextTask
+from steadygrad.training import RunDirectory, load_model, stream
+
+
+def generate_text(
+    directory: RunDirectory,
+    prompt: str = "\n",
+    length: int = 500,
+    *,
+    temperature: float = 1.0,
+    seed: int = 0,
+    weights: str = "best",
+) -> Iterator[str]:
+    """Yield the prompt, then ``length`` generated tokens as text.
+
+    With temperature 0 each token is the most likely one; with 1 tokens have the probabilities of the model. The memory
+    of past states is emptied after every window of training.
+    """
+    model, task, settings = load_model(directory, weights=weights)
+    if not isinstance(task, TextTask) or not isinstance(model, LanguageModel):
+        raise ValueError(f"generate expects a run on a text; {directory} is one on {settings.task['name']}")
+    start = task.encode(prompt)
+    tokens = model.generate(start, temperature, stream(seed, "generate"), window=settings.train.window)
+    yield task.decode(start.tolist()).lstrip("\n")  # each word ends with a space, as generated words do
+    for token in islice(tokens, length):
+        yield task.decode([token])

@@ -1,0 +1,97 @@
+"""Stored results: the small files of runs of papers' rows, such as those under results/ in the source tree."""
+
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from steadygrad.experiments.fingerprint import result_scale
+from steadygrad.experiments.recipe import Recipe, every
+from steadygrad.experiments.reproduce import run_directory, summary
+from steadygrad.experiments.transfer import TRANSFER
+from steadygrad.files import METRICS, OBSERVATIONS, PORTRAIT, RESULT, SETTINGS, TableRow, json_lines
+from steadygrad.training import RunDirectory
+from steadygrad.training.start import length
+
+LARGEST = 64_000  # bytes; of longer metrics only the evaluations are stored
+
+
+class StoredResults:
+    """The runs under ``folder``, each in PAPER/TABLE/ROW/seed-N.
+
+    A run counts if the recipe of its row still has the same settings, and if it has the scale of the row's first seed
+    that counts.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._scales: dict[str, dict[int, str | None]] = {}
+
+    def tables(self) -> list[tuple[str, str]]:
+        """Return paper and table of every stored run."""
+        return list(dict.fromkeys((recipe.paper, recipe.table) for recipe in every() if self.scales(recipe)))
+
+    def rows(self, recipes: Iterable[Recipe]) -> list[TableRow]:
+        """Return the rows of a table, from the runs that count."""
+        return [summary(recipe, self.scale(recipe), self.seeds(recipe), self.folder) for recipe in recipes]
+
+    def scales(self, recipe: Recipe) -> dict[int, str | None]:
+        """Return the scale of each stored run of a row by seed; None if the row has changed since."""
+        if recipe.name not in self._scales:
+            found = run_directory(recipe, 0, self.folder).parent.glob("seed-*/result.json")
+            seeds = sorted(int(path.parent.name.removeprefix("seed-")) for path in found)
+            self._scales[recipe.name] = {
+                seed: result_scale(recipe, seed, RunDirectory(run_directory(recipe, seed, self.folder)))
+                for seed in seeds
+            }
+        return self._scales[recipe.name]
+
+    def scale(self, recipe: Recipe) -> str:
+        """Return the scale of the runs that count, or paper if there are none."""
+        return next((scale for scale in self.scales(recipe).values() if scale is not None), "paper")
+
+    def seeds(self, recipe: Recipe) -> list[int]:
+        """Return the seeds of the runs that count."""
+        return [seed for seed, scale in self.scales(recipe).items() if scale == self.scale(recipe)]
+
+    def superseded(self, recipes: Iterable[Recipe]) -> str:
+        """Return a sentence with the numbers of rows whose settings have changed since; empty if there are none."""
+        rows = [recipe for recipe in recipes if self.scales(recipe) and not self.seeds(recipe)]
+        if not rows:
+            return ""
+        numbers = [
+            (recipe.row, summary(recipe, "paper", list(self.scales(recipe)), self.folder)["ours"]) for recipe in rows
+        ]
+        words = ", ".join(f"{row} {'no number' if value is None else format(value, '.3g')}" for row, value in numbers)
+        return f"Run with earlier settings or starts, and to be run again ({rows[0].metric}): {words}.\n"
+
+    def collect(self, out: Path) -> Iterator[str]:
+        """Copy the small files of runs that have ended from ``out``, the folder of `reproduce`; yield what was done.
+
+        A stored run that was longer is kept.
+        """
+        self._scales.clear()
+        for recipe in every():
+            for path in sorted(run_directory(recipe, 0, out).parent.glob("seed-*")):
+                run, target = RunDirectory(path), self.folder / path.relative_to(out)
+                result, known = run.result(), RunDirectory(target).result()
+                if result is None or result["status"] == "interrupted":
+                    continue
+                name = target.relative_to(self.folder.parent)
+                if known and length(known["train"]) > length(result["train"]):
+                    yield f"{name} is kept: the stored run is longer"
+                else:
+                    portraits = (PORTRAIT, OBSERVATIONS) if recipe.draws_portraits else ()
+                    store(run, target, (*portraits, TRANSFER))
+                    yield str(name)
+
+
+def store(run: RunDirectory, target: Path, others: Sequence[str]) -> None:
+    """Copy settings, result, metrics and those of the ``others`` that exist to ``target``."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name in (SETTINGS, RESULT, *(name for name in others if run.file(name).exists())):
+        shutil.copy(run.file(name), target / name)
+    rows = run.metrics()
+    text = json_lines(rows)
+    if len(text) > LARGEST:
+        text = json_lines(row for row in rows if row["split"] == "valid")
+    (target / METRICS).write_text(text, "utf-8")

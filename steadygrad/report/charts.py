@@ -1,0 +1,314 @@
+"""Charts of measured networks as plain numbers.
+
+The script of the report page draws them from JSON, and `steadygrad.report.portrait_figures` draws them with matplotlib.
+Every function returns a list of charts, which is empty if the networks lack the measurement.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from steadygrad.report.runs import level_name, part_name
+
+FLOOR = -8.0
+"""base-10 logarithm of the smallest influence, relative to the largest, that a map distinguishes from none"""
+ATTENTION_FLOOR = -3.0
+"""base-10 logarithm of the smallest attention that a map shows; attention is at most 1"""
+ANGLE_BINS = 16
+
+Chart = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """The measurements of one network, with the colour that it has in every chart."""
+
+    name: str
+    colour: int
+    portrait: dict[str, Any]
+    observations: list[dict[str, Any]] = field(default_factory=list)
+    neumann: tuple[list[int], list[float]] = ([], [])
+    """updates, and at each the norm that must be below 1 for the Neumann series to converge"""
+
+    def matrix_rows(self) -> list[dict[str, Any]]:
+        """Return the observations of recurrent matrices during training."""
+        return [row for row in self.observations if "matrices" in row]
+
+
+# gradients and attention along time
+
+
+def gradient_curves(networks: Sequence[Measurements]) -> list[Chart]:
+    """Return the gradient norms of the last output and of the loss along time."""
+    kinds = {
+        "output_gradients": (
+            "Gradient of the last output along time",
+            "‖∂output/∂state‖",
+            "A flat curve means that the first inputs still count.",
+        ),
+        "loss_gradients": (
+            "Gradient of the loss along time",
+            "‖∂L/∂state‖",
+            "The gradient at a step is that of all later outputs.",
+        ),
+    }
+    found = []
+    for key, (title, label, explain) in kinds.items():
+        curves = [series(n, range(len(norms)), norms) for n in networks if (norms := n.portrait.get(key))]
+        found += [lines(title, curves, "step", label, log=True, explain=explain)] if curves else []
+    return found
+
+
+def influence_maps(networks: Sequence[Measurements]) -> list[Chart]:
+    """Return ‖∂s_τ/∂x_t‖ of each part of the state, with t to the right and τ downwards (ENRNN, figures 4 and 5)."""
+    panels = [
+        {"name": part_name(n.name, part), "rows": rows, "every": n.portrait["every"]}
+        for n in networks
+        for part, rows in n.portrait.get("input_maps", {}).items()
+    ]
+    known = [value for panel in panels for row in panel["rows"] for value in row if value is not None]
+    high = max(known, default=0.0)
+    title = "What the state still knows of each input: ‖∂state at τ / ∂input at t‖"
+    explain = "t from left to right, τ from top to bottom. An input is remembered if its column stays bright."
+    look = {"row": "state at", "column": "input at", "value": "norm", "empty": "not yet"}
+    return maps(title, panels, (max(min(known, default=0.0), high + FLOOR), high), explain, exponent=True, **look)
+
+
+def attention_levels(networks: Sequence[Measurements]) -> list[tuple[str, int, dict[str, Any]]]:
+    """Return the name, the number of steps of a cell of the map, and the measured attention of every level."""
+    return [
+        (level_name(n.name, number, n.portrait["attention"]), n.portrait["every"], level)
+        for n in networks
+        for number, level in enumerate(n.portrait.get("attention", []))
+    ]
+
+
+def attention_maps(networks: Sequence[Measurements]) -> list[Chart]:
+    """Return α_{t,i}, with states i to the right and steps t downwards, and the states that were kept (RelRNN, B.4)."""
+    panels = [
+        {"name": name, "rows": level["map"], "every": every, **{key: level[key] for key in ("kept", "kept_at_end")}}
+        for name, every, level in attention_levels(networks)
+    ]
+    explain = "States from left to right, steps from top to bottom. Marks above: states kept as relevant; long marks: "
+    explain += "kept until the end."
+    look = {"row": "step", "column": "state", "value": "attention", "empty": "not yet", "sparse": True}
+    title = "Attention of each step to each earlier state"
+    return maps(title, panels, (ATTENTION_FLOOR, 0), explain, exponent=True, **look)
+
+
+def attention_curves(networks: Sequence[Measurements]) -> list[Chart]:
+    """Return how far back attention reaches, and its share of states kept as relevant, over training."""
+    kinds = {
+        "reach": ("How far back attention reaches, over training", "steps", None),
+        "share_of_kept": ("Attention to states kept as relevant, over training", "share", [0.0, 1.0]),
+    }
+    found = []
+    for key, (title, label, bounds) in kinds.items():
+        curves = []
+        for n in networks:
+            rows = [row for row in n.observations if "attention" in row]
+            for number, last in enumerate(rows[-1]["attention"] if rows else []):
+                if last[key] is not None:
+                    name = level_name(n.name, number, rows[-1]["attention"])
+                    y = [row["attention"][number][key] for row in rows]
+                    curves.append(series(n, [row["step"] for row in rows], y, name))
+        found += [lines(title, curves, "update", label, bounds=bounds)] if curves else []
+    return found
+
+
+# recurrent matrices
+
+
+def eigenvalue_planes(networks: Sequence[Measurements]) -> list[Chart]:
+    """Return the eigenvalues of each matrix in the complex plane, at each observation or else of the portrait."""
+    panels: list[Chart] = []
+    for n in networks:
+        rows = n.matrix_rows() or [{"step": None, **n.portrait}]
+        for name, last in rows[-1].get("matrices", {}).items():
+            real = not last.get("complex", False)  # then eigenvalues come in conjugate pairs, and one of each is stored
+            frames = [
+                {"step": row["step"], "re": re, "im": im}
+                for row in rows
+                for re, im in [row["matrices"][name]["eigenvalues"]]
+            ]
+            panels.append({"name": matrix_name(n, name), "colour": n.colour, "mirrored": real, "frames": frames})
+    trained = any(len(panel["frames"]) > 1 for panel in panels)
+    explain = "The circle has radius 1." + (
+        " Rings show the start of training, dots the update chosen below." if trained else ""
+    )
+    chart = {"kind": "plane", "title": "Eigenvalues of the recurrent matrices", "explain": explain, "panels": panels}
+    return [chart] if panels else []
+
+
+def power_curves(networks: Sequence[Measurements]) -> list[Chart]:
+    """Return ‖Wᵏ‖ of every recurrent matrix."""
+    curves = [
+        series(n, range(len(found["powers"])), found["powers"], matrix_name(n, name))
+        for n in networks
+        for name, found in n.portrait.get("matrices", {}).items()
+    ]
+    explain = "Where the curve rises above its start, a signal grows for a while, even if all eigenvalues are inside "
+    explain += "the circle."
+    many = in_own_colours(curves, networks)
+    return [lines("Powers of the matrices", many, "k", "‖Wᵏ‖", log=True, explain=explain)] if curves else []
+
+
+def exponent_curves(networks: Sequence[Measurements]) -> list[Chart]:
+    """Return the Lyapunov exponents, the largest first."""
+    curves = [series(n, range(1, len(y) + 1), y) for n in networks if (y := n.portrait.get("exponents"))]
+    explain = "Growth of a perturbation per step, direction by direction. With 0 it is kept for ever."
+    return [lines("Lyapunov exponents", curves, "direction", "exponent", explain=explain)] if curves else []
+
+
+def schur_charts(networks: Sequence[Measurements]) -> list[Chart]:
+    """Return the charts of every learned Schur form Λ + T."""
+    return [
+        chart
+        for n in networks
+        for name, found in n.portrait.get("schur", {}).items()
+        for chart in schur_form_charts(found, n.name if len(n.portrait["schur"]) == 1 else matrix_name(n, name), n)
+    ]
+
+
+def schur_form_charts(found: dict[str, Any], label: str, network: Measurements) -> list[Chart]:
+    """Return |T|, mean |T| by sub-diagonal, and the histogram of the rotation angles (nnRNN, figures 3 and 5)."""
+    magnitudes, every = [[abs(v) for v in row] for row in found["T"]], found.get("T_every", 1)
+    merged = f" Each cell is the largest entry of {every} × {every}." if every > 1 else ""
+    title = f"|T| of {label}: {100 * found['transient_share']:.2g} % of the Schur form's norm"
+    explain = f"Non-zero entries are transients, which a normal matrix cannot have.{merged}"
+    top = max((v for row in magnitudes for v in row), default=0) or 1
+    look = {"row": "row", "column": "column", "value": "|T|", "empty": "above the diagonal"}
+    means, counts = found["mean_by_subdiagonal"], angle_counts(found["angles"])
+    return [
+        *maps(title, [{"name": "|T|", "rows": magnitudes, "every": every}], (0, top), explain, exponent=False, **look),
+        lines(
+            f"Mean |T| by distance from the diagonal: {label}",
+            [series(network, range(1, len(means) + 1), means)],
+            "sub-diagonal",
+            "mean |T|",
+        ),
+        {
+            "kind": "bars",
+            "title": f"Angles of the rotations: {label}",
+            "values": counts,
+            "edges": [2 * math.pi * i / len(counts) for i in range(len(counts) + 1)],
+            "labels": ["0", "π/2", "π", "3π/2", "2π"],
+            "xlabel": "angle",
+            "colour": network.colour,
+        },
+    ]
+
+
+def angle_counts(angles: Sequence[float]) -> list[int]:
+    """Return the number of angles in each of `ANGLE_BINS` equal parts of the circle."""
+    counts = [0] * ANGLE_BINS
+    for angle in angles:
+        counts[int(angle / (2 * math.pi) * ANGLE_BINS) % ANGLE_BINS] += 1
+    return counts
+
+
+def drift_curves(networks: Sequence[Measurements]) -> list[Chart]:
+    """Return how far each recurrent matrix is from orthogonal and from normal, over training."""
+    kinds = {
+        "orthogonality_error": ("Distance from orthogonal", "‖WᵀW − I‖"),
+        "departure": ("Departure from normality", "Henrici's measure"),
+    }
+    found = []
+    for key, (title, label) in kinds.items():
+        curves = []
+        for n in networks:
+            rows = n.matrix_rows()
+            for name in rows[-1]["matrices"] if rows else []:
+                y = [row["matrices"][name][key] for row in rows]
+                curves.append(series(n, [row["step"] for row in rows], y, matrix_name(n, name)))
+        many = in_own_colours(curves, networks)
+        found += [lines(title, many, "update", label, log=True)] if curves else []
+    return found
+
+
+def neumann_curves(networks: Sequence[Measurements]) -> list[Chart]:
+    """Return the norm that must be below 1 for the Neumann series to converge, over training."""
+    curves = [series(n, *n.neumann) for n in networks if n.neumann[0]]
+    title, limit = "Norm that the Neumann series needs below 1", [{"name": "limit", "y": 1}]
+    return [lines(title, curves, "update", "‖(I + A)⁻¹ δA‖₂", log=True, marks=limit)] if curves else []
+
+
+# gates
+
+
+def gate_curves(networks: Sequence[Measurements]) -> list[Chart]:
+    """Return the largest factor by which a step can change a gradient, and its bound by theorem 1 of NC-GRU.
+
+    The first chart of a network is along time, the second over training.
+    """
+    return [chart for n in networks for chart in gate_charts(n)]
+
+
+def gate_charts(network: Measurements) -> Iterator[Chart]:
+    if found := network.portrait.get("gates"):
+        steps = range(len(found["true"]))
+        gain = series(network, steps, found["true"], "‖∂h_t / ∂h_(t−1)‖")
+        bound = series(network, steps, found["bound"], "bound α + β‖U_c‖", dash=True)
+        yield lines(f"Gain of one step and its bound: {network.name}", [gain, bound], "step", "norm")
+    rows = [(row["step"], row["gates"]) for row in network.observations if "gates" in row]
+    if rows:
+        updates = [step for step, _ in rows]
+        gain = series(network, updates, [seen["largest"] for _, seen in rows], "largest gain of a step")
+        bound = series(network, updates, [seen["largest_bound"] for _, seen in rows], "largest bound", dash=True)
+        broken = [step for step, seen in rows if not seen["holds"]]
+        held = f"The bound held at all {sum(seen['steps'] for _, seen in rows):,} measured steps."
+        words = f"The bound was broken at update {', '.join(map(str, broken))}." if broken else held
+        yield lines(f"Over training: {network.name}", [gain, bound], "update", "norm", explain=words)
+
+
+# parts of charts
+
+
+def matrix_name(network: Measurements, matrix: str) -> str:
+    return f"{network.name}: {matrix}" if network.name else matrix
+
+
+def in_own_colours(curves: list[Chart], networks: Sequence[Measurements]) -> list[Chart]:
+    """Return the curves of matrices in their network's colour, or each in its own if there are more than networks."""
+    if len(curves) <= len(networks):
+        return curves
+    return [{**curve, "colour": number} for number, curve in enumerate(curves)]
+
+
+def series(
+    network: Measurements, x: Sequence[float], y: Sequence[float | None], name: str = "", dash: bool = False
+) -> Chart:
+    """Return a curve in the network's colour and, unless it has its own name, with the network's name."""
+    return {"name": name or network.name, "x": list(x), "y": list(y), "colour": network.colour, "dash": dash}
+
+
+def lines(
+    title: str,
+    series: list[Chart],
+    xlabel: str,
+    ylabel: str,
+    *,
+    log: bool = False,
+    marks: Sequence[Chart] = (),
+    bounds: list[float] | None = None,
+    explain: str = "",
+) -> Chart:
+    """Return a chart of curves."""
+    return {
+        "kind": "lines",
+        "title": title,
+        "explain": explain,
+        "series": series,
+        "xlabel": xlabel,
+        "ylabel": ylabel,
+        "log": log,
+        "marks": list(marks),
+        **({} if bounds is None else {"bounds": bounds}),
+    }
+
+
+def maps(title: str, panels: list[Chart], range: tuple[float, float], explain: str, **look: Any) -> list[Chart]:
+    """Return a chart of heat maps on one scale; with ``exponent`` the values are logarithms to base 10."""
+    found = {"kind": "maps", "title": title, "explain": explain, "panels": panels, "range": list(range), **look}
+    return [found] if panels else []

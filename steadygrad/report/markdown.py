@@ -1,0 +1,19 @@
+"""One Markdown page about runs: a table and a PNG with curves for each task."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from steadygrad import files
+from steadygrad.report import figures, tables
+from steadygrad.report.runs import Run
+
+
+def write(runs: Sequence[Run], target: Path, title: str = "Runs") -> None:
+    """Write the page to ``target``, and the curves of each task next to it. The runs are sorted by task."""
+    parts = []
+    for task, group in groupby(runs, key=lambda run: run.task):
+        same = list(group)
+        picture = figures.curves(same, target.with_name(f"{target.stem}-{task}.png"), task)
+        parts += [f"## {task}\n", tables.markdown(*tables.runs_header_and_rows(same)), f"\n![{task}]({picture.name})\n"]
+    files.write(target, f"# {title}\n\n" + "\n".join(parts))

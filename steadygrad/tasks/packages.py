@@ -1,0 +1,12 @@
+"""Optional packages, which an extra of steadygrad installs."""
+
+from importlib import import_module
+from types import ModuleType
+
+
+def import_optional(who: str, package: str, extra: str) -> ModuleType:
+    """Import an optional package. Raise a ValueError that names ``who`` and the extra that installs it."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise ValueError(f"{who} needs the package {package}: pip install steadygrad[{extra}]") from error
