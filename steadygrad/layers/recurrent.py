@@ -170,10 +170,10 @@ class RecurrentLayer(nn.Module):
         for matrix in self._maps():
             matrix.dropout = share
 
-    def trust_matrices(self, trusting: bool) -> None:
-        """Set `Matrix.trusting`: reuse a cached matrix if no version counter changed. For single time steps."""
+    def refresh(self) -> None:
+        """Clear the cached recurrent matrices. Needed after some in-place edits through ``.data``, see `Matrix`."""
         for matrix in self._maps():
-            matrix.trusting = trusting
+            matrix.refresh()
 
     def _maps(self) -> Iterator[Matrix]:
         """Return every `Matrix` of the layer."""

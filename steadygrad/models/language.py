@@ -170,13 +170,9 @@ class Tokens:
     def __next__(self) -> int:
         if was_training := self.model.training:
             self.model.eval()
-        for layer in self.model.layers.layers():
-            layer.trust_matrices(self.state is not None)
         try:
             last = self.read(self.next)
         finally:
-            for layer in self.model.layers.layers():
-                layer.trust_matrices(False)
             if was_training:
                 self.model.train()
         if not last.isfinite().all():
