@@ -278,7 +278,7 @@ def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tupl
         contents["states"] = torch.cat([contents["states"][:, :-1], h], dim=1)
         contents["keys"] = torch.cat([contents["keys"][:, :-1], cell.alignment.keys(h)], dim=1)
     outputs, states = [], []
-    for x_t in cell.inputs(x, None).split(1):
+    for x_t in cell.inputs(x).split(1):
         states += state[:own]
         output, (*state,), contents = cell.step(weights, x_t, tuple(state), contents, None)
         outputs.append(output)

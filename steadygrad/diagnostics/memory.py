@@ -66,9 +66,7 @@ def attention_map(layer: nn.Module, x: Tensor) -> list[AttentionMap]:
     with looking_at(layer):
         for cell, start in zip(attentive_cells(layer), initial_states(layer, x), strict=True):
             trace: list[Trace] = []
-            x, (*_, packed) = cell.step_by_step(
-                cell.weights(), cell.inputs(x, None), Steps.padded(len(x), 1), start, trace
-            )
+            x, (*_, packed) = cell.step_by_step(cell.weights(), cell.inputs(x), Steps.padded(len(x), 1), start, trace)
             found.append(map_of(cell, trace, packed))
     return found
 

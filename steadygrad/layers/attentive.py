@@ -124,11 +124,14 @@ class AttentiveCell(Cell):
         own = self.cell.initial_states(batch, like)
         return (*own, *(like.new_zeros(batch, size) for size in self.state_sizes[len(own) :]))
 
-    def weights(self, table: Tensor | None = None) -> Any:
-        return self.cell.weights(table)
+    def weights(self) -> Any:
+        return self.cell.weights()
 
-    def inputs(self, x: Tensor, table: Tensor | None) -> Tensor:
-        return self.cell.inputs(x, table)
+    def inputs(self, x: Tensor) -> Tensor:
+        return self.cell.inputs(x)
+
+    def fold(self, weights: Any, rows: Tensor, table: Tensor) -> tuple[Any, Tensor]:
+        return self.cell.fold(weights, rows, table)
 
     def walk(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]

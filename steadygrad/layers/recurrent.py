@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from steadygrad.kernels import Steps, autocasts, own_precision
 from steadygrad.layers.attentive import AttentionSpec, attentive
-from steadygrad.layers.cell import Cell
+from steadygrad.layers.cell import Cell, Lookup
 from steadygrad.matrices import Matrix
 
 State = Tensor | tuple[Tensor, ...]
@@ -57,9 +57,8 @@ class RecurrentLayer(nn.Module):
 
     The input is (time, batch, input_size), or (batch, time, input_size) with ``batch_first``, or (time, input_size),
     or a PackedSequence. The output has the same form with ``output_size`` features. The states h_0 and h_n are
-    (num_layers · directions, batch, size). With ``table`` (symbols, input_size) the input contains integers without a
-    feature dimension, and x_t is the row of the table with that index. Convention: states are columns,
-    h_t = φ(W h_{t−1} + …); on rows of a batch that is h @ W.T.
+    (num_layers · directions, batch, size). Convention: states are columns, h_t = φ(W h_{t−1} + …); on rows of a batch
+    that is h @ W.T. A language model passes a `Lookup` as input.
 
     ``attention`` makes any layer attend to its past states (`steadygrad.layers.attentive`). It is a dict of options
     such as {"short": 10, "relevant": 10}, or a function cell → cell.
@@ -185,29 +184,27 @@ class RecurrentLayer(nn.Module):
     @torch.compiler.disable  # torch.compile would unroll the time steps; the code around the layer is still compiled
     def forward(
         self,
-        input: Tensor | PackedSequence,
+        input: Tensor | PackedSequence | Lookup,
         h_0: State | None = None,
         *,
         hx: State | None = None,
-        table: Tensor | None = None,
     ) -> tuple[Tensor | PackedSequence, State]:
         """Return the outputs and the final states; ``hx`` is torch's name for h_0."""
         if hx is not None:
             if h_0 is not None:
                 raise ValueError(f"{self._name} expects either h_0 or hx, which are the same; got both")
             h_0 = hx
-        kind = (input.data if isinstance(input, PackedSequence) else input).device.type
+        kind = (input if isinstance(input, Tensor) else input[0]).device.type
         if autocasts(kind):
-            return self._without_autocast(kind, input, h_0, table)
-        if table is not None:
-            input, table = self._looked_up(input, table)
+            return self._without_autocast(kind, input, h_0)
+        input, table = input if isinstance(input, Lookup) else (input, None)
         if isinstance(input, PackedSequence):
-            self._check_input(input.data, table, rank=2)
+            self._check_input(input.data, None, rank=2)
             sizes = tuple(input.batch_sizes.tolist())
             state = self._initial(h_0, sizes[0], input.data)
             if input.sorted_indices is not None and h_0 is not None:
                 state = tuple(s.index_select(1, input.sorted_indices) for s in state)
-            output, final = self._walk(input.data, Steps(sizes), state, table)
+            output, final = self._walk(input.data, Steps(sizes), state)
             if input.unsorted_indices is not None:
                 final = tuple(s.index_select(1, input.unsorted_indices) for s in final)
             return input._replace(data=output), self._joined(final)
@@ -227,7 +224,7 @@ class RecurrentLayer(nn.Module):
         return output.transpose(0, 1) if self.batch_first else output, self._joined(final)
 
     def _without_autocast(
-        self, kind: str, input: Tensor | PackedSequence, h_0: State | None, table: Tensor | None
+        self, kind: str, input: Tensor | PackedSequence | Lookup, h_0: State | None
     ) -> tuple[Tensor | PackedSequence, State]:
         """Run forward in the layer's own dtype: in lower precision, rounding errors would accumulate over the steps."""
         dtype = self._cell_dtype()
@@ -235,37 +232,16 @@ class RecurrentLayer(nn.Module):
         def own(part: Tensor) -> Tensor:
             return part.to(dtype) if part.is_floating_point() else part
 
-        input = input._replace(data=own(input.data)) if isinstance(input, PackedSequence) else own(input)
+        if isinstance(input, PackedSequence):
+            input = input._replace(data=own(input.data))
+        else:
+            input = Lookup(*map(own, input)) if isinstance(input, Lookup) else own(input)
         h_0 = tuple(map(own, h_0)) if isinstance(h_0, tuple | list) else h_0 if h_0 is None else own(h_0)
         with own_precision(kind):
-            return self.forward(input, h_0, table=None if table is None else own(table))
-
-    def _looked_up(
-        self, input: Tensor | PackedSequence, table: Tensor
-    ) -> tuple[Tensor | PackedSequence, Tensor | None]:
-        """Return x, rows of the table E, and None; or one-hot rows and E.
-
-        The latter is chosen if U Eᵀ, computed once, costs less than U x at every step.
-        """
-        symbols = input.data if isinstance(input, PackedSequence) else input
-        if table.dim() != 2 or table.shape[1] != self.input_size or not len(table):
-            raise ValueError(
-                f"{self._name} expects a table of rows of {self.input_size} features; got shape {tuple(table.shape)}"
-            )
-        if symbols.dtype not in (torch.int64, torch.int32):
-            raise ValueError(f"{self._name} with a table expects input of type int64 or int32; got {symbols.dtype}")
-        if symbols.numel() and not 0 <= int(symbols.min()) <= int(symbols.max()) < len(table):
-            raise ValueError(
-                f"{self._name} expects input from 0 to {len(table) - 1}, as its table has {len(table)} rows; "
-                f"got {int(symbols.min())} to {int(symbols.max())}"
-            )
-        fold = len(table) <= min(self.input_size, symbols.numel())
-        unit = torch.eye(len(table), dtype=table.dtype, device=table.device) if fold else table
-        x = nn.functional.embedding(symbols, unit)
-        return input._replace(data=x) if isinstance(input, PackedSequence) else x, table if fold else None
+            return self.forward(input, h_0)
 
     def _walk(
-        self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None
+        self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run all levels and return the outputs (rows, output_size) and the final states (cells, batch, size)."""
         finals: list[tuple[Tensor, ...]] = []
@@ -289,7 +265,9 @@ class RecurrentLayer(nn.Module):
             raise ValueError(f"{self._name} expects input of 2 dimensions (unbatched) or 3; got {shape}")
         if rank is not None and input.dim() != rank:
             raise ValueError(f"{self._name} expects packed data of {rank} dimensions; got {shape}")
-        if input.shape[-1] != (self.input_size if table is None else len(table)):
+        if table is not None and table.shape != (given := (input.shape[-1], self.input_size)):
+            raise ValueError(f"{self._name} expects a table of shape {given}; got {tuple(table.shape)}")
+        if table is None and input.shape[-1] != self.input_size:
             raise ValueError(f"{self._name} expects {self.input_size} features per step; got {shape}")
         dtype = self._cell_dtype()
         if input.dtype != dtype:

@@ -6,6 +6,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import RecurrentLayer, State, as_tuple
 
 
@@ -35,26 +36,25 @@ class Stack(nn.ModuleList):
 
     def forward(
         self,
-        x: Tensor,
+        x: Tensor | Lookup,
         state: State | list[Tensor] | None = None,
-        table: Tensor | None = None,
         between: Callable[[Tensor], Tensor] | None = None,
         keep_memory: bool = False,
     ) -> tuple[Tensor, State]:
         """Return the outputs of the last layer and the final states of all layers.
 
-        x is (time, batch, features), or tokens with a ``table`` of their features. ``between`` is applied to the output
-        of each layer but the last, such as dropout.
+        x is (time, batch, features), or a `Lookup`. ``between`` is applied to the output of each layer but the last,
+        such as dropout.
         """
         given = iter(self.parts(state))
         ends: list[Tensor] = []
         for level, layer in enumerate(self.layers()):
             if level and between is not None:
-                x = between(x)
+                x = between(cast(Tensor, x))
             own = tuple(islice(given, len(layer.state_sizes)))
-            x, end = layer(x, (own if len(own) > 1 else own[0]) if own else None, table=None if level else table)
+            x, end = layer(x, (own if len(own) > 1 else own[0]) if own else None)
             ends += as_tuple(end if keep_memory else layer.without_memory(end))
-        return x, ends[0] if len(ends) == 1 else tuple(ends)
+        return cast(Tensor, x), ends[0] if len(ends) == 1 else tuple(ends)
 
     def parts(self, state: State | list[Tensor] | None) -> tuple[Tensor, ...]:
         """Return the tensors of a state, none if it is None, or raise ValueError unless all layers have theirs."""

@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from steadygrad.layers import RecurrentLayer
+from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import State
 from steadygrad.layers.stack import Stack
 from steadygrad.models.sequence import Inside, linear_readout
@@ -92,10 +93,8 @@ class LanguageModel(nn.Module):
         With ``keep_memory``, the final state includes memories of past states. Otherwise the memories are emptied, so
         the next window starts with empty memories.
         """
-        dropped = self.training and self.input_dropout > 0
-        x = self.drop(F.embedding(tokens.t(), self.table()), self.input_dropout) if dropped else tokens.t()
         between = partial(self.drop, share=self.layer_dropout)
-        hidden, state = self.layers(x, state, None if dropped else self.table(), between, keep_memory)
+        hidden, state = self.layers(self.embedded(tokens.t()), state, between, keep_memory)
         return self.read(self.drop(hidden, self.output_dropout)), state
 
     def read(self, hidden: Tensor) -> Tensor:
@@ -106,6 +105,22 @@ class LanguageModel(nn.Module):
         """Return the parts of the model for diagnostics."""
         layer = self.layers[0] if len(self.layers) == 1 else self.layers
         return Inside(layer, self.embedding(tokens), self.read)
+
+    def embedded(self, tokens: Tensor) -> Tensor | Lookup:
+        """Return the embedded tokens, after dropout, as input of the first layer."""
+        table = self.table()
+        if tokens.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"LanguageModel expects tokens of type int64 or int32; got {tokens.dtype}")
+        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < len(table):
+            raise ValueError(
+                f"LanguageModel expects tokens from 0 to {len(table) - 1}, as its vocabulary is {len(table)}; "
+                f"got {int(tokens.min())} to {int(tokens.max())}"
+            )
+        dropped = self.training and self.input_dropout > 0
+        if dropped or len(table) > min(table.shape[1], tokens.numel()):
+            return self.drop(F.embedding(tokens, table), self.input_dropout)
+        unit = torch.eye(len(table), dtype=table.dtype, device=table.device)
+        return Lookup(F.embedding(tokens, unit), table)
 
     def table(self) -> Tensor:
         """Return E, in training with zeros for the dropped words."""

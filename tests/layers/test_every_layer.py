@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from steadygrad.kernels.backend import VARIABLE
 from steadygrad.layers import LAYERS, FullCapacityURNN, StepCell
 from steadygrad.layers.attentive import AttentiveCell
+from steadygrad.layers.cell import Lookup
 from steadygrad.matrices import Matrix
 
 I, N = 3, 6
@@ -291,39 +292,23 @@ def test_packed_equals_one_by_one(make, form, sorted):
 
 @every_layer
 @every_form
-@pytest.mark.parametrize("symbols", [2, 5])  # fewer than features: the matrix of the inputs takes the table in
-def test_symbols_of_a_table_stand_for_its_rows(make, form, symbols):
+def test_a_lookup_stands_for_rows_of_its_table(make, form):
     layer = build(make, **form).eval()
-    table = torch.randn(symbols, I, dtype=torch.float64, requires_grad=True)
-    sequences = [torch.randint(symbols, (n,)) for n in (4, 1, 6)]
+    table = torch.randn(5, I, dtype=torch.float64, requires_grad=True)
     leaves = [table, *layer.parameters()]
-
-    def outputs(input, **given):
-        output, end = layer(input, **given)
-        return output.data if isinstance(output, PackedSequence) else output, *smooth(layer, end)[0]
-
-    for tokens, rows in (
-        (sequences[2], table[sequences[2]]),
-        (torch.stack([sequences[2]] * 2, 1), torch.stack([table[sequences[2]]] * 2, 1)),
-        (pack_sequence(sequences, False), pack_sequence([table[s] for s in sequences], False)),
-    ):
-        ours, theirs = outputs(tokens, table=table), outputs(rows)
-        for a, b in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(a, b)
-        gradients = (torch.autograd.grad(sum(part.square().sum() for part in o), leaves) for o in (ours, theirs))
-        for a, b in zip(*gradients, strict=True):
+    for tokens in (torch.randint(5, (6,)), torch.randint(5, (6, 2))):
+        found = []
+        for input in (Lookup(torch.eye(5, dtype=torch.float64)[tokens], table), table[tokens]):
+            output, end = layer(input)
+            values = (output, *smooth(layer, end)[0])
+            found.append([*values, *torch.autograd.grad(sum(part.square().sum() for part in values), leaves)])
+        for a, b in zip(*found, strict=True):
             torch.testing.assert_close(a, b)
 
 
-def test_bad_symbols_and_tables_are_explained():
-    layer, table, tokens = LAYERS["rnn"](I, N), torch.zeros(5, I), torch.tensor([[0, 4], [1, 2]])
-    with pytest.raises(ValueError, match=r"RNN expects a table of rows of 3 features; got shape \(5, 4\)"):
-        layer(tokens, table=torch.zeros(5, 4))
-    with pytest.raises(ValueError, match=r"input of type int64 or int32; got torch.float32"):
-        layer(tokens.float(), table=table)
-    for wrong in (5, -1):
-        with pytest.raises(ValueError, match=rf"RNN expects input from 0 to 4.* got .*{wrong}"):
-            layer(torch.tensor([[0, wrong]]), table=table)
+def test_a_table_of_another_shape_is_explained():
+    with pytest.raises(ValueError, match=r"RNN expects a table of shape \(5, 3\); got \(5, 4\)"):
+        LAYERS["rnn"](I, N)(Lookup(torch.eye(5)[:, None], torch.zeros(5, 4)))
 
 
 @every_layer

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from steadygrad.layers import GRU, LAYERS, LSTM, NNRNN, ORNN, RNN, ExpRNN, RelRNN
+from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import as_tuple
 from steadygrad.matrices import Exponential, Matrix
 from steadygrad.models import LanguageModel
@@ -30,6 +31,23 @@ def test_it_is_embedding_layers_and_readout():
             states.append(h)
         x = torch.stack(states, dim=1)
     torch.testing.assert_close(ours(TOKENS), x @ ours.readout.weight.T + ours.readout.bias)
+
+
+@pytest.mark.parametrize("make", [GRU, NNRNN])
+@pytest.mark.parametrize("size", [4, 5])  # the second folds E into the input matrix
+def test_a_folded_embedding_changes_nothing(make, size):
+    ours = model(make, embedding_size=size)
+    assert isinstance(ours.embedded(TOKENS), Lookup) == (size == 5)
+    hidden, _ = ours.layers(ours.embedding(TOKENS.t()))
+    torch.testing.assert_close(ours(TOKENS), ours.read(hidden))
+
+
+def test_bad_tokens_are_explained():
+    with pytest.raises(ValueError, match=r"tokens of type int64 or int32; got torch.float32"):
+        model()(TOKENS.float())
+    for wrong in (5, -1):
+        with pytest.raises(ValueError, match=rf"LanguageModel expects tokens from 0 to 4.* got .*{wrong}"):
+            model()(torch.tensor([[0, wrong]]))
 
 
 @pytest.mark.parametrize("make", [GRU, LSTM, NNRNN, RNN])
