@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import Recurrence, Steps, unroll
@@ -17,22 +18,40 @@ class Lookup(NamedTuple):
     table: Tensor
 
 
+class Part(NamedTuple):
+    """Shape, without the batch, and dtype of one tensor of a state.
+
+    None in the shape is a number of places that grows with time. The dtype None is that of the layer.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: torch.dtype | None = None
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Return whether a tensor of this part may have the shape."""
+        return len(shape) == len(self.shape) and all(map(lambda a, b: b in (None, a), shape, self.shape))
+
+    def zeros(self, leading: tuple[int, ...], like: Tensor) -> Tensor:
+        """Return zeros (*leading, *shape), with no places yet where their number grows."""
+        return like.new_zeros(*leading, *(size or 0 for size in self.shape), dtype=self.dtype)
+
+
 class Cell(nn.Module):
     """One direction of one level: evaluates its matrices once, then runs over all time steps of a batch.
 
     ``forward(x, steps, state)`` takes x (rows, input_size), laid out as in `Steps`, and a tuple of initial states
-    (batch, size), one for each of ``state_sizes``. It returns the outputs (rows, output_size) and the final states.
+    (batch, …), one for each of ``state_parts``. It returns the outputs (rows, output_size) and the final states.
     With a ``table`` the rows of x are one-hot, as in `Lookup`.
-
-    ``remembers`` is True if the last tensor of the state is a memory of earlier states; zeros are an empty memory.
-    ``growth`` is not 0 if the memory has no limit: a row of it may be longer than in ``state_sizes`` by any multiple of
-    ``growth``.
     """
 
     state_sizes: tuple[int, ...]
+    """sizes of the tensors (batch, size) with which the state begins; a memory of past states follows them"""
     output_size: int
-    remembers = False
-    growth = 0
+
+    @property
+    def state_parts(self) -> tuple[Part, ...]:
+        """Shape and dtype of each tensor of the state."""
+        return tuple(Part((size,)) for size in self.state_sizes)
 
     def forward(
         self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None = None
@@ -73,8 +92,8 @@ class Cell(nn.Module):
         return {}
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        """Return the states (batch, size) before the first input: zeros, with the dtype and device of ``like``."""
-        return tuple(like.new_zeros(batch, size) for size in self.state_sizes)
+        """Return the states before the first input: zeros, with the dtype and device of ``like``."""
+        return tuple(part.zeros((batch,), like) for part in self.state_parts)
 
     def penalty(self) -> Tensor | float:
         """Return the cell's regularisation term, which training adds to the loss."""

@@ -57,8 +57,9 @@ class RecurrentLayer(nn.Module):
 
     The input is (time, batch, input_size), or (batch, time, input_size) with ``batch_first``, or (time, input_size),
     or a PackedSequence. The output has the same form with ``output_size`` features. The states h_0 and h_n are
-    (num_layers · directions, batch, size). Convention: states are columns, h_t = φ(W h_{t−1} + …); on rows of a batch
-    that is h @ W.T. A language model passes a `Lookup` as input.
+    (num_layers · directions, batch, size). Attention appends the tensors of its memory to the state, each
+    (num_layers · directions, batch, …). Convention: states are columns, h_t = φ(W h_{t−1} + …); on rows of a batch that
+    is h @ W.T. A language model passes a `Lookup` as input.
 
     ``attention`` makes any layer attend to its past states (`steadygrad.layers.attentive`). It is a dict of options
     such as {"short": 10, "relevant": 10}, or a function cell → cell.
@@ -117,7 +118,7 @@ class RecurrentLayer(nn.Module):
             own_sizes = made[0].state_sizes  # without the tensors that attention adds
             cells.extend(made if attention is None else [attentive(cell, attention) for cell in made])
         self.cells = nn.ModuleList(cells)
-        self.state_sizes = cells[0].state_sizes
+        self.state_sizes, self.state_parts = cells[0].state_sizes, cells[0].state_parts
         self.output_size = cells[0].output_size * self.directions
         self.initial_state = None
         if trained_state:
@@ -156,10 +157,9 @@ class RecurrentLayer(nn.Module):
 
     def without_memory(self, state: State) -> State:
         """Return the state with its memory of past states emptied, if the layer has such a memory."""
-        if not cast(Cell, self.cells[0]).remembers:
-            return state
-        *rest, memory = as_tuple(state)
-        return (*rest, memory.new_zeros(*memory.shape[:-1], self.state_sizes[-1]))
+        own = as_tuple(state)[: len(self.state_sizes)]
+        memory = (part.zeros(own[0].shape[:-1], own[0]) for part in self.state_parts[len(own) :])
+        return self._joined((*own, *memory))
 
     def drop_weights(self, share: float) -> None:
         """Apply dropout to the entries of the recurrent matrices in training, with probability ``share``.
@@ -276,30 +276,28 @@ class RecurrentLayer(nn.Module):
     def _cell_dtype(self) -> torch.dtype:
         """Return the dtype of the first parameter."""
         for part in self.cells[0].modules():  # parameters() would take longer than the forward pass of a short sequence
-            # a replica of DataParallel has no parameters; their copies are in _former_parameters
-            for parameter in (part._parameters or getattr(part, "_former_parameters", {})).values():
+            for parameter in part._parameters.values():
                 if parameter is not None:
                     return parameter.dtype
         raise ValueError(f"{self._name} has no parameters left to take its type from")
 
     def _initial(self, h_0: State | None, batch: int | None, like: Tensor) -> tuple[Tensor, ...]:
         """Return the initial states (cells, batch, size) after checks; ``batch`` is None for an unbatched sequence."""
-        shapes = [(len(self.cells), *([] if batch is None else [batch]), size) for size in self.state_sizes]
         if h_0 is None:
             return self.default_states(1 if batch is None else batch, like)
         given = h_0 if isinstance(h_0, tuple | list) else (h_0,)
+        leading = (len(self.cells),) if batch is None else (len(self.cells), batch)
+        shapes = [(*leading, *part.shape) for part in self.state_parts]
         if len(given) != len(shapes):
             raise ValueError(f"{self._name} expects a state of {len(shapes)} tensor(s) {shapes}; got {len(given)}")
-        growth = cast(Cell, self.cells[0]).growth
-        for index, (tensor, shape) in enumerate(zip(given, shapes, strict=True)):
+        for tensor, shape, part in zip(given, shapes, self.state_parts, strict=True):
             if not isinstance(tensor, Tensor):
                 raise ValueError(f"{self._name} expects a hidden state of shape {shape}; got {tensor!r}")
-            if growth and index == len(shapes) - 1 and tensor.shape[-1] > shape[-1]:  # a memory that has grown
-                shape = (*shape[:-1], tensor.shape[-1] - (tensor.shape[-1] - shape[-1]) % growth)
-            if tuple(tensor.shape) != shape:
+            if tensor.shape[: len(leading)] != leading or not part.fits(tensor.shape[len(leading) :]):
                 raise ValueError(f"{self._name} expects a hidden state of shape {shape}; got {tuple(tensor.shape)}")
-            if tensor.dtype != like.dtype:
-                raise ValueError(f"{self._name} expects a hidden state of type {like.dtype}; got {tensor.dtype}")
+            dtype = part.dtype or like.dtype
+            if tensor.dtype != dtype:
+                raise ValueError(f"{self._name} expects a hidden state of type {dtype}; got {tensor.dtype}")
         return tuple(tensor.unsqueeze(1) if batch is None else tensor for tensor in given)
 
     def default_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:

@@ -87,14 +87,18 @@ class LanguageModel(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         return self.walk(tokens)[0]
 
-    def walk(self, tokens: Tensor, state: State | None = None, keep_memory: bool = False) -> tuple[Tensor, State]:
-        """Return the logits and the final state, starting from ``state``. A state holds the states of all layers.
+    def walk(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Return the logits and the final state of a window, starting from ``state``.
 
-        With ``keep_memory``, the final state includes memories of past states. Otherwise the memories are emptied, so
-        the next window starts with empty memories.
+        A state holds the states of all layers. Memories of past states are emptied at the end of the window.
         """
+        logits, state = self.walk_on(tokens, state)
+        return logits, self.layers.without_memory(state)
+
+    def walk_on(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Return the logits and the final state within a window, including memories of past states."""
         between = partial(self.drop, share=self.layer_dropout)
-        hidden, state = self.layers(self.embedded(tokens.t()), state, between, keep_memory)
+        hidden, state = self.layers(self.embedded(tokens.t()), state, between)
         return self.read(self.drop(hidden, self.output_dropout)), state
 
     def read(self, hidden: Tensor) -> Tensor:
@@ -206,5 +210,6 @@ class Tokens:
         for here in (tokens[:, :room], *tokens[:, room:].split(self.window, dim=1)):
             if here.shape[1]:
                 self.place = (self.place + here.shape[1]) % self.window
-                logits, self.state = self.model.walk(here, self.state, keep_memory=self.place > 0)
+                walk = self.model.walk_on if self.place else self.model.walk
+                logits, self.state = walk(here, self.state)
         return logits[0, -1]

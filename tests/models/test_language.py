@@ -75,11 +75,13 @@ def test_a_memory_starts_empty_in_each_window():
     """And the states themselves go on."""
     ours = model(lambda inputs, units: RelRNN(inputs, units, short=2, relevant=2), sizes=[4])
     _, state = ours.walk(TOKENS)
-    _, empty = ours.layers[0](torch.zeros(1, 2, 6))
-    *_, memory = as_tuple(state)
-    assert memory.shape[-1] == ours.layers[0].state_sizes[-1] == as_tuple(empty)[-1].shape[-1]
-    assert not memory.any()
-    assert all(part.any() for part in as_tuple(state)[:-1])
+    h, s, *memory = state
+    assert not any(part.any() for part in memory)
+    assert h.any()
+    assert s.any()
+    _, going_on = ours.walk_on(TOKENS)
+    assert torch.equal(h, going_on[0])
+    assert all(part.any() for part in going_on)
 
 
 def test_tied_weights_are_one_parameter():
