@@ -162,10 +162,7 @@ def shortened(module: nn.Module, x: Tensor) -> Tensor:
     """Return the first steps of x, as many as the limits for Jacobians, or for memories of past states, allow."""
     check(module, x)
     with looking_at(module), torch.no_grad():
-        if isinstance(module, Stack) and attends(module):
-            _, state = module(x, keep_memory=True)
-        else:
-            _, state = module(x) if attends(module) else step(module, x[:1], None)
+        _, state = module(x) if attends(module) else step(module, x[:1], None)
     size = sum(part.numel() for part in as_tuple(state))
     if attends(module):  # every step stores what it attended to, which grows with the square of the length
         return x[: max(2, int(len(x) * min(1, math.sqrt(REMEMBERED / (len(x) * size)))))]
@@ -177,7 +174,7 @@ def initial_states(module: RecurrentLayer | Stack, x: Tensor, state: State | Non
     if state is None:
         state = tuple(part for layer in stacked(module) for part in layer.default_states(1, x))
     parts = iter([part.detach().unbind(0) for part in as_tuple(state)])
-    own = (islice(parts, len(layer.state_sizes)) for layer in stacked(module))
+    own = (islice(parts, len(layer.state_parts)) for layer in stacked(module))
     return [start for of_layer in own for start in zip(*of_layer, strict=True)]
 
 
@@ -269,16 +266,15 @@ def attentive_gradient_norms(
 
 def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
     """Return the outputs (time, features), and the state before each step: h, or h and c, step after step."""
-    *state, packed = start
-    own = len(cell.cell.state_sizes)
-    state[:own] = [part.clone().requires_grad_() for part in state[:own]]
-    weights, contents = cell.weights(), cell.memory.unpack(packed, cell.alignment.keys)
-    if cell.memory.ends_with_latest(contents).all():  # the initial state is in memory too
+    own, count = len(cell.cell.state_sizes), len(cell.state_sizes)
+    state = [part.clone().requires_grad_() if i < own else part for i, part in enumerate(start[:count])]
+    weights, contents = cell.weights(), cell.memory.unpack(start[count:], cell.alignment.keys)
+    if (place := cell.memory.latest(contents)) is not None:  # the initial state is in memory too
         h = state[0][:, None]
-        contents["states"] = torch.cat([contents["states"][:, :-1], h], dim=1)
-        contents["keys"] = torch.cat([contents["keys"][:, :-1], cell.alignment.keys(h)], dim=1)
+        for name, new in (("states", h), ("keys", cell.alignment.keys(h))):
+            contents[name] = torch.cat([contents[name][:, :place], new, contents[name][:, place + 1 :]], dim=1)
     outputs, states = [], []
-    for x_t in cell.inputs(x, None).split(1):
+    for x_t in cell.inputs(x).split(1):
         states += state[:own]
         output, (*state,), contents = cell.step(weights, x_t, tuple(state), contents, None)
         outputs.append(output)

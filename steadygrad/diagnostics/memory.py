@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from steadygrad.diagnostics.flow import attends, attentive_cells, check, initial_states, looking_at
 from steadygrad.kernels import Steps
 from steadygrad.layers.attentive import AttentiveCell, Trace
-from steadygrad.layers.memory import Screening
 
 
 @dataclass(frozen=True)
@@ -66,21 +65,18 @@ def attention_map(layer: nn.Module, x: Tensor) -> list[AttentionMap]:
     with looking_at(layer):
         for cell, start in zip(attentive_cells(layer), initial_states(layer, x), strict=True):
             trace: list[Trace] = []
-            x, (*_, packed) = cell.step_by_step(
-                cell.weights(), cell.inputs(x, None), Steps.padded(len(x), 1), start, trace
-            )
-            found.append(map_of(cell, trace, packed))
+            x, end = cell.step_by_step(cell.weights(), cell.inputs(x), Steps.padded(len(x), 1), start, trace)
+            found.append(map_of(cell, trace, end[len(cell.state_sizes) :]))
     return found
 
 
-def map_of(cell: AttentiveCell, trace: list[Trace], packed: Tensor) -> AttentionMap:
-    """Return the attention map from the trace of one sequence and the packed memory at its end."""
+def map_of(cell: AttentiveCell, trace: list[Trace], at_end: tuple[Tensor, ...]) -> AttentionMap:
+    """Return the attention map from the trace of one sequence and the tensors of the memory at its end."""
     memory, time = cell.memory, len(trace)
-    contents = memory.unpack(packed, cell.alignment.keys)
-    at_end = memory.times(contents).masked_fill(~memory.items(contents).taken, -1)
-    relevant = memory.relevant if isinstance(memory, Screening) else 0
+    contents = memory.unpack(at_end, cell.alignment.keys)
+    last = memory.times(contents).masked_fill(~memory.items(contents).taken, -1)
     weights = trace[0].weights.new_zeros(time, time + 1)  # the last column is for empty places, −1
     for row, step in zip(weights, trace, strict=True):
-        row.index_add_(0, step.times[0].long() % (time + 1), step.weights[0])
-    kept = [times[0, times.shape[1] - relevant :].long() for times in (*(step.times for step in trace), at_end)]
+        row.index_add_(0, step.times[0] % (time + 1), step.weights[0])
+    kept = [times[0, times.shape[1] - memory.relevant :] for times in (*(step.times for step in trace), last)]
     return AttentionMap(weights[:, :time], torch.stack(kept[:-1]), kept[-1])

@@ -57,6 +57,45 @@ class Carried(NamedTuple):
     ages: Tensor
 
 
+class Inputs(NamedTuple):
+    """The tensors that `Attentive` differentiates by: x, the weights, the initial state and the carried states."""
+
+    x: Tensor
+    U: Tensor
+    W: Tensor
+    bias: Tensor | None
+    A: Tensor
+    B: Tensor
+    v: Tensor | None
+    h: Tensor
+    cells: Tensor | None
+    macro: Tensor
+    carried: Tensor
+
+
+class Counters(NamedTuple):
+    """What the kernel updates in place: `Carried` without its states, and ``members``, the rows of the states in R."""
+
+    received: Tensor
+    scores: Tensor
+    members: Tensor
+    times: Tensor
+    ages: Tensor
+
+
+class Plan(NamedTuple):
+    """The arguments of `Attentive` that have no gradient. ``ages`` are those before the first step.
+
+    ``sizes`` are the number of places in S, in R, and of carried states in S.
+    """
+
+    activation: str | None
+    factor: float
+    sizes: tuple[int, int, int]
+    steps: Steps
+    ages: Tensor
+
+
 def attentive_unroll(
     x: Tensor, cell: Recurrence, attention: Attention, state: tuple[Tensor, ...], memory: Carried, steps: Steps
 ) -> tuple[Tensor, tuple[Tensor, ...], Carried]:
@@ -66,32 +105,21 @@ def attentive_unroll(
     """
     relevant, carried = attention.relevant, memory.states.shape[1] - attention.relevant
     short = carried + len(steps.sizes) if attention.short is None else attention.short
-    ages = memory.ages.long()
     tail = steps.rows + (carried + relevant) * torch.arange(steps.batch, device="cpu")[:, None]
-    now = {
-        "received": memory.received.detach().clone(memory_format=torch.contiguous_format),
-        "scores": memory.scores.detach().clone(memory_format=torch.contiguous_format),
-        "members": tail + torch.arange(carried, carried + relevant, device="cpu"),
-        "times": memory.times.long().contiguous(),
-        "ages": ages.clone(),
-    }
+    members = tail + torch.arange(carried, carried + relevant, device="cpu")
+    received, scores, times, ages = (part.detach().clone(memory_format=torch.contiguous_format) for part in memory[1:])
+    counters = Counters(received, scores, members, times, ages)
     h, *own, s = state
-    cells = own[0] if own else None
-    sizes = (short, relevant, carried)
-    weights = (cell.U, cell.W, cell.bias, attention.A, attention.B, attention.v)
-    rest = (cell.activation, attention.factor, sizes, steps, ages, now)
-    states, cells, macro = Attentive.apply(x, *weights, h, cells, s, memory.states, *rest)
+    plan = Plan(cell.activation, attention.factor, (short, relevant, carried), steps, ages.clone())
+    inputs = Inputs(x, *cell[:3], *attention[:3], h, own[0] if own else None, s, memory.states)
+    states, cells, macro = Attentive.apply(plan, counters, *inputs)
     final = tuple(steps.last(part) for part in (states[: steps.rows], cells, macro) if part is not None)
     recent, taken = recent_rows(steps, short, carried, relevant)
-    members = torch.cat([recent, now["members"]], dim=1)
-    memory_states = states.index_select(0, members.flatten()).unflatten(0, members.shape)
+    rows = torch.cat([recent, members], dim=1)
+    memory_states = states.index_select(0, rows.flatten()).unflatten(0, rows.shape)
     if not taken.all():
         memory_states = torch.cat([memory_states[:, :short] * taken[:, :, None], memory_states[:, short:]], dim=1)
-    return (
-        states[: steps.rows],
-        final,
-        Carried(memory_states, now["received"], now["scores"], now["times"], now["ages"]),
-    )
+    return states[: steps.rows], final, Carried(memory_states, received, scores, times, ages)
 
 
 def recent_rows(steps: Steps, short: int, carried: int, relevant: int) -> tuple[Tensor, Tensor]:
@@ -112,27 +140,10 @@ class Attentive(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        U: Tensor,
-        W: Tensor,
-        bias: Tensor | None,
-        A: Tensor,
-        B: Tensor,
-        v: Tensor | None,
-        initial: Tensor,
-        initial_cells: Tensor | None,
-        initial_macro: Tensor,
-        carried_states: Tensor,
-        activation: str | None,
-        factor: float,
-        sizes: tuple[int, int, int],
-        steps: Steps,
-        ages: Tensor,
-        now: dict[str, Tensor],
+        ctx: Any, plan: Plan, counters: Counters, *inputs: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        given = (x, U, W, bias, A, B, v, initial, initial_cells, initial_macro, carried_states)
-        x, U, W, bias, A, B, v, initial, initial_cells, initial_macro = contiguous(*given[:-1])
+        x, U, W, bias, A, B, v, *initial, carried_states = contiguous(*inputs)
+        activation, factor, sizes, steps, _ = plan
         (short, relevant, _), rows, (N, I) = sizes, steps.rows, (W.shape[1], U.shape[1])
         tail = carried_states.numel() // N
         states, keys = native.empty(x, rows + tail, N), native.empty(x, rows + tail, N)
@@ -143,27 +154,26 @@ class Attentive(torch.autograd.Function):
         gates = native.empty(x, rows, 4 * N) if lstm else None
         weights = native.empty(x, rows, short + relevant)
         kept = torch.empty(rows, relevant, dtype=torch.int64, device="cpu")
-        names = ("received", "scores", "members", "times", "ages")
-        begin = [now[name].clone() for name in names]
+        begin = [counter.clone() for counter in counters]
         # exponentials of queries and keys are much faster; the kernel returns 2 if one of them could overflow
         for exponentials in [1, 0] if v is not None else [0]:
             if tail:
                 matmul(states[rows:], B.mT, out=keys[rows:])
-            for name, value in zip(names, begin, strict=True):
-                now[name].copy_(value)
+            for counter, value in zip(counters, begin, strict=True):
+                counter.copy_(value)
             code = native.call(
                 "attention_forward",
                 steps,
                 *(N, I, *sizes, 0 if lstm else C_ENUM.index(activation), exponentials, factor),
-                *(x, U, bias, W, A, B, v, initial, initial_cells, initial_macro),
+                *(x, U, bias, W, A, B, v, *initial),
                 *(states, cells, gates, macro, keys, queries, weights, kept),
-                *(now[name] for name in names),
+                *counters,
                 parts(steps, W, sizes),
             )
             if code == 0:
                 break
-        ctx.save_for_backward(*given, states, cells, gates, macro, keys, queries, weights)
-        ctx.settings, ctx.exponentials = (activation, factor, sizes, steps, ages, kept), exponentials
+        ctx.save_for_backward(*inputs, states, cells, gates, macro, keys, queries, weights)
+        ctx.plan, ctx.kept, ctx.exponentials = plan, kept, exponentials
         ctx.set_materialize_grads(False)
         return states, cells, macro
 
@@ -174,8 +184,8 @@ class Attentive(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         given, (states, cells, gates, macro, keys, queries, weights) = ctx.saved_tensors[:11], ctx.saved_tensors[11:]
         if wants_graph():
-            return with_graph(replayed, (*given, *ctx.settings), [gradient, cell_gradient, macro_gradient])
-        activation, factor, sizes, steps, ages, kept = ctx.settings
+            return with_graph(replayed, (ctx.plan, ctx.kept, *given), [gradient, cell_gradient, macro_gradient])
+        activation, factor, sizes, steps, ages = ctx.plan
         x, U, W, _, A, B, v, _, initial_cells, initial_macro, carried_states = contiguous(*given)
         rows, N, lstm = steps.rows, W.shape[1], activation is None
         d_states = (
@@ -192,12 +202,12 @@ class Attentive(torch.autograd.Function):
             "attention_backward",
             steps,
             *(N, *sizes, 0 if lstm else C_ENUM.index(activation), ctx.exponentials, factor),
-            *(W, A, B, v, initial_cells, states, cells, gates, keys, queries, weights, kept, ages),
+            *(W, A, B, v, initial_cells, states, cells, gates, keys, queries, weights, ctx.kept, ages),
             *(cell_gradient, macro_gradient, d_states, deltas, d_keys, d_queries),
             *(d_initial, d_initial_cells, d_initial_macro, d_v),
             slices,
         )
-        need_x, _, _, need_bias, *_ = ctx.needs_input_grad
+        _, _, need_x, _, _, need_bias, *_ = ctx.needs_input_grad
         d_bias = None
         if need_bias:
             d_bias = deltas.sum(0) if lstm else bias_gradient(activation, states[:rows], deltas)
@@ -205,6 +215,8 @@ class Attentive(torch.autograd.Function):
         if len(d_carried):
             matmul(d_keys[rows:], B, add=d_carried)
         return (
+            None,
+            None,
             matmul(deltas, U) if need_x else None,
             matmul(deltas.mT, x),
             matmul(deltas.mT, macro),
@@ -216,7 +228,6 @@ class Attentive(torch.autograd.Function):
             d_initial_cells,
             d_initial_macro,
             d_carried.view(carried_states.shape),
-            *[None] * 6,
         )
 
 
@@ -224,58 +235,40 @@ def contiguous(*tensors: Tensor | None) -> list[Any]:
     return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
-def replayed(
-    x: Tensor,
-    U: Tensor,
-    W: Tensor,
-    bias: Tensor | None,
-    A: Tensor,
-    B: Tensor,
-    v: Tensor | None,
-    initial: Tensor,
-    initial_cells: Tensor | None,
-    initial_macro: Tensor,
-    carried_states: Tensor,
-    activation: str | None,
-    factor: float,
-    sizes: tuple[int, int, int],
-    steps: Steps,
-    ages: Tensor,
-    kept: Tensor,
-) -> tuple[Tensor, ...]:
-    """Return the outputs of `Attentive`, computed by plain operations.
+def replayed(plan: Plan, kept: Tensor, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+    """Return the outputs of `Attentive` for `Inputs`, computed by plain operations.
 
     ``kept`` holds the states in R that each row attended to, so the selection is not repeated.
     """
-    (short, relevant, carried), inputs = sizes, x.split(steps.sizes)
-    known = dict(enumerate(carried_states.flatten(0, 1).unbind(), steps.rows))  # states by row
+    given: Any = Inputs(*tensors)  # type: ignore[arg-type]  # some may be None
+    steps, (short, relevant, carried), inputs = plan.steps, plan.sizes, given.x.split(plan.steps.sizes)
+    known = dict(enumerate(given.carried.flatten(0, 1).unbind(), steps.rows))  # states by row
     ends = [steps.rows + b * (carried + relevant) + carried for b in range(steps.batch)]
-    past = [list(range(end - min(age, carried), end)) for end, age in zip(ends, ages.tolist(), strict=True)]
+    past = [list(range(end - min(age, carried), end)) for end, age in zip(ends, plan.ages.tolist(), strict=True)]
 
     def step(t: int, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, *own, s = state
         begin, size = steps.offsets[t], len(h)
         distant = kept[begin : begin + size].tolist()
         items = [past[b][-short:] + [row for row in distant[b] if row >= 0] for b in range(size)]
-        s = attended(s, h, [[known[row] for row in rows] for rows in items], A, B, v, factor)
-        if activation is None:
-            h, cell = lstm_unroll_reference(LSTMInputs(inputs[t], U, W, bias, s, own[0], Steps((size,))))
+        s = attended(s, h, [[known[row] for row in rows] for rows in items], given, plan.factor)
+        weights = (given.U, given.W, given.bias)
+        if plan.activation is None:
+            h, cell = lstm_unroll_reference(LSTMInputs(inputs[t], *weights, s, own[0], Steps((size,))))
             own = [cell]
         else:
-            h = elman_unroll_reference(ElmanInputs(inputs[t], U, W, bias, s, activation, Steps((size,))))
+            h = elman_unroll_reference(ElmanInputs(inputs[t], *weights, s, plan.activation, Steps((size,))))
         for b, row in enumerate(h.unbind()):
             known[begin + b] = row
             past[b].append(begin + b)
         return h, *own, s
 
-    starts = tuple(part for part in (initial, initial_cells, initial_macro) if part is not None)
+    starts = tuple(part for part in (given.h, given.cells, given.macro) if part is not None)
     h, *own, s = unroll(step, range(len(inputs)), starts, steps)
-    return torch.cat([h, carried_states.flatten(0, 1)]), own[0] if own else h[:0], s
+    return torch.cat([h, given.carried.flatten(0, 1)]), own[0] if own else h[:0], s
 
 
-def attended(
-    query: Tensor, h: Tensor, memories: list[list[Tensor]], A: Tensor, B: Tensor, v: Tensor | None, factor: float
-) -> Tensor:
+def attended(query: Tensor, h: Tensor, memories: list[list[Tensor]], given: Inputs, factor: float) -> Tensor:
     """Return f · (h + Σ α_m m), one row per sequence, over the states m of its memory; h if the memory is empty."""
     rows = []
     for b, memory in enumerate(memories):
@@ -283,8 +276,8 @@ def attended(
             rows.append(h[b])
             continue
         states = torch.stack(memory)
-        asked, keys = A @ query[b], states @ B.mT
-        logits = keys @ asked / len(h[b]) ** 0.5 if v is None else (asked + keys).tanh() @ v
+        asked, keys = given.A @ query[b], states @ given.B.mT
+        logits = keys @ asked / len(h[b]) ** 0.5 if given.v is None else (asked + keys).tanh() @ given.v
         rows.append(factor * (h[b] + logits.softmax(dim=0) @ states))
     return torch.stack(rows) if rows else h
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from steadygrad.check import check_choice
 from steadygrad.kernels import Attention, Steps, attentive_unroll, runs_in_c
-from steadygrad.layers.cell import Cell
+from steadygrad.layers.cell import Cell, Part
 from steadygrad.layers.memory import Contents, Everything, Memory, Screening
 
 COMBINATIONS = {"average": 0.5, "add": 1.0, "concatenate": None}
@@ -91,10 +91,9 @@ class Trace:
 class AttentiveCell(Cell):
     """h_t = cell(x_t, s_t),  s_t = ½ (h_{t−1} + Σ α_m m),  α = softmax over the memory's states m of a(s_{t−1}, m).
 
-    The cell receives s_t in the place of h_{t−1}. The state consists of the cell's state, then s_t, then the memory.
+    The cell receives s_t in the place of h_{t−1}. The state consists of the cell's state, then s_t, then the tensors of
+    the memory.
     """
-
-    remembers = True
 
     def __init__(
         self,
@@ -117,18 +116,24 @@ class AttentiveCell(Cell):
             nn.Parameter(torch.eye(units).repeat(1, 2) / 2) if combine == "concatenate" else None
         )  # starts as the mean of h and the attended state
         self.output_size = units
-        self.state_sizes = (*cell.state_sizes, units, self.memory.size)
-        self.growth = self.memory.growth
+        self.state_sizes = (*cell.state_sizes, units)
+
+    @property
+    def state_parts(self) -> tuple[Part, ...]:
+        return (*super().state_parts, *self.memory.parts.values())
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
         own = self.cell.initial_states(batch, like)
-        return (*own, *(like.new_zeros(batch, size) for size in self.state_sizes[len(own) :]))
+        return (*own, *(part.zeros((batch,), like) for part in self.state_parts[len(own) :]))
 
-    def weights(self, table: Tensor | None = None) -> Any:
-        return self.cell.weights(table)
+    def weights(self) -> Any:
+        return self.cell.weights()
 
-    def inputs(self, x: Tensor, table: Tensor | None) -> Tensor:
-        return self.cell.inputs(x, table)
+    def inputs(self, x: Tensor) -> Tensor:
+        return self.cell.inputs(x)
+
+    def fold(self, weights: Any, rows: Tensor, table: Tensor) -> tuple[Any, Tensor]:
+        return self.cell.fold(weights, rows, table)
 
     def walk(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
@@ -140,11 +145,12 @@ class AttentiveCell(Cell):
         assert recurrence is not None
         assert limits is not None
         assert factor is not None
-        *own, packed = state
-        carried = self.memory.carried(self.memory.unpack(packed, lambda states: states))
+        own = len(self.state_sizes)
         attention = Attention(self.alignment.A, self.alignment.B, self.alignment.v, factor, *limits)
-        outputs, final, carried = attentive_unroll(x, recurrence, attention, tuple(own), carried, steps)
-        return outputs, (*final, self.memory.pack(self.memory.from_carried(carried)))
+        outputs, final, carried = attentive_unroll(
+            x, recurrence, attention, state[:own], self.memory.carried(state[own:]), steps
+        )
+        return outputs, (*final, *self.memory.from_carried(carried))
 
     def step_by_step(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...], trace: list[Trace] | None = None
@@ -153,8 +159,8 @@ class AttentiveCell(Cell):
 
         The attention of each step is appended to ``trace``, if one is given.
         """
-        *own, packed = state
-        start = {str(i): part for i, part in enumerate(own)} | self.memory.unpack(packed, self.alignment.keys)
+        own = [str(i) for i in range(len(self.state_sizes))]
+        start = dict(zip(own, state, strict=False)) | self.memory.unpack(state[len(own) :], self.alignment.keys)
         inputs, outputs = x.split(steps.sizes), {}
         here, ended = rows_of(start, 0, 0), rows_of(start, 0, 0)
         for t in steps.order():
@@ -164,12 +170,12 @@ class AttentiveCell(Cell):
                 here = rows_of(here, 0, size)
             elif present < size:
                 here = joined(here, rows_of(start, present, size))
-            parts = tuple(here.pop(str(i)) for i in range(len(own)))
+            parts = tuple(here.pop(name) for name in own)
             outputs[t], parts, here = self.step(weights, inputs[t], parts, here, trace)
-            here |= {str(i): part for i, part in enumerate(parts)}
+            here |= dict(zip(own, parts, strict=True))
         here = joined(here, ended)
-        final = tuple(here[str(i)] for i in range(len(own)))
-        return torch.cat([outputs[t] for t in range(len(steps.sizes))]), (*final, self.memory.pack(here))
+        final = (*(here[name] for name in own), *self.memory.pack(here))
+        return torch.cat([outputs[t] for t in range(len(steps.sizes))]), final
 
     def step(
         self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None

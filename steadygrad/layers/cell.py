@@ -1,41 +1,81 @@
 """Base classes of cells. A recurrent layer has one cell for each level and direction."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import Recurrence, Steps, unroll
+
+
+class Lookup(NamedTuple):
+    """Input x = e E of a layer: one-hot rows e (…, symbols) that each select a row of a table E (symbols, input_size).
+
+    The layer computes U Eᵀ once and multiplies it by e, which is faster than U x if there are few symbols.
+    """
+
+    rows: Tensor
+    table: Tensor
+
+
+class Part(NamedTuple):
+    """Shape, without the batch, and dtype of one tensor of a state.
+
+    None in the shape is a number of places that grows with time. The dtype None is that of the layer.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: torch.dtype | None = None
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Return whether a tensor of this part may have the shape."""
+        return len(shape) == len(self.shape) and all(map(lambda a, b: b in (None, a), shape, self.shape))
+
+    def zeros(self, leading: tuple[int, ...], like: Tensor) -> Tensor:
+        """Return zeros (*leading, *shape), with no places yet where their number grows."""
+        return like.new_zeros(*leading, *(size or 0 for size in self.shape), dtype=self.dtype)
 
 
 class Cell(nn.Module):
     """One direction of one level: evaluates its matrices once, then runs over all time steps of a batch.
 
     ``forward(x, steps, state)`` takes x (rows, input_size), laid out as in `Steps`, and a tuple of initial states
-    (batch, size), one for each of ``state_sizes``. It returns the outputs (rows, output_size) and the final states.
-    With a ``table`` (symbols, input_size) the rows of x are one-hot, symbols wide, and each selects a row of the table.
-
-    ``remembers`` is True if the last tensor of the state is a memory of earlier states; zeros are an empty memory.
-    ``growth`` is not 0 if the memory has no limit: a row of it may be longer than in ``state_sizes`` by any multiple of
-    ``growth``.
+    (batch, …), one for each of ``state_parts``. It returns the outputs (rows, output_size) and the final states.
+    With a ``table`` the rows of x are one-hot, as in `Lookup`.
     """
 
     state_sizes: tuple[int, ...]
+    """sizes of the tensors (batch, size) with which the state begins; a memory of past states follows them"""
     output_size: int
-    remembers = False
-    growth = 0
+
+    @property
+    def state_parts(self) -> tuple[Part, ...]:
+        """Shape and dtype of each tensor of the state."""
+        return tuple(Part((size,)) for size in self.state_sizes)
 
     def forward(
         self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return self.walk(self.weights(table), self.inputs(x, table), steps, state)
+        weights = self.weights()
+        if table is None:
+            return self.walk(weights, self.inputs(x), steps, state)
+        return self.walk(*self.fold(weights, x, table), steps, state)
 
-    def inputs(self, x: Tensor, table: Tensor | None) -> Tensor:
+    def inputs(self, x: Tensor) -> Tensor:
         """Return the rows of x in the form that `walk` takes."""
         return x
 
-    def weights(self, table: Tensor | None = None) -> Any:
-        """Return the evaluated matrices, which `walk` uses at all steps. The input matrix includes the table."""
+    def weights(self) -> Any:
+        """Return the evaluated matrices, which `walk` uses at all steps: a tuple that begins with the input matrix."""
         raise NotImplementedError
+
+    def fold(self, weights: Any, rows: Tensor, table: Tensor) -> tuple[Any, Tensor]:
+        """Return weights and inputs for `walk`, from one-hot rows e and a table E: U Eᵀ replaces U, and e replaces x.
+
+        Features that `inputs` appends to x are appended to the rows of E.
+        """
+        U, *others = weights
+        return (U @ self.inputs(table).mT, *others), rows
 
     def walk(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
@@ -52,8 +92,8 @@ class Cell(nn.Module):
         return {}
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        """Return the states (batch, size) before the first input: zeros, with the dtype and device of ``like``."""
-        return tuple(like.new_zeros(batch, size) for size in self.state_sizes)
+        """Return the states before the first input: zeros, with the dtype and device of ``like``."""
+        return tuple(part.zeros((batch,), like) for part in self.state_parts)
 
     def penalty(self) -> Tensor | float:
         """Return the cell's regularisation term, which training adds to the loss."""
@@ -86,19 +126,14 @@ class StepCell(Cell):
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
         return tuple(part.to(like).expand(batch, -1) for part in self.initial_state())
 
-    def weights(self, table: Tensor | None = None) -> None:
+    def weights(self) -> None:
         """Return nothing: `step` reads the parameters."""
 
-    def inputs(self, x: Tensor, table: Tensor | None) -> Tensor:
-        return x if table is None else x @ table
+    def fold(self, weights: None, rows: Tensor, table: Tensor) -> tuple[None, Tensor]:
+        return None, rows @ table
 
     def walk(
         self, weights: None, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         states = unroll(self.step, x.split(steps.sizes), state, steps)
         return states[0], tuple(map(steps.last, states))
-
-
-def through(table: Tensor | None, U: Tensor) -> Tensor:
-    """Return U, or U Eᵀ with a table E: for a one-hot e, U Eᵀ e = U x, and x = Eᵀ e is a row of the table."""
-    return U if table is None else U @ table.mT

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import COMPLEX_MODRELU, SMOOTHED_COMPLEX_MODRELU, Steps
-from steadygrad.layers.cell import Cell, through
+from steadygrad.layers.cell import Cell
 from steadygrad.layers.elman import ElmanWeights, elman_walk
 from steadygrad.matrices import Spec, build
 from steadygrad.matrices.complex import realify
@@ -47,8 +47,8 @@ class ComplexElmanCell(Cell):
         if self.b is not None:
             (bias_init or (lambda b: nn.init.uniform_(b, -0.01, 0.01)))(self.b)
 
-    def weights(self, table: Tensor | None = None) -> ElmanWeights:
-        return through(table, self.U), self.W.operator() or realify(self.W()).to(self.U.dtype)
+    def weights(self) -> ElmanWeights:
+        return self.U, self.W.operator() or realify(self.W()).to(self.U.dtype)
 
     def walk(
         self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]

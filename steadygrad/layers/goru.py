@@ -35,8 +35,8 @@ class GORUCell(GRUCell):
         nn.init.constant_(self.b[:hidden_size], reset_bias)
         uniform(math.sqrt(3 / hidden_size))(self.b[hidden_size : 2 * hidden_size])
 
-    def weights(self, table: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
-        W, U, b = super().weights(table)
+    def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        W, U, b = super().weights()
         return turned(W), turned(U), None if b is None else turned(b)
 
 

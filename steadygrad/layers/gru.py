@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import GRUInputs, Steps, gru_unroll
-from steadygrad.layers.cell import Cell, through
+from steadygrad.layers.cell import Cell
 from steadygrad.layers.gates import GateSpecs, build_gates, free_matrices
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.rnn import check_activation
@@ -86,13 +86,13 @@ class GRUCell(Cell):
         states = gru_unroll(given)
         return states, (steps.last(states),)
 
-    def weights(self, table: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return W, U and b in the form that the kernel takes."""
         U = torch.cat(self.evaluate_gates())
         bias: Tensor | None = self.b
         if bias is not None and self.modulus is not None:
             bias = torch.cat([bias, torch.zeros_like(self.modulus)])
-        return through(table, self.W), U, bias
+        return self.W, U, bias
 
     def evaluate_gates(self) -> list[Tensor]:
         """Return the matrix of each gate, in order."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import LSTMInputs, Recurrence, Steps, lstm_unroll
-from steadygrad.layers.cell import Cell, through
+from steadygrad.layers.cell import Cell
 from steadygrad.layers.gates import GateSpecs, build_gates, fill
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import choose, glorot_uniform, normal, uniform
@@ -69,9 +69,9 @@ class LSTMCell(Cell):
                 raise ValueError(f"LSTM expects bias=True with a forget_bias; got bias=False and {forget_bias}")
             nn.init.constant_(self.b[hidden_size : 2 * hidden_size], forget_bias)
 
-    def weights(self, table: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def weights(self) -> tuple[Tensor, Tensor]:
         """Return W and U in the form that the kernel takes."""
-        return through(table, self.W), torch.cat([matrix() for matrix in self.U])
+        return self.W, torch.cat([matrix() for matrix in self.U])
 
     def walk(
         self, weights: tuple[Tensor, Tensor], x: Tensor, steps: Steps, state: tuple[Tensor, ...]

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from steadygrad.check import check_integers, is_integer
 from steadygrad.kernels import Carried
+from steadygrad.layers.cell import Part
 
 Contents = dict[str, Tensor]
-"""tensors by name, with one row per sequence; those whose name ends in ``states`` or ``keys`` are (batch, places, ·)"""
+"""the tensors of a memory by name, and the ``keys`` of its states, each with one row per sequence"""
 Keys = Callable[[Tensor], Tensor]
 """states (…, units) → keys (…, ·), as `Alignment.keys`"""
 
@@ -27,64 +28,42 @@ class Items(NamedTuple):
     gate: Tensor | None
 
 
-DIGIT = 256
-"""integers up to this one are exact in every floating-point dtype"""
-
-
-def written(counts: Tensor, kind: torch.dtype) -> Tensor:
-    """Return integers (batch, n) as base-256 digits (batch, 2n), so that a 16-bit dtype can count 65,000 steps."""
-    return torch.cat([counts // DIGIT, counts % DIGIT], dim=1).to(kind)
-
-
-def read(digits: Tensor) -> Tensor:
-    """Return the integers (batch, n) from the digits that `written` returned."""
-    high, low = digits.detach().long().chunk(2, dim=1)
-    return high * DIGIT + low
-
-
 class Memory(nn.Module):
-    """Base class of memories: stores past states of each sequence.
+    """Base class of memories: stores past states of each sequence. Its tensors are part of the layer's state."""
 
-    Between two forward passes a memory is packed into one row of numbers per sequence. The states come first, then
-    counters and scores, which have no gradient.
-    """
-
-    growth = 0
-    """amount by which the length of a row increases with each stored state; 0 if the length is constant"""
-    size: int
-    """length of a row, or of an empty row if rows grow"""
-
-    def places(self, row: int) -> int:
-        """Return the number of places for states, including empty ones, in a row of length ``row``."""
-        raise NotImplementedError
+    parts: dict[str, Part]
+    """the tensors by name; zeros are an empty memory; ``states`` is (places, units)"""
+    relevant = 0
+    """number of places at the end of ``states`` that belong to R, the states kept for their score"""
 
     @property
     def limits(self) -> tuple[int | None, int] | None:
         """The sizes of S (None for all states) and R, if the fused kernel supports the memory; otherwise None."""
         return None
 
-    def carried(self, contents: Contents) -> Carried:
-        """Return the contents in the form that the fused kernel takes. Needed only if `limits` is not None."""
+    def carried(self, tensors: tuple[Tensor, ...]) -> Carried:
+        """Return the tensors in the form that the fused kernel takes. Needed only if `limits` is not None."""
         raise NotImplementedError
 
-    def from_carried(self, carried: Carried) -> Contents:
-        """Return the contents, without keys, from what the fused kernel returned."""
+    def from_carried(self, carried: Carried) -> tuple[Tensor, ...]:
+        """Return the tensors from what the fused kernel returned."""
         raise NotImplementedError
 
-    def unpack(self, rows: Tensor, keys: Keys) -> Contents:
-        """Return the contents of packed rows; ``keys`` computes the keys from the states."""
-        raise NotImplementedError
+    def unpack(self, tensors: tuple[Tensor, ...], keys: Keys) -> Contents:
+        """Return the tensors by name; ``keys`` computes the keys from the states."""
+        contents = dict(zip(self.parts, tensors, strict=True))
+        return contents | {"keys": keys(contents["states"])}
 
-    def pack(self, contents: Contents) -> Tensor:
-        """Return the contents as one row of numbers per sequence."""
-        raise NotImplementedError
+    def pack(self, contents: Contents) -> tuple[Tensor, ...]:
+        """Return the tensors in the order of ``parts``."""
+        return tuple(contents[name] for name in self.parts)
 
     def items(self, contents: Contents) -> Items:
         """Return the states and keys that can be attended to."""
         raise NotImplementedError
 
-    def ends_with_latest(self, contents: Contents) -> Tensor:
-        """Return whether the last place of "states" holds the latest state, (batch)."""
+    def latest(self, contents: Contents) -> int | None:
+        """Return the place of the latest state, or None if a sequence has not stored it."""
         raise NotImplementedError
 
     def times(self, contents: Contents) -> Tensor:
@@ -97,77 +76,63 @@ class Memory(nn.Module):
 
 
 class Everything(Memory):
-    """Stores every state, or every ``every``-th one. The cost of attention grows with the number of steps."""
+    """Stores every state, or every ``every``-th one. The cost of attention grows with the number of steps.
+
+    The latest stored state is in the last place. ``age`` is the number of steps so far.
+    """
 
     def __init__(self, units: int, every: int = 1) -> None:
         super().__init__()
         if not is_integer(every, 1):
             raise ValueError(f"a memory expects to keep each 1st, 2nd, … state; got every={every!r}")
-        self.units, self.every = units, every
-        self.growth, self.size = units + 3, 4
-
-    def unpack(self, rows: Tensor, keys: Keys) -> Contents:
-        places = self.places(rows.shape[1])
-        states, taken, times, age, since = rows.split([places * self.units, places, 2 * places, 2, 2], dim=1)
-        states = states.unflatten(1, (places, self.units))
-        return {
-            "states": states,
-            "keys": keys(states),
-            "taken": taken > 0,
-            "times": read(times),
-            "age": read(age)[:, 0],
-            "since": read(since)[:, 0],
-        }
-
-    def pack(self, contents: Contents) -> Tensor:
-        taken = contents["taken"]
-        empty = taken.shape[1] - int(taken.sum(dim=1).max()) if len(taken) else 0  # leading places empty in all rows
-        states, taken, times = (contents[name][:, empty:] for name in ("states", "taken", "times"))
-        counts = (times, contents["age"][:, None], contents["since"][:, None])
-        digits = (written(count, states.dtype) for count in counts)
-        return torch.cat([states.flatten(1), taken.to(states.dtype), *digits], dim=1)
-
-    def places(self, row: int) -> int:
-        return (row - self.size) // self.growth
+        self.every = every
+        self.parts = {"states": Part((None, units)), "age": Part((), torch.int64)}
 
     @property
     def limits(self) -> tuple[None, int] | None:
         return (None, 0) if self.every == 1 else None
 
-    def carried(self, contents: Contents) -> Carried:
-        states, none = contents["states"], contents["states"].new_zeros(len(contents["states"]), 0)
-        return Carried(states, none, none, none, contents["taken"].sum(dim=1))
+    def carried(self, tensors: tuple[Tensor, ...]) -> Carried:
+        states, age = tensors
+        none = states.new_zeros(len(states), 0)
+        return Carried(states, none, none, none, age.clamp(0, states.shape[1]))  # the kernel reads as many states
 
-    def from_carried(self, carried: Carried) -> Contents:
-        places, ages = carried.states.shape[1], carried.ages[:, None]
-        before = torch.arange(places, 0, -1, device=ages.device)
-        taken = before <= ages
-        times, age = (ages - before).where(taken, 0), carried.ages
-        return {"states": carried.states, "taken": taken, "times": times, "age": age, "since": torch.zeros_like(age)}
+    def from_carried(self, carried: Carried) -> tuple[Tensor, ...]:
+        return self.pack({"states": carried.states, "age": carried.ages})
+
+    def pack(self, contents: Contents) -> tuple[Tensor, ...]:
+        states, age = contents["states"], contents["age"]
+        if len(age):  # remove leading places that are empty in all rows
+            states = states[:, states.shape[1] - int(age.max()) // self.every :]
+        return states, age
 
     def items(self, contents: Contents) -> Items:
-        return Items(contents["states"], contents["keys"], contents["taken"], None)
+        states = contents["states"]
+        return Items(states, contents["keys"], self._numbers(contents) >= 0, None)
 
-    def ends_with_latest(self, contents: Contents) -> Tensor:
-        return contents["taken"][:, -1:].any(dim=1) & (contents["since"] == 0)
+    def latest(self, contents: Contents) -> int | None:
+        age = contents["age"]
+        return contents["states"].shape[1] - 1 if ((age > 0) & (age % self.every == 0)).all() else None
 
     def times(self, contents: Contents) -> Tensor:
-        return contents["times"]
+        return (self._numbers(contents) + 1) * self.every - 1
+
+    def _numbers(self, contents: Contents) -> Tensor:
+        """Return which of the stored states is in each place, from 0; negative where the place is empty."""
+        age = contents["age"][:, None]
+        return age // self.every - torch.arange(contents["states"].shape[1], 0, -1, device=age.device)
 
     def add(self, contents: Contents, weights: Tensor, state: Tensor, key: Tensor) -> Contents:
-        age, since = contents["age"], contents["since"] + 1  # steps since a state was kept
-        kept = since == self.every
-        older = {name: contents[name] for name in ("states", "keys", "taken", "times")}
-        clocks = {"age": age + 1, "since": since.masked_fill(kept, 0)}
+        after = contents | {"age": contents["age"] + 1}
+        kept = after["age"] % self.every == 0
         if not kept.any():
-            return older | clocks
-        new = {"states": state[:, None], "keys": key[:, None], "taken": kept[:, None], "times": age[:, None]}
-        joined = {name: torch.cat([older[name], new[name]], dim=1) for name in older}
-        if not kept.all():  # sequences at different steps: those that keep no state now get an empty place in front
-            for name, values in joined.items():
-                stay = torch.cat([torch.zeros_like(new[name]), older[name]], dim=1)
-                joined[name] = values.where(kept.view(-1, *[1] * (values.dim() - 1)), stay)
-        return joined | clocks
+            return after
+        for name, new in (("states", state[:, None]), ("keys", key[:, None])):
+            after[name] = torch.cat([contents[name], new], dim=1)
+            if not kept.all():  # sequences at different steps: those that keep no state now get an empty place in front
+                stay = torch.cat([torch.zeros_like(new), contents[name]], dim=1)
+                after[name] = after[name].where(kept[:, None, None], stay)
+        return after
 
 
 class Score(nn.Module):
@@ -230,65 +195,43 @@ class Screening(Memory):
         check_integers("a memory", 0, relevant=relevant)
         if isinstance(score, str) and score not in SCORES:
             raise ValueError(f"a memory expects a score out of {', '.join(SCORES)}, or a function; got {score!r}")
-        self.units, self.short, self.relevant = units, short, relevant
+        self.short, self.relevant = short, relevant
         self.score = (SCORES[score] if isinstance(score, str) else score)(units)
-        self.size = short * (units + 1) + relevant * (units + 3) + 2
-
-    def unpack(self, rows: Tensor, keys: Keys) -> Contents:
-        short, relevant = self.short, self.relevant
-        parts = rows.split([(short + relevant) * self.units, short, relevant, 2 * relevant, 2], dim=1)
-        both, received, scores, times, age = parts
-        states, kept_states = both.unflatten(1, (short + relevant, self.units)).split([short, relevant], dim=1)
-        return {
-            "states": states,
-            "keys": keys(states),
-            "received": received.detach(),
-            "kept states": kept_states,
-            "kept keys": keys(kept_states),
-            "scores": scores.detach(),
-            "times": read(times),
-            "age": read(age)[:, 0],
+        self.parts = {
+            "states": Part((short + relevant, units)),
+            "received": Part((short,)),
+            "scores": Part((relevant,)),
+            "times": Part((relevant,), torch.int64),
+            "age": Part((), torch.int64),
         }
-
-    def pack(self, contents: Contents) -> Tensor:
-        values = [contents[name].flatten(1) for name in ("states", "kept states", "received", "scores")]
-        digits = [written(count, values[0].dtype) for count in (contents["times"], contents["age"][:, None])]
-        return torch.cat(values + digits, dim=1)
-
-    def places(self, row: int) -> int:
-        return self.short + self.relevant
 
     @property
     def limits(self) -> tuple[int, int] | None:
         return (self.short, self.relevant) if isinstance(self.score, ReceivedAttention) else None
 
-    def carried(self, contents: Contents) -> Carried:
-        states = torch.cat([contents["states"], contents["kept states"]], dim=1)
-        return Carried(states, *(contents[name] for name in ("received", "scores", "times", "age")))
+    def carried(self, tensors: tuple[Tensor, ...]) -> Carried:
+        return Carried(*tensors)
 
-    def from_carried(self, carried: Carried) -> Contents:
-        states, kept_states = carried.states.split([self.short, self.relevant], dim=1)
-        return {
-            "states": states,
-            "received": carried.received,
-            "kept states": kept_states,
-            "scores": carried.scores,
-            "times": carried.times,
-            "age": carried.ages,
-        }
+    def from_carried(self, carried: Carried) -> tuple[Tensor, ...]:
+        return tuple(carried)
+
+    def unpack(self, tensors: tuple[Tensor, ...], keys: Keys) -> Contents:
+        def of_both(states: Tensor) -> Tensor:  # S and R by themselves: one product would round gradients differently
+            return torch.cat([keys(part) for part in states.split([self.short, self.relevant], dim=1)], dim=1)
+
+        return super().unpack(tensors, of_both)
 
     def items(self, contents: Contents) -> Items:
-        age = contents["age"][:, None]
+        states, age = contents["states"], contents["age"][:, None]
         places = torch.arange(self.short + self.relevant, device=age.device)
         # S is filled from its end, where the latest state is, and R from its beginning
         taken = torch.where(places < self.short, places + age >= self.short, places < age)
-        gate = self.score.gate(contents["kept states"])
+        gate = self.score.gate(states[:, self.short :])
         gate = None if gate is None else nn.functional.pad(gate, (self.short, 0))
-        states = torch.cat([contents["states"], contents["kept states"]], dim=1)
-        return Items(states, torch.cat([contents["keys"], contents["kept keys"]], dim=1), taken, gate)
+        return Items(states, contents["keys"], taken, gate)
 
-    def ends_with_latest(self, contents: Contents) -> Tensor:
-        return contents["age"] > 0
+    def latest(self, contents: Contents) -> int | None:
+        return self.short - 1 if (contents["age"] > 0).all() else None
 
     def times(self, contents: Contents) -> Tensor:
         age = contents["age"][:, None]
@@ -296,31 +239,36 @@ class Screening(Memory):
         return torch.cat([recent, contents["times"]], dim=1)
 
     def add(self, contents: Contents, weights: Tensor, state: Tensor, key: Tensor) -> Contents:
-        received = contents["received"]
+        received = contents["received"].detach()
         if self.relevant:  # only R depends on the received attention
             received = received + weights[:, : self.short].detach()
-        after = {
-            "states": torch.cat([contents["states"][:, 1:], state[:, None]], dim=1),
-            "keys": torch.cat([contents["keys"][:, 1:], key[:, None]], dim=1),
+        after = contents | {
             "received": nn.functional.pad(received[:, 1:], (0, 1)),
             "age": contents["age"] + 1,
         }
-        return contents | after | (self._screened(contents, received[:, 0]) if self.relevant else {})
+        here = None
+        if self.relevant:
+            here, changed = self._screened(contents, received[:, 0])
+            after |= changed
+        for name, new in (("states", state), ("keys", key)):
+            short, kept = contents[name].split([self.short, self.relevant], dim=1)
+            if here is not None:
+                kept = torch.where(here[:, :, None], short[:, :1], kept)
+            after[name] = torch.cat([short[:, 1:], new[:, None], kept], dim=1)
+        return after
 
-    def _screened(self, contents: Contents, received: Tensor) -> Contents:
-        """Return R after the oldest state of S, which ``received`` so much attention, has left S."""
-        scores, age = contents["scores"], contents["age"]
-        leaving, key = contents["states"][:, 0], contents["keys"][:, 0]
-        score = self.score(leaving, received).detach()
+    def _screened(self, contents: Contents, received: Tensor) -> tuple[Tensor, Contents]:
+        """Return which place of R the oldest state of S enters (batch, relevant), and the scores and times of R then.
+
+        The state has ``received`` so much attention. It enters no place if its score is too low.
+        """
+        scores, age = contents["scores"].detach(), contents["age"]
+        score = self.score(contents["states"][:, 0], received).detach()
         lowest, place = scores.min(dim=1)
         left = age - self.short  # number of states that have left S before
         has_room = left < self.relevant
         place = place.where(~has_room, left)
         enters = (left >= 0) & (has_room | (score > lowest))
         here = enters[:, None] & (torch.arange(self.relevant, device=place.device) == place[:, None])
-        return {
-            "kept states": torch.where(here[:, :, None], leaving[:, None], contents["kept states"]),
-            "kept keys": torch.where(here[:, :, None], key[:, None], contents["kept keys"]),
-            "scores": torch.where(here, score[:, None], scores),
-            "times": torch.where(here, left[:, None], contents["times"]),
-        }
+        scores = torch.where(here, score[:, None], scores)
+        return here, {"scores": scores, "times": torch.where(here, left[:, None], contents["times"])}

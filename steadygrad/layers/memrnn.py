@@ -13,8 +13,9 @@ from steadygrad.matrices import Spec
 class MemRNN(RNN):
     """h_t = φ(U x_t + W s_t + b),  s_t = ½(h_{t−1} + Σ α_i h_i),  α = softmax of v · tanh(A s_{t−1} + B h_i),  i < t.
 
-    The layer attends to all past states. Time and memory grow with the square of the sequence length. The state, which
-    is h, s and all past states, grows with the sequence length. U, W, A, B, v and b start as in `RelRNN`.
+    The layer attends to all past states. Time and memory grow with the square of the sequence length. The state
+    is h, s, all past states and their number, so it grows with the sequence length. U, W, A, B, v and b start as in
+    `RelRNN`.
     """
 
     revision = 2  # revision 1 started b from U(±1/√N), and v from another law

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from steadygrad.check import check_integers, check_share
 from steadygrad.kernels import Steps, autocasts, own_precision
 from steadygrad.layers.attentive import AttentionSpec, attentive
-from steadygrad.layers.cell import Cell
+from steadygrad.layers.cell import Cell, Lookup
 from steadygrad.matrices import Matrix
 
 State = Tensor | tuple[Tensor, ...]
@@ -58,9 +58,9 @@ class RecurrentLayer(nn.Module):
 
     The input is (time, batch, input_size), or (batch, time, input_size) with ``batch_first``, or (time, input_size),
     or a PackedSequence. The output has the same form with ``output_size`` features. The states h_0 and h_n are
-    (num_layers · directions, batch, size). With ``table`` (symbols, input_size) the input contains integers without a
-    feature dimension, and x_t is the row of the table with that index. Convention: states are columns,
-    h_t = φ(W h_{t−1} + …); on rows of a batch that is h @ W.T.
+    (num_layers · directions, batch, size). Attention appends the tensors of its memory to the state, each
+    (num_layers · directions, batch, …). Convention: states are columns, h_t = φ(W h_{t−1} + …); on rows of a batch that
+    is h @ W.T. A language model passes a `Lookup` as input.
 
     ``attention`` makes any layer attend to its past states (`steadygrad.layers.attentive`). It is a dict of options
     such as {"short": 10, "relevant": 10}, or a function cell → cell.
@@ -115,7 +115,7 @@ class RecurrentLayer(nn.Module):
             own_sizes = made[0].state_sizes  # without the tensors that attention adds
             cells.extend(made if attention is None else [attentive(cell, attention) for cell in made])
         self.cells = nn.ModuleList(cells)
-        self.state_sizes = cells[0].state_sizes
+        self.state_sizes, self.state_parts = cells[0].state_sizes, cells[0].state_parts
         self.output_size = cells[0].output_size * self.directions
         self.initial_state = None
         if trained_state:
@@ -154,10 +154,9 @@ class RecurrentLayer(nn.Module):
 
     def without_memory(self, state: State) -> State:
         """Return the state with its memory of past states emptied, if the layer has such a memory."""
-        if not cast(Cell, self.cells[0]).remembers:
-            return state
-        *rest, memory = as_tuple(state)
-        return (*rest, memory.new_zeros(*memory.shape[:-1], self.state_sizes[-1]))
+        own = as_tuple(state)[: len(self.state_sizes)]
+        memory = (part.zeros(own[0].shape[:-1], own[0]) for part in self.state_parts[len(own) :])
+        return self._joined((*own, *memory))
 
     def drop_weights(self, share: float) -> None:
         """Apply dropout to the entries of the recurrent matrices in training, with probability ``share``.
@@ -167,10 +166,10 @@ class RecurrentLayer(nn.Module):
         for matrix in self._maps():
             matrix.dropout = share
 
-    def trust_matrices(self, trusting: bool) -> None:
-        """Set `Matrix.trusting`: reuse a cached matrix if no version counter changed. For single time steps."""
+    def refresh(self) -> None:
+        """Clear the cached recurrent matrices. Needed after some in-place edits through ``.data``, see `Matrix`."""
         for matrix in self._maps():
-            matrix.trusting = trusting
+            matrix.refresh()
 
     def _maps(self) -> Iterator[Matrix]:
         """Return every `Matrix` of the layer."""
@@ -182,29 +181,27 @@ class RecurrentLayer(nn.Module):
     @torch.compiler.disable  # torch.compile would unroll the time steps; the code around the layer is still compiled
     def forward(
         self,
-        input: Tensor | PackedSequence,
+        input: Tensor | PackedSequence | Lookup,
         h_0: State | None = None,
         *,
         hx: State | None = None,
-        table: Tensor | None = None,
     ) -> tuple[Tensor | PackedSequence, State]:
         """Return the outputs and the final states; ``hx`` is torch's name for h_0."""
         if hx is not None:
             if h_0 is not None:
                 raise ValueError(f"{self._name} expects either h_0 or hx, which are the same; got both")
             h_0 = hx
-        kind = (input.data if isinstance(input, PackedSequence) else input).device.type
+        kind = (input if isinstance(input, Tensor) else input[0]).device.type
         if autocasts(kind):
-            return self._without_autocast(kind, input, h_0, table)
-        if table is not None:
-            input, table = self._looked_up(input, table)
+            return self._without_autocast(kind, input, h_0)
+        input, table = input if isinstance(input, Lookup) else (input, None)
         if isinstance(input, PackedSequence):
-            self._check_input(input.data, table, rank=2)
+            self._check_input(input.data, None, rank=2)
             sizes = tuple(input.batch_sizes.tolist())
             state = self._initial(h_0, sizes[0], input.data)
             if input.sorted_indices is not None and h_0 is not None:
                 state = tuple(s.index_select(1, input.sorted_indices) for s in state)
-            output, final = self._walk(input.data, Steps(sizes), state, table)
+            output, final = self._walk(input.data, Steps(sizes), state)
             if input.unsorted_indices is not None:
                 final = tuple(s.index_select(1, input.unsorted_indices) for s in final)
             return input._replace(data=output), self._joined(final)
@@ -224,7 +221,7 @@ class RecurrentLayer(nn.Module):
         return output.transpose(0, 1) if self.batch_first else output, self._joined(final)
 
     def _without_autocast(
-        self, kind: str, input: Tensor | PackedSequence, h_0: State | None, table: Tensor | None
+        self, kind: str, input: Tensor | PackedSequence | Lookup, h_0: State | None
     ) -> tuple[Tensor | PackedSequence, State]:
         """Run forward in the layer's own dtype: in lower precision, rounding errors would accumulate over the steps."""
         dtype = self._cell_dtype()
@@ -232,37 +229,16 @@ class RecurrentLayer(nn.Module):
         def own(part: Tensor) -> Tensor:
             return part.to(dtype) if part.is_floating_point() else part
 
-        input = input._replace(data=own(input.data)) if isinstance(input, PackedSequence) else own(input)
+        if isinstance(input, PackedSequence):
+            input = input._replace(data=own(input.data))
+        else:
+            input = Lookup(*map(own, input)) if isinstance(input, Lookup) else own(input)
         h_0 = tuple(map(own, h_0)) if isinstance(h_0, tuple | list) else h_0 if h_0 is None else own(h_0)
         with own_precision(kind):
-            return self.forward(input, h_0, table=None if table is None else own(table))
-
-    def _looked_up(
-        self, input: Tensor | PackedSequence, table: Tensor
-    ) -> tuple[Tensor | PackedSequence, Tensor | None]:
-        """Return x, rows of the table E, and None; or one-hot rows and E.
-
-        The latter is chosen if U Eᵀ, computed once, costs less than U x at every step.
-        """
-        symbols = input.data if isinstance(input, PackedSequence) else input
-        if table.dim() != 2 or table.shape[1] != self.input_size or not len(table):
-            raise ValueError(
-                f"{self._name} expects a table of rows of {self.input_size} features; got shape {tuple(table.shape)}"
-            )
-        if symbols.dtype not in (torch.int64, torch.int32):
-            raise ValueError(f"{self._name} with a table expects input of type int64 or int32; got {symbols.dtype}")
-        if symbols.numel() and not 0 <= int(symbols.min()) <= int(symbols.max()) < len(table):
-            raise ValueError(
-                f"{self._name} expects input from 0 to {len(table) - 1}, as its table has {len(table)} rows; "
-                f"got {int(symbols.min())} to {int(symbols.max())}"
-            )
-        fold = len(table) <= min(self.input_size, symbols.numel())
-        unit = torch.eye(len(table), dtype=table.dtype, device=table.device) if fold else table
-        x = nn.functional.embedding(symbols, unit)
-        return input._replace(data=x) if isinstance(input, PackedSequence) else x, table if fold else None
+            return self.forward(input, h_0)
 
     def _walk(
-        self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None
+        self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run all levels and return the outputs (rows, output_size) and the final states (cells, batch, size)."""
         finals: list[tuple[Tensor, ...]] = []
@@ -286,7 +262,9 @@ class RecurrentLayer(nn.Module):
             raise ValueError(f"{self._name} expects input of 2 dimensions (unbatched) or 3; got {shape}")
         if rank is not None and input.dim() != rank:
             raise ValueError(f"{self._name} expects packed data of {rank} dimensions; got {shape}")
-        if input.shape[-1] != (self.input_size if table is None else len(table)):
+        if table is not None and table.shape != (given := (input.shape[-1], self.input_size)):
+            raise ValueError(f"{self._name} expects a table of shape {given}; got {tuple(table.shape)}")
+        if table is None and input.shape[-1] != self.input_size:
             raise ValueError(f"{self._name} expects {self.input_size} features per step; got {shape}")
         dtype = self._cell_dtype()
         if input.dtype != dtype:
@@ -295,30 +273,28 @@ class RecurrentLayer(nn.Module):
     def _cell_dtype(self) -> torch.dtype:
         """Return the dtype of the first parameter."""
         for part in self.cells[0].modules():  # parameters() would take longer than the forward pass of a short sequence
-            # a replica of DataParallel has no parameters; their copies are in _former_parameters
-            for parameter in (part._parameters or getattr(part, "_former_parameters", {})).values():
+            for parameter in part._parameters.values():
                 if parameter is not None:
                     return parameter.dtype
         raise ValueError(f"{self._name} has no parameters left to take its type from")
 
     def _initial(self, h_0: State | None, batch: int | None, like: Tensor) -> tuple[Tensor, ...]:
         """Return the initial states (cells, batch, size) after checks; ``batch`` is None for an unbatched sequence."""
-        shapes = [(len(self.cells), *([] if batch is None else [batch]), size) for size in self.state_sizes]
         if h_0 is None:
             return self.default_states(1 if batch is None else batch, like)
         given = h_0 if isinstance(h_0, tuple | list) else (h_0,)
+        leading = (len(self.cells),) if batch is None else (len(self.cells), batch)
+        shapes = [(*leading, *part.shape) for part in self.state_parts]
         if len(given) != len(shapes):
             raise ValueError(f"{self._name} expects a state of {len(shapes)} tensor(s) {shapes}; got {len(given)}")
-        growth = cast(Cell, self.cells[0]).growth
-        for index, (tensor, shape) in enumerate(zip(given, shapes, strict=True)):
+        for tensor, shape, part in zip(given, shapes, self.state_parts, strict=True):
             if not isinstance(tensor, Tensor):
                 raise ValueError(f"{self._name} expects a hidden state of shape {shape}; got {tensor!r}")
-            if growth and index == len(shapes) - 1 and tensor.shape[-1] > shape[-1]:  # a memory that has grown
-                shape = (*shape[:-1], tensor.shape[-1] - (tensor.shape[-1] - shape[-1]) % growth)
-            if tuple(tensor.shape) != shape:
+            if tensor.shape[: len(leading)] != leading or not part.fits(tensor.shape[len(leading) :]):
                 raise ValueError(f"{self._name} expects a hidden state of shape {shape}; got {tuple(tensor.shape)}")
-            if tensor.dtype != like.dtype:
-                raise ValueError(f"{self._name} expects a hidden state of type {like.dtype}; got {tensor.dtype}")
+            dtype = part.dtype or like.dtype
+            if tensor.dtype != dtype:
+                raise ValueError(f"{self._name} expects a hidden state of type {dtype}; got {tensor.dtype}")
         return tuple(tensor.unsqueeze(1) if batch is None else tensor for tensor in given)
 
     def default_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:

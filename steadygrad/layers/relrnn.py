@@ -17,8 +17,9 @@ class RelRNN(RNN):
 
     S contains the last ``short`` states (ν in the thesis). R contains the ``relevant`` (ρ) states that received most
     attention while they were in S. A step costs the same for any sequence length. The options are those of
-    `steadygrad.layers.attentive`. The state is h, s and the memory, which is one row of numbers per sequence. U and b
-    start as in the authors' program for copy; for denoise, pixels and text it uses ``input_init="kaiming"``.
+    `steadygrad.layers.attentive`. The state is h, s and the tensors of the memory: the states in S and R, the attention
+    received in S, the scores and time steps of R, and the number of steps. U and b start as in the authors' program for
+    copy; for denoise, pixels and text it uses ``input_init="kaiming"``.
     """
 
     revision = 2  # revision 1 started b from U(±1/√N), and v from another law
@@ -60,8 +61,7 @@ class RelRNN(RNN):
 class RelLSTM(LSTM):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = ½(h_{t−1} + Σ α_m m),  m ∈ S ∪ R, as RelRNN.
 
-    The state is h, c, s and the memory, which is one row of numbers per sequence. The gates start as in the authors'
-    program.
+    The state is h, c, s and the tensors of the memory, as in `RelRNN`. The gates start as in the authors' program.
     """
 
     revision = 2  # revision 1 started as torch.nn.LSTM does, and v from another law

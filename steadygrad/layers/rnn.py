@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import ACTIVATIONS, Recurrence, Steps
-from steadygrad.layers.cell import Cell, through
+from steadygrad.layers.cell import Cell
 from steadygrad.layers.complex import COMPLEX_ACTIVATIONS, ComplexElmanCell
 from steadygrad.layers.elman import ElmanWeights, elman_walk
 from steadygrad.layers.recurrent import Common, RecurrentLayer
@@ -68,16 +68,13 @@ class ElmanCell(Cell):
             self.a = nn.Parameter(torch.empty(hidden_size))
             added(self.a)
 
-    def weights(self, table: Tensor | None = None) -> ElmanWeights:
+    def weights(self) -> ElmanWeights:
         """Return U, and W or, where that is faster, a function that maps rows h to h Wᵀ."""
-        U = through(table, self.U)
-        if self.a is not None:
-            # a one-hot row selects one column of U Eᵀ, so a is added to every column
-            U = torch.cat([U, self.a[:, None]], dim=1) if table is None else U + self.a[:, None]
+        U = self.U if self.a is None else torch.cat([self.U, self.a[:, None]], dim=1)
         return U, self.W.operator() or self.W()
 
-    def inputs(self, x: Tensor, table: Tensor | None) -> Tensor:
-        return x if self.a is None or table is not None else torch.cat([x, x.new_ones(len(x), 1)], dim=1)
+    def inputs(self, x: Tensor) -> Tensor:
+        return x if self.a is None else torch.cat([x, x.new_ones(len(x), 1)], dim=1)
 
     def walk(
         self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]

@@ -49,14 +49,14 @@ class TanhScore(Alignment):
 
 
 class SABCell(AttentiveCell):
-    """See `SAB`. The state is h, c and the memory. Every memory contains the zero state, which is not stored."""
+    """See `SAB`. The state is h, c and the tensors of the memory. The memory's zero state is not stored."""
 
     def __init__(self, cell: Cell, *, every: int, top: int, truncate: int | None) -> None:
         super().__init__(
             cell, partial(Everything, every=every), alignment=TanhScore, normalise=partial(sparse, top=top)
         )
         self.top, self.truncate = top, truncate
-        self.state_sizes, self.output_size = (*cell.state_sizes, self.memory.size), 2 * cell.output_size
+        self.state_sizes, self.output_size = cell.state_sizes, 2 * cell.output_size
 
     def step(
         self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None

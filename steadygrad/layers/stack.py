@@ -6,14 +6,14 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import RecurrentLayer, State, as_tuple
 
 
 class Stack(nn.ModuleList):
     """h = L_k(… L_1(x)): called as one layer. Its state is the tensors of all layers' states, in order.
 
-    Example: `Stack([NCGRU(43, 100), LSTM(100, 43)])`. A memory of past states is returned only with ``keep_memory``;
-    otherwise the returned state contains an empty memory.
+    Example: `Stack([NCGRU(43, 100), LSTM(100, 43)])`.
     """
 
     def __init__(self, layers: Sequence[RecurrentLayer]) -> None:
@@ -35,36 +35,39 @@ class Stack(nn.ModuleList):
 
     def forward(
         self,
-        x: Tensor,
+        x: Tensor | Lookup,
         state: State | list[Tensor] | None = None,
-        table: Tensor | None = None,
         between: Callable[[Tensor], Tensor] | None = None,
-        keep_memory: bool = False,
     ) -> tuple[Tensor, State]:
         """Return the outputs of the last layer and the final states of all layers.
 
-        x is (time, batch, features), or tokens with a ``table`` of their features. ``between`` is applied to the output
-        of each layer but the last, such as dropout.
+        x is (time, batch, features), or a `Lookup`. ``between`` is applied to the output of each layer but the last,
+        such as dropout.
         """
-        given = iter(self.parts(state))
         ends: list[Tensor] = []
-        for level, layer in enumerate(self.layers()):
+        for level, (layer, own) in enumerate(zip(self.layers(), self.parts(state), strict=True)):
             if level and between is not None:
-                x = between(x)
-            own = tuple(islice(given, len(layer.state_sizes)))
-            x, end = layer(x, (own if len(own) > 1 else own[0]) if own else None, table=None if level else table)
-            ends += as_tuple(end if keep_memory else layer.without_memory(end))
-        return x, ends[0] if len(ends) == 1 else tuple(ends)
+                x = between(cast(Tensor, x))
+            x, end = layer(x, own or None)
+            ends += as_tuple(end)
+        return cast(Tensor, x), ends[0] if len(ends) == 1 else tuple(ends)
 
-    def parts(self, state: State | list[Tensor] | None) -> tuple[Tensor, ...]:
-        """Return the tensors of a state, none if it is None, or raise ValueError unless all layers have theirs."""
+    def without_memory(self, state: State) -> State:
+        """Return the state with the memories of past states emptied."""
+        both = zip(self.layers(), self.parts(state), strict=True)
+        ends = [part for layer, own in both for part in as_tuple(layer.without_memory(own))]
+        return ends[0] if len(ends) == 1 else tuple(ends)
+
+    def parts(self, state: State | list[Tensor] | None) -> list[tuple[Tensor, ...]]:
+        """Return the tensors of each layer's state, or raise ValueError if their number is wrong."""
         given = tuple(state) if isinstance(state, list) else as_tuple(state)
-        needed = sum(len(layer.state_sizes) for layer in self.layers())
+        needed = sum(len(layer.state_parts) for layer in self.layers())
         if state is not None and len(given) != needed:
             raise ValueError(
                 f"Stack expects a state of {needed} tensors, those of all layers in a row; got {len(given)}"
             )
-        return given
+        rest = iter(given)
+        return [tuple(islice(rest, len(layer.state_parts))) for layer in self.layers()]
 
     def layers(self) -> Iterator[RecurrentLayer]:
         return cast(Iterator[RecurrentLayer], iter(self))

@@ -12,6 +12,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from steadygrad.kernels import Operator, at_least_single, autocasts, needs_plain, own_precision
 
+SAMPLE = 64
+"""number of entries of each free tensor that validate a cached W; comparing all of them takes longer than a time step:
+0.3 ms beside 0.26 ms for expRNN with 1024 units on one core, and their sum alone 0.03 ms, but a sample 0.003 ms"""
+
 
 class NonFiniteError(ValueError):
     """Raised if a parameter or a state is NaN or infinite, usually because training has diverged."""
@@ -20,9 +24,13 @@ class NonFiniteError(ValueError):
 class Matrix(nn.Module):
     """W = map(*free): optimise the free tensors, call the module for the matrix.
 
-    The free tensors are packed, so ``parameters()`` counts exactly the degrees of freedom that papers report. In
-    evaluation mode, W is cached if gradients are disabled or all parameters are frozen. The cached W is used until a
-    free tensor, or a parameter or buffer of the map, changes.
+    The free tensors are packed, so ``parameters()`` counts exactly the degrees of freedom that papers report.
+
+    In evaluation mode, W is cached if gradients are disabled or all parameters are frozen. The cached W is used until a
+    free tensor, or a parameter or buffer of the map, gets another version counter or data pointer. An in-place edit
+    through ``.data`` changes neither. It is noticed if one of the first `SAMPLE` entries of a free tensor changes, as
+    it does in initialisation loops and moving averages of weights. After an edit of other entries through ``.data``,
+    call `refresh`.
     """
 
     def __init__(self, map: nn.Module, *free: Tensor) -> None:
@@ -35,9 +43,7 @@ class Matrix(nn.Module):
         self.free = nn.ParameterList(own)
         self.dropout = 0.0
         """probability that an entry of W is set to zero in training; drawn anew at each call"""
-        self.trusting = False
-        """whether version counters alone validate the cached W; comparing values is too slow for single time steps"""
-        self._remembered: tuple[Tensor, list[int], list[Tensor]] | None = None
+        self._cached: tuple[Tensor, list[int], list[Tensor]] | None = None  # W, `_versions` and `_samples`
 
     @property
     def size(self) -> int:
@@ -87,21 +93,23 @@ class Matrix(nn.Module):
         free = self._free()
         if torch.compiler.is_compiling() or needs_plain(free[0]):
             return self._evaluate(free)
-        lasting = not self.training and (not torch.is_grad_enabled() or self._is_frozen(free))
-        remembered = self._remembered  # read once: another thread may clear it meanwhile
-        if self.trusting and remembered is not None and lasting and self._versions(remembered[0]) == remembered[1]:
-            return remembered[0]
-        self._check_finite(free)
-        if not lasting:
-            self._remembered = None
+        if self.training or (torch.is_grad_enabled() and not self._is_frozen(free)):
+            self.refresh()
+            self._check_finite(free)
             return self._evaluate(free)
-        if remembered is not None and self._still_holds(*remembered):
-            return remembered[0]
+        cached = self._cached  # read once: another thread may clear it meanwhile
+        if cached is not None and self._is_current(*cached):
+            return cached[0]
+        self._check_finite(free)
         # outside inference mode, because a tensor created in it cannot be used in training
         with torch.inference_mode(False), torch.no_grad():
             W = self._evaluate(free)
-            self._remembered = W, self._versions(W), [t.detach().clone() for t in self._causes()]
+            self._cached = W, self._versions(W), [sample.clone() for sample in self._samples()]
         return W
+
+    def refresh(self) -> None:
+        """Clear the cache, so that the next call computes W."""
+        self._cached = None
 
     def _free(self) -> tuple[Tensor, ...]:
         """Return the free tensors without ParameterList's slow lookup by name.
@@ -125,18 +133,19 @@ class Matrix(nn.Module):
             W = self.map(*map(at_least_single, free))
             return W if W.is_complex() else W.to(dtype)  # complex W stays in single precision
 
-    def _causes(self) -> list[Tensor]:
-        """Return all tensors that W is computed from."""
-        return [*self._free(), *self.map.parameters(), *self.map.buffers()]
-
     def _versions(self, W: Tensor) -> list[int]:
         """Return the version counter of W, and the address and version counter of each tensor it is computed from."""
-        return [version(W), *(n for t in self._causes() for n in (t.data_ptr(), version(t)))]
+        of_map = (t for part in self.map.modules() for t in (*part._parameters.values(), *part._buffers.values()))
+        causes = [*self._free(), *(t for t in of_map if t is not None)]
+        return [version(W), *(n for t in causes for n in (t.data_ptr(), version(t)))]
 
-    def _still_holds(self, W: Tensor, versions: list[int], causes: list[Tensor]) -> bool:
-        # Values are compared, not version counters, because an edit through `.data` does not change the counters.
-        now = self._causes()
-        return version(W) == versions[0] and len(now) == len(causes) and all(map(same, now, causes))
+    def _samples(self) -> list[Tensor]:
+        """Return the first entries of each free tensor, in the order of its storage."""
+        return [f.detach().as_strided((min(SAMPLE, f.numel()),), (1,)) for f in self._free()]
+
+    def _is_current(self, W: Tensor, versions: list[int], samples: list[Tensor]) -> bool:
+        """Return whether W would be computed from the same values now."""
+        return self._versions(W) == versions and all(map(torch.equal, self._samples(), samples))
 
     def _check_finite(self, free: tuple[Tensor, ...]) -> None:
         for i, f in enumerate(free):
@@ -148,11 +157,11 @@ class Matrix(nn.Module):
                 )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Matrix":
-        self._remembered = None
+        self.refresh()
         return super()._apply(fn, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_remembered": None}  # the cache is not copied or pickled
+        return self.__dict__ | {"_cached": None}  # the cache is not copied or pickled
 
 
 def is_frozen(free: Tensor) -> bool:

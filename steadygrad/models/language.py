@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from steadygrad.check import check_integers, is_number
 from steadygrad.layers import RecurrentLayer
+from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import State
 from steadygrad.layers.stack import Stack
 from steadygrad.models.model import Model
@@ -86,16 +87,18 @@ class LanguageModel(Model):
     def forward(self, tokens: Tensor) -> Tensor:
         return self.walk(tokens)[0]
 
-    def walk(self, tokens: Tensor, state: State | None = None, keep_memory: bool = False) -> tuple[Tensor, State]:
-        """Return the logits and the final state, starting from ``state``. A state holds the states of all layers.
+    def walk(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Return the logits and the final state of a window, starting from ``state``.
 
-        With ``keep_memory``, the final state includes memories of past states. Otherwise the memories are emptied, so
-        the next window starts with empty memories.
+        A state holds the states of all layers. Memories of past states are emptied at the end of the window.
         """
-        dropped = self.training and self.input_dropout > 0
-        x = self.drop(F.embedding(tokens.t(), self.table()), self.input_dropout) if dropped else tokens.t()
+        logits, state = self.walk_on(tokens, state)
+        return logits, self.layers.without_memory(state)
+
+    def walk_on(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Return the logits and the final state within a window, including memories of past states."""
         between = partial(self.drop, share=self.layer_dropout)
-        hidden, state = self.layers(x, state, None if dropped else self.table(), between, keep_memory)
+        hidden, state = self.layers(self.embedded(tokens.t()), state, between)
         return self.read(self.drop(hidden, self.output_dropout)), state
 
     def read(self, hidden: Tensor) -> Tensor:
@@ -106,6 +109,22 @@ class LanguageModel(Model):
         """Return the parts of the model for diagnostics."""
         layer = self.layers[0] if len(self.layers) == 1 else self.layers
         return Inside(layer, self.embedding(tokens), self.read)
+
+    def embedded(self, tokens: Tensor) -> Tensor | Lookup:
+        """Return the embedded tokens, after dropout, as input of the first layer."""
+        table = self.table()
+        if tokens.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"LanguageModel expects tokens of type int64 or int32; got {tokens.dtype}")
+        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < len(table):
+            raise ValueError(
+                f"LanguageModel expects tokens from 0 to {len(table) - 1}, as its vocabulary is {len(table)}; "
+                f"got {int(tokens.min())} to {int(tokens.max())}"
+            )
+        dropped = self.training and self.input_dropout > 0
+        if dropped or len(table) > min(table.shape[1], tokens.numel()):
+            return self.drop(F.embedding(tokens, table), self.input_dropout)
+        unit = torch.eye(len(table), dtype=table.dtype, device=table.device)
+        return Lookup(F.embedding(tokens, unit), table)
 
     def table(self) -> Tensor:
         """Return E, in training with zeros for the dropped words."""
@@ -170,13 +189,9 @@ class Tokens:
     def __next__(self) -> int:
         if was_training := self.model.training:
             self.model.eval()
-        for layer in self.model.layers.layers():
-            layer.trust_matrices(self.state is not None)
         try:
             last = self.read(self.next)
         finally:
-            for layer in self.model.layers.layers():
-                layer.trust_matrices(False)
             if was_training:
                 self.model.train()
         if not last.isfinite().all():
@@ -195,5 +210,6 @@ class Tokens:
         for here in (tokens[:, :room], *tokens[:, room:].split(self.window, dim=1)):
             if here.shape[1]:
                 self.place = (self.place + here.shape[1]) % self.window
-                logits, self.state = self.model.walk(here, self.state, keep_memory=self.place > 0)
+                walk = self.model.walk_on if self.place else self.model.walk
+                logits, self.state = walk(here, self.state)
         return logits[0, -1]

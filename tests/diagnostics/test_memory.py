@@ -150,7 +150,7 @@ def test_a_stack_is_looked_at_as_the_layer_of_its_levels(make):
     for found, expected in zip(attention_map(stack, x), attention_map(whole, x), strict=True):
         torch.testing.assert_close(found.weights, expected.weights)
     torch.testing.assert_close(gradient_norms(stack, x), gradient_norms(whole, x))
-    (_, state), (_, of_stack) = whole(x[:, None]), stack(x[:, None], keep_memory=True)
+    (_, state), (_, of_stack) = whole(x[:, None]), stack(x[:, None])
     torch.testing.assert_close(gradient_norms(stack, x, state=of_stack), gradient_norms(whole, x, state=state))
     assert portrait(stack, x)["attention"] == portrait(whole, x)["attention"]
     assert observe(stack, x)["attention"] == observe(whole, x)["attention"]
@@ -213,15 +213,13 @@ ATTENTIVE = {
 
 def with_pushes(layer, state, pushes):
     """The state with a push on h, in its own tensor and where it is the newest in the memory, and one on c."""
-    *parts, rows = state
-    memory = layer.cells[0].memory
-    units = layer.state_sizes[0]
-    places = memory.places(rows.shape[-1])
-    newest = (places if isinstance(memory, Everything) else memory.short) - 1
-    if not isinstance(memory, Everything) or rows[0, 0, -1] == 0:  # steps since the last that was kept
-        before = newest * units
-        rows = rows + torch.nn.functional.pad(pushes[0], (before, rows.shape[-1] - before - units))
-    return (*(part + push for part, push in zip(parts, pushes, strict=False)), *parts[len(pushes) :], rows)
+    memory, own = layer.cells[0].memory, len(layer.state_sizes)
+    parts, (states, *counters, age) = state[:own], state[own:]
+    if not isinstance(memory, Everything) or (age % memory.every == 0).all():
+        newest = (states.shape[2] if isinstance(memory, Everything) else memory.short) - 1
+        states = states + torch.nn.functional.pad(pushes[0][:, :, None], (0, 0, newest, states.shape[2] - newest - 1))
+    pushed = (part + push for part, push in zip(parts, pushes, strict=False))
+    return (*pushed, *parts[len(pushes) :], states, *counters, age)
 
 
 @pytest.mark.parametrize("make", ATTENTIVE.values(), ids=ATTENTIVE)
@@ -249,8 +247,7 @@ def test_gradients_are_those_of_a_sequence_that_is_cut(make, of_last):
             before, state = walk(x[:t])
             state = with_pushes(layer, tuple(part.detach() for part in state), pushes)
         else:
-            zeros = [torch.zeros(levels, 1, n, dtype=torch.float64) for n in layer.state_sizes]
-            before, state = x.new_zeros(0, width), (*pushes, *zeros[own:])
+            before, state = x.new_zeros(0, width), (*pushes, *layer.default_states(1, x)[own:])
         after, _ = walk(x[t:], state)
         gradients = torch.autograd.grad(loss(torch.cat([before.detach(), after])), pushes)
         expected.append(float(torch.stack(gradients).norm()))

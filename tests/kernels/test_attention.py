@@ -28,13 +28,13 @@ def solve(cell, x, steps, start, more, backend):
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = backend
     try:
-        leaves = [t.detach().clone().requires_grad_() for t in (x, more, *start)]
+        own = len(cell.state_sizes) + 1  # with the states of the memory; its counters have no gradient
+        leaves = [t.detach().clone().requires_grad_() for t in (x, more, *start[:own])]
         weights = cell.weights()
-        first, state = cell.walk(weights, leaves[0], steps, tuple(leaves[2:]))
+        first, state = cell.walk(weights, leaves[0], steps, (*leaves[2:], *start[own:]))
         second, end = cell.walk(weights, leaves[1], Steps.padded(len(more) // steps.batch, steps.batch), state)
         generator = torch.Generator().manual_seed(1)
-        places = cell.memory.places(end[-1].shape[1]) * cell.output_size
-        smooth = (first, second, *end[:-1], end[-1][:, :places])
+        smooth = (first, second, *end[:own])
         loss = sum((o * torch.randn(o.shape, generator=generator, dtype=o.dtype)).sum() for o in smooth)
         gradients = torch.autograd.grad(loss, [*leaves, *cell.parameters()], materialize_grads=True)
     finally:
@@ -52,8 +52,9 @@ def bound(cell, x, steps):
 
 def start_of(cell, batch, dtype, walked=0, I=2):
     """Any h, c and s; the memory empty, or what a walk has left."""
-    state = tuple(torch.randn(batch, size, dtype=dtype) for size in cell.state_sizes[:-1])
-    state = (*state, torch.zeros(batch, cell.state_sizes[-1], dtype=dtype))
+    empty = cell.initial_states(batch, torch.empty(0, dtype=dtype))
+    own = len(cell.state_sizes)
+    state = (*map(torch.randn_like, empty[:own]), *empty[own:])
     if walked:
         with torch.no_grad():
             steps = Steps.padded(walked, batch)
@@ -145,7 +146,7 @@ def test_two_threads_at_once():
 
 
 def start_of_zeros(cell, batch):
-    return tuple(torch.zeros(batch, size, dtype=torch.float64) for size in cell.state_sizes)
+    return cell.initial_states(batch, torch.empty(0, dtype=torch.float64))
 
 
 def test_backward_twice_is_the_same():

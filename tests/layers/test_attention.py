@@ -34,7 +34,7 @@ def traced(layer, x):
     (cell,) = layer.cells
     assert isinstance(cell, AttentiveCell)
     time, batch, _ = x.shape
-    state = tuple(x.new_zeros(batch, size) for size in cell.state_sizes)
+    state = cell.initial_states(batch, x)
     steps, found = Steps.padded(time, batch), []
     output, _ = cell.step_by_step(cell.weights(), x.flatten(0, 1), steps, state, found)
     return output.view(time, batch, -1), found
@@ -43,7 +43,7 @@ def traced(layer, x):
 def contents(layer, state):
     """The memory that a state of one level ends in, by name."""
     (cell,) = layer.cells
-    return cell.memory.unpack(state[-1][0], cell.alignment.keys)
+    return dict(zip(cell.memory.parts, (part[0] for part in state[len(cell.state_sizes) :]), strict=True))
 
 
 class Written:
@@ -114,16 +114,16 @@ def test_relrnn_is_the_authors(backend):
     h = z.tanh()
     batch, places = len(h), nu + rho
     states = torch.cat([h.new_zeros(batch, nu - 1, 8), h[:, None], h.new_zeros(batch, rho, 8)], dim=1)
-    notes = h.new_zeros(batch, nu + 3 * rho + 2)
-    notes[:, -1] = 1  # one step seen
-    start = (h[None], z[None], torch.cat([states.flatten(1), notes], dim=1)[None])
+    _, _, _, *notes, _ = cell.initial_states(batch, h)
+    age = torch.ones(batch, dtype=torch.int64)  # one step seen
+    start = tuple(part[None] for part in (h, z, states, *notes, age))
     output, end = layer(x[1:], start)
     torch.testing.assert_close(output, stored["h"][1:])
     torch.testing.assert_close(end[1][0], stored["s"][-1])
     memory = contents(layer, end)
-    assert torch.equal(memory["times"].long(), stored["rel_ids_after"][-1])
+    assert torch.equal(memory["times"], stored["rel_ids_after"][-1])
     torch.testing.assert_close(memory["scores"], stored["rel_scores_after"][-1])
-    assert memory["kept states"].shape == (batch, places - nu, 8)
+    assert memory["states"].shape == (batch, places, 8)
     loss = (output * stored["G"][1:]).sum() + (h * stored["G"][0]).sum()
     torch.testing.assert_close(loss.detach(), stored["loss"])
     loss.backward()
@@ -168,7 +168,7 @@ def test_screening_is_the_algorithm_written_out(make, short, relevant, time, hid
         assert memory["times"][b, :there].tolist() == [item["time"] for item in kept[b]]
         torch.testing.assert_close(memory["scores"][b, :there], x.new_tensor([item["beta"] for item in kept[b]]))
         for place, item in enumerate(kept[b]):
-            torch.testing.assert_close(memory["kept states"][b, place], item["state"])
+            torch.testing.assert_close(memory["states"][b, short + place], item["state"])
     wanted = [x, *layer.parameters()]
     ours = torch.autograd.grad((output * G).sum(), wanted, materialize_grads=True)
     theirs = torch.autograd.grad((torch.stack(expected, dim=1) * G).sum(), wanted, materialize_grads=True)
@@ -254,7 +254,7 @@ def test_sab_is_the_authors(name):
         close(parameter.grad, stored[f"grad_{theirs}"].view_as(parameter))
     close(torch.cat([matrix.free[0].grad for matrix in cell.cell.U]), stored["grad_lstm1.weight_hh"])
     close(cell.cell.b.grad, stored["grad_lstm1.bias_ih"])
-    output, (h, c, _) = layer(x.transpose(0, 1))
+    output, (h, c, *_) = layer(x.transpose(0, 1))
     close(output[..., :12], stored["h"])
     close((h[0], c[0]), (stored["h"][-1], stored["c"][-1]))
     _, found = traced(layer, x.transpose(0, 1))
@@ -314,9 +314,9 @@ def test_sab_written_out(truncate):
         if t % 3 == 2:
             kept.append(h)
     expected = torch.stack(outputs)
-    output, (_, _, memory) = layer(x)
+    output, (_, _, states, _) = layer(x)
     torch.testing.assert_close(output, expected)
-    assert cell.memory.places(memory.shape[-1]) == len(kept) - 1 == 6
+    assert states.shape[2] == len(kept) - 1 == 6
     wanted = [x, *layer.parameters()]
     gradients = [torch.autograd.grad(result.square().sum(), wanted) for result in (output, expected)]
     for ours, theirs in zip(*gradients, strict=True):
@@ -416,13 +416,13 @@ def test_gradients_of_gradients_are_the_definition_s(make, monkeypatch):
     for kernels in ("auto", "reference"):
         monkeypatch.setenv("STEADYGRAD_KERNELS", kernels)
         x = batch.data.clone().requires_grad_()
-        start = tuple(part.clone().requires_grad_() for part in state)
-        output, end = layer(batch._replace(data=x), start)
-        loss = output.data.sin().sum() + sum(part.cos().sum() for part in end[:-1])
-        first = torch.autograd.grad(loss, [x, *start[:-1], *layer.parameters()], create_graph=True)
-        second = torch.autograd.grad(
-            sum((part**2).sum() for part in first), [x, *start[:-1], *layer.parameters()], allow_unused=True
-        )
+        own = len(layer.state_sizes)
+        start = tuple(part.clone().requires_grad_() for part in state[: own + 1])  # with the states in memory
+        output, end = layer(batch._replace(data=x), (*start, *state[own + 1 :]))
+        loss = output.data.sin().sum() + sum(part.cos().sum() for part in end[:own])
+        wanted = [x, *start, *layer.parameters()]
+        first = torch.autograd.grad(loss, wanted, create_graph=True)
+        second = torch.autograd.grad(sum((part**2).sum() for part in first), wanted, allow_unused=True)
         found.append([*first, *(torch.zeros(()) if part is None else part for part in second)])
     assert any(part.any() for part in found[0][len(first) :])
     torch.testing.assert_close(found[0], found[1], check_dtype=False)
@@ -493,7 +493,7 @@ def test_what_is_relevant_stays_in_reach(backend):
     x = torch.zeros(1000 if backend == "auto" else 200, 1, 2, **double)
     x[20, 0, 0] = 3.0
     x.requires_grad_()
-    _, (h, s, _) = layer(x)
+    _, (h, s, *_) = layer(x)
     s.sum().backward()
     share = x.grad[20, 0, 0].item()
     assert share > 0.5
@@ -508,7 +508,7 @@ def test_every_layer_takes_attention(make):
     output, state = attending(torch.randn(9, 2, 3))
     output.sum().backward()
     assert all(p.grad is not None for p in attending.parameters())
-    assert len(state) == len(plain.state_sizes) + 2
+    assert len(state) == len(plain.state_sizes) + 1 + len(attending.cells[0].memory.parts)
     assert attending.matrices().keys() == plain.matrices().keys()
     assert torch.as_tensor(attending.penalty()).item() == pytest.approx(torch.as_tensor(plain.penalty()).item())
 
@@ -557,7 +557,7 @@ def test_steps_are_counted_in_any_precision(dtype, pieces):
         for part in torch.randn(700, 1, 3, dtype=dtype).chunk(pieces):
             _, state = layer(part, state)
     memory = contents(layer, state)
-    assert (memory["since"].tolist(), memory["times"].tolist()) == ([100], [[299, 599]])
+    assert (memory["age"].tolist(), layer.cells[0].memory.times(memory).tolist()) == ([700], [[299, 599]])
 
 
 def test_wrong_sab_options_are_explained():
@@ -572,9 +572,12 @@ def test_wrong_sab_options_are_explained():
     with pytest.raises(ValueError, match="expects to keep each 1st, 2nd, … state; got every=0"):
         SAB(3, 5, every=0)
     layer = MemRNN(3, 5)
-    _, (h, s, memory) = layer(torch.randn(4, 2, 3))
-    with pytest.raises(ValueError, match=r"MemRNN expects a hidden state of shape"):
-        layer(torch.randn(4, 2, 3), (h, s, memory[..., :-1]))
+    _, (h, s, states, age) = layer(torch.randn(4, 2, 3))
+    for wrong in (states[..., :-1], states[:, :, 0]):
+        with pytest.raises(ValueError, match=r"MemRNN expects a hidden state of shape \(1, 2, None, 5\); got"):
+            layer(torch.randn(4, 2, 3), (h, s, wrong, age))
+    with pytest.raises(ValueError, match=r"MemRNN expects a hidden state of type torch.int64; got torch.float32"):
+        layer(torch.randn(4, 2, 3), (h, s, states, age.float()))
 
 
 def test_a_state_that_is_nan_stays_nan(backend):

@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import math
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from steadygrad.kernels.backend import VARIABLE
 from steadygrad.layers import LAYERS, FullCapacityURNN, StepCell
 from steadygrad.layers.attentive import AttentiveCell
+from steadygrad.layers.cell import Lookup
 from steadygrad.matrices import Matrix
 
 I, N = 3, 6
@@ -42,13 +42,15 @@ def has_memory(layer):
     return isinstance(layer.cells[0], AttentiveCell)
 
 
+def grows(layer):
+    """Whether it has a memory whose size follows from the data."""
+    return any(None in part.shape for part in layer.state_parts)
+
+
 def smooth(layer, state):
-    """The parts of a state that have gradients: of a memory the states, which come first, and not what it counts."""
-    *own, memory = parts(state)
-    if not has_memory(layer):
-        return parts(state), None
-    states = N * layer.cells[0].memory.places(memory.shape[-1])
-    return (*own, memory[..., :states]), memory[..., states:].detach()
+    """The parts of a state that have gradients, of a memory its states alone; and the other parts."""
+    own = len(layer.state_sizes) + has_memory(layer)
+    return parts(state)[:own], parts(state)[own:]
 
 
 @pytest.fixture
@@ -101,16 +103,14 @@ def test_gradients_match_finite_differences(make, form):
     names, values = zip(*layer.named_parameters(), strict=True)
 
     def run(x, *rest):
-        state, parameters = rest[: len(layer.state_sizes)], rest[len(layer.state_sizes) :]
-        if counts is not None:
-            state = (*state[:-1], torch.cat([state[-1], counts], dim=-1))
+        state, parameters = (*rest[: len(starts)], *counts), rest[len(starts) :]
         h_0 = state if len(state) > 1 else state[0]
         output, end = torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x, h_0))
         return output, *smooth(layer, end)[0]
 
     starts, counts = smooth(layer, start)
     leaves = [x.requires_grad_(), *(s.detach().clone().requires_grad_() for s in starts), *values]
-    assert torch.autograd.gradcheck(run, leaves, fast_mode=bool(form) or len(values) > 20 or counts is not None)
+    assert torch.autograd.gradcheck(run, leaves, fast_mode=bool(form) or len(values) > 20 or bool(counts))
 
 
 @every_layer
@@ -141,7 +141,7 @@ def test_torch_func_differentiates_it(make, x):
         torch.testing.assert_close(found[name], gradient)
     _, along = torch.func.jvp(lambda x: layer(x)[0], (x,), (torch.ones_like(x),))
     torch.testing.assert_close(along, (layer(x + 1e-6)[0] - layer(x - 1e-6)[0]) / 2e-6, rtol=1e-4, atol=1e-6)
-    if not layer.cells[0].growth:  # a memory whose size follows from the data cannot be mapped over
+    if not grows(layer):  # such a memory cannot be mapped over
         each = torch.func.vmap(torch.func.grad(loss), (None, 1))(parameters, x[:, :, None])
         for name, whole in found.items():
             torch.testing.assert_close(each[name].sum(0), whole)
@@ -154,25 +154,6 @@ def test_forward_mode_differentiates_it(make, x):
     with forward_ad.dual_level():
         along = forward_ad.unpack_dual(layer(forward_ad.make_dual(x, torch.ones_like(x)))[0]).tangent
     torch.testing.assert_close(along, torch.func.jvp(lambda x: layer(x)[0], (x,), (torch.ones_like(x),))[1])
-
-
-@every_layer
-def test_a_replica_walks_and_hands_gradients_back(make, x):
-    """What torch.nn.DataParallel makes on each device: modules with copies for parameters."""
-    layer = build(make).eval()
-    replicas = {module: module._replicate_for_data_parallel() for module in layer.modules()}
-    for module, replica in replicas.items():
-        replica._former_parameters = {}
-        for name, child in module._modules.items():
-            setattr(replica, name, replicas[child])
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                setattr(replica, name, copied := parameter.clone())
-                replica._former_parameters[name] = copied
-    output = replicas[layer](x)[0]
-    torch.testing.assert_close(output, layer(x)[0])
-    expected = torch.autograd.grad(layer(x)[0].sum(), list(layer.parameters()))
-    torch.testing.assert_close(torch.autograd.grad(output.sum(), list(layer.parameters())), expected)
 
 
 @every_layer
@@ -233,7 +214,8 @@ def test_autocast_leaves_its_precision_alone(make, backend, monkeypatch):
         with torch.autocast("cpu", torch.bfloat16):
             torch.testing.assert_close(torch.autograd.grad(output.sum(), list(layer.parameters())), gradients)
     with torch.autocast("cpu", torch.bfloat16):
-        packed = layer(pack_sequence([rough[:, 0], rough[:2, 1]]), tuple(s.bfloat16() for s in parts(layer(rough)[1])))
+        start = tuple(s.bfloat16() if s.is_floating_point() else s for s in parts(layer(rough)[1]))
+        packed = layer(pack_sequence([rough[:, 0], rough[:2, 1]]), start)
     assert packed[0].data.dtype == torch.float32
 
 
@@ -254,7 +236,7 @@ def test_no_sequences_at_all(make, form, backend, monkeypatch):
 def test_without_numbers(make):
     layer = make(I, N, device="meta")
     x = torch.empty(7, 4, I, device="meta")
-    if layer.cells[0].growth:  # the size of this memory follows from the data, which are not there
+    if grows(layer):  # and there are no data
         with pytest.raises(RuntimeError, match="cannot be called on meta tensors"):
             layer(x)
     else:
@@ -284,46 +266,30 @@ def test_packed_equals_one_by_one(make, form, sorted):
         own = tuple(s[:, i] for s in parts(start))
         alone, alone_end = layer(sequence, own if len(own) > 1 else own[0])
         torch.testing.assert_close(padded[: lengths[i], i], alone)
-        fixed = -1 if layer.cells[0].growth else None  # a memory is as long as that of the longest: test_attention.py
-        for a, b in zip(parts(end)[:fixed], parts(alone_end)[:fixed], strict=True):
-            torch.testing.assert_close(a[:, i], b)
+        for a, b, part in zip(parts(end), parts(alone_end), layer.state_parts, strict=True):
+            if None not in part.shape:  # a memory has as many places as the longest sequence: test_attention.py
+                torch.testing.assert_close(a[:, i], b)
 
 
 @every_layer
 @every_form
-@pytest.mark.parametrize("symbols", [2, 5])  # fewer than features: the matrix of the inputs takes the table in
-def test_symbols_of_a_table_stand_for_its_rows(make, form, symbols):
+def test_a_lookup_stands_for_rows_of_its_table(make, form):
     layer = build(make, **form).eval()
-    table = torch.randn(symbols, I, dtype=torch.float64, requires_grad=True)
-    sequences = [torch.randint(symbols, (n,)) for n in (4, 1, 6)]
+    table = torch.randn(5, I, dtype=torch.float64, requires_grad=True)
     leaves = [table, *layer.parameters()]
-
-    def outputs(input, **given):
-        output, end = layer(input, **given)
-        return output.data if isinstance(output, PackedSequence) else output, *smooth(layer, end)[0]
-
-    for tokens, rows in (
-        (sequences[2], table[sequences[2]]),
-        (torch.stack([sequences[2]] * 2, 1), torch.stack([table[sequences[2]]] * 2, 1)),
-        (pack_sequence(sequences, False), pack_sequence([table[s] for s in sequences], False)),
-    ):
-        ours, theirs = outputs(tokens, table=table), outputs(rows)
-        for a, b in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(a, b)
-        gradients = (torch.autograd.grad(sum(part.square().sum() for part in o), leaves) for o in (ours, theirs))
-        for a, b in zip(*gradients, strict=True):
+    for tokens in (torch.randint(5, (6,)), torch.randint(5, (6, 2))):
+        found = []
+        for input in (Lookup(torch.eye(5, dtype=torch.float64)[tokens], table), table[tokens]):
+            output, end = layer(input)
+            values = (output, *smooth(layer, end)[0])
+            found.append([*values, *torch.autograd.grad(sum(part.square().sum() for part in values), leaves)])
+        for a, b in zip(*found, strict=True):
             torch.testing.assert_close(a, b)
 
 
-def test_bad_symbols_and_tables_are_explained():
-    layer, table, tokens = LAYERS["rnn"](I, N), torch.zeros(5, I), torch.tensor([[0, 4], [1, 2]])
-    with pytest.raises(ValueError, match=r"RNN expects a table of rows of 3 features; got shape \(5, 4\)"):
-        layer(tokens, table=torch.zeros(5, 4))
-    with pytest.raises(ValueError, match=r"input of type int64 or int32; got torch.float32"):
-        layer(tokens.float(), table=table)
-    for wrong in (5, -1):
-        with pytest.raises(ValueError, match=rf"RNN expects input from 0 to 4.* got .*{wrong}"):
-            layer(torch.tensor([[0, wrong]]), table=table)
+def test_a_table_of_another_shape_is_explained():
+    with pytest.raises(ValueError, match=r"RNN expects a table of shape \(5, 3\); got \(5, 4\)"):
+        LAYERS["rnn"](I, N)(Lookup(torch.eye(5)[:, None], torch.zeros(5, 4)))
 
 
 @every_layer
@@ -338,11 +304,10 @@ def test_shaped_as_torch(make, form, batch_first, x):
         (ours, our_state), (output, state) = layer(input), theirs(input)
         assert ours.shape == (*output.shape[:-1], layer.output_size)
         ours = [s.shape for s in parts(our_state)]
-        if has_memory(layer):  # behind s, which is one state more; only its length is its own
-            *ours, memory = ours
-            assert memory[:-1] == ours[0][:-1]
-            assert (memory[-1] - layer.state_sizes[-1]) % (layer.cells[0].growth or math.inf) == 0
-            assert set(ours) == {s.shape for s in parts(state)}
+        if has_memory(layer):  # behind s, which is one state more
+            own, leading = len(layer.state_sizes), ours[0][:-1]
+            assert set(ours[:own]) == {s.shape for s in parts(state)}
+            assert {shape[: len(leading)] for shape in ours} == {leading}
         else:
             assert ours == [s.shape for s in parts(state)]
     assert layer.output_size == layer.cells[0].output_size * layer.directions
@@ -568,9 +533,9 @@ def with_trained_state(make, **options):
 def passed_by_hand(layer, batch):
     """The trained initial state as a caller would pass it; a memory and its query start at zero."""
     trained = [start[:, None].expand(-1, batch, -1) for start in layer.initial_state]
-    rest = layer.state_sizes[len(trained) :]
-    zeros = [torch.zeros(len(layer.cells), batch, size, dtype=torch.float64) for size in rest]
-    return tuple(trained + zeros) if len(layer.state_sizes) > 1 else trained[0]
+    rest = layer.state_parts[len(trained) :]
+    zeros = [part.zeros((len(layer.cells), batch), trained[0]) for part in rest]
+    return tuple(trained + zeros) if len(layer.state_parts) > 1 else trained[0]
 
 
 @every_layer
@@ -658,7 +623,7 @@ def test_trained_state_copies_saves_maps_and_lives_on_meta(make, x, tmp_path):
     found = torch.func.grad(loss)(parameters, x)
     for index, gradient in enumerate(expected):
         torch.testing.assert_close(found[f"initial_state.{index}"], gradient)
-    if layer.cells[0].growth:
+    if grows(layer):
         return
     each = torch.func.vmap(torch.func.grad(loss), (None, 1))(parameters, x[:, :, None])
     for index, gradient in enumerate(expected):

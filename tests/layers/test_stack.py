@@ -58,20 +58,24 @@ def test_something_between():
     assert torch.equal(output, expected)
 
 
-def test_a_memory_is_not_handed_out():
+def test_memories_can_be_emptied():
     stack = Stack([RelRNN(3, 4), GRU(4, 5)])
-    *state, memory, _ = stack(X)[1]
-    assert all(part.any() for part in state)
-    assert not memory.any()
+    _, state = stack(X)
+    h, s, *memory, above = stack.without_memory(state)
+    assert torch.equal(h, state[0])
+    assert torch.equal(s, state[1])
+    assert torch.equal(above, state[-1])
+    assert not any(part.any() for part in memory)
+    torch.testing.assert_close(stack(X, stack.without_memory(state)), stack(X, (h, s, *memory, above)))
 
 
 @pytest.mark.parametrize("below", [MemRNN, RelRNN, SAB], ids=lambda layer: layer.__name__)
-def test_halves_equal_the_whole_with_the_memory_if_asked(below):
+def test_halves_equal_the_whole_with_the_memory(below):
     first = below(3, 4)
     stack = Stack([first, MemLSTM(first.output_size, 5)])
-    whole, end = stack(X, keep_memory=True)
-    first, state = stack(X[:4], keep_memory=True)
-    second, last = stack(X[4:], state, keep_memory=True)
+    whole, end = stack(X)
+    first, state = stack(X[:4])
+    second, last = stack(X[4:], state)
     torch.testing.assert_close(torch.cat([first, second]), whole)
     for a, b in zip(last, end, strict=True):
         torch.testing.assert_close(a, b)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from steadygrad import layers
+from steadygrad.layers.cell import Lookup
 from steadygrad.matrices import build, init
 from steadygrad.models import SequenceModel
 
@@ -287,7 +288,9 @@ def test_added_bias_behind_a_table_and_under_attention():
     """A bias in U Eᵀ is the same as one beside the input; a memory changes nothing about it."""
     layer = layers.RNN(12, 6, activation="modrelu", added_bias="inputs", dtype=torch.float64)
     table, tokens = torch.randn(5, 12, dtype=torch.float64), torch.randint(5, (40, 2))
-    torch.testing.assert_close(layer(tokens, table=table)[0], layer(table[tokens])[0])
+    torch.testing.assert_close(
+        layer(Lookup(torch.eye(5, dtype=torch.float64)[tokens], table))[0], layer(table[tokens])[0]
+    )
     options = {"activation": "modrelu", "added_bias": "inputs", "dtype": torch.float64}
     attending = layers.RelRNN(3, 6, short=2, relevant=1, **options)
     x = torch.randn(9, 2, 3, dtype=torch.float64, requires_grad=True)

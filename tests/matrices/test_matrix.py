@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import weight_norm
 
-from steadygrad.layers import OrthogonalRNN
+from steadygrad.layers import OrthogonalRNN, ScoRNN
 from steadygrad.matrices import Free, Matrix, ScaledCayley, build, nearest_orthogonal, skew, skew_free
 
 
@@ -121,19 +121,32 @@ def test_a_matrix_of_inference_mode_is_remembered():
         assert matrix() is matrix()
 
 
-def test_trust_asks_no_values_and_still_sees_updates():
-    matrix = Matrix(ScaledCayley(3), torch.randn(3)).eval()
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda free: free.data.uniform_(),
+        lambda free: free.data.mul_(2),
+        lambda free: setattr(free, "data", free.data + 1),
+        lambda free: torch.nn.utils.vector_to_parameters(torch.ones(free.numel()), [free]),
+    ],
+)
+def test_an_edit_through_data_is_noticed(edit):
+    matrix = Matrix(Free(100), torch.randn(100, 100)).eval()
+    with torch.no_grad():
+        matrix()
+        edit(matrix.free[0])
+        assert torch.equal(matrix(), matrix.free[0])
+
+
+def test_an_edit_of_few_entries_through_data_needs_refresh():
+    layer = ScoRNN(3, 100).eval()
+    matrix = layer.cells[0].W
     with torch.no_grad():
         first = matrix()
-        matrix.trusting = True
-        matrix.free[0].data += 1  # leaves no trace in the version counter
+        matrix.free[0].data[-1] += 1  # changes no version counter, no pointer and none of the first entries
         assert matrix() is first
-        for change in (lambda: matrix.free[0].mul_(2), lambda: matrix.map.D[2].neg_(), lambda: matrix().zero_()):
-            change()
-            trusted, matrix.trusting = matrix(), False
-            torch.testing.assert_close(trusted, matrix.map(*matrix.free))
-            matrix.trusting = True
-    assert matrix().requires_grad  # nothing is remembered where gradients are
+        layer.refresh()
+        torch.testing.assert_close(matrix(), matrix.map(*matrix.free))
 
 
 @given(size=st.integers(1, 8), determinant=st.sampled_from([None, 1, -1]))
@@ -189,10 +202,10 @@ def test_another_thread_may_forget_it(monkeypatch):
         W = matrix()
 
         def forgetful(*remembered):
-            matrix._remembered = None
+            matrix.refresh()
             return True
 
-        monkeypatch.setattr(matrix, "_still_holds", forgetful)
+        monkeypatch.setattr(matrix, "_is_current", forgetful)
         torch.testing.assert_close(matrix(), W)
 
 

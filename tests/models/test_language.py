@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from steadygrad.layers import GRU, LAYERS, LSTM, NNRNN, ORNN, RNN, ExpRNN, RelRNN
+from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import as_tuple
 from steadygrad.matrices import Exponential, Matrix
 from steadygrad.models import LanguageModel
@@ -30,6 +31,23 @@ def test_it_is_embedding_layers_and_readout():
             states.append(h)
         x = torch.stack(states, dim=1)
     torch.testing.assert_close(ours(TOKENS), x @ ours.readout.weight.T + ours.readout.bias)
+
+
+@pytest.mark.parametrize("make", [GRU, NNRNN])
+@pytest.mark.parametrize("size", [4, 5])  # the second folds E into the input matrix
+def test_a_folded_embedding_changes_nothing(make, size):
+    ours = model(make, embedding_size=size)
+    assert isinstance(ours.embedded(TOKENS), Lookup) == (size == 5)
+    hidden, _ = ours.layers(ours.embedding(TOKENS.t()))
+    torch.testing.assert_close(ours(TOKENS), ours.read(hidden))
+
+
+def test_bad_tokens_are_explained():
+    with pytest.raises(ValueError, match=r"tokens of type int64 or int32; got torch.float32"):
+        model()(TOKENS.float())
+    for wrong in (5, -1):
+        with pytest.raises(ValueError, match=rf"LanguageModel expects tokens from 0 to 4.* got .*{wrong}"):
+            model()(torch.tensor([[0, wrong]]))
 
 
 @pytest.mark.parametrize("make", [GRU, LSTM, NNRNN, RNN])
@@ -57,11 +75,13 @@ def test_a_memory_starts_empty_in_each_window():
     """And the states themselves go on."""
     ours = model(lambda inputs, units: RelRNN(inputs, units, short=2, relevant=2), sizes=[4])
     _, state = ours.walk(TOKENS)
-    _, empty = ours.layers[0](torch.zeros(1, 2, 6))
-    *_, memory = as_tuple(state)
-    assert memory.shape[-1] == ours.layers[0].state_sizes[-1] == as_tuple(empty)[-1].shape[-1]
-    assert not memory.any()
-    assert all(part.any() for part in as_tuple(state)[:-1])
+    h, s, *memory = state
+    assert not any(part.any() for part in memory)
+    assert h.any()
+    assert s.any()
+    _, going_on = ours.walk_on(TOKENS)
+    assert torch.equal(h, going_on[0])
+    assert all(part.any() for part in going_on)
 
 
 def test_tied_weights_are_one_parameter():
@@ -193,7 +213,6 @@ def test_matrices_are_not_made_anew_for_every_token(monkeypatch):
         ours.layers[0].cells[0].W.free[0].mul_(2)
     list(islice(tokens, 10))
     assert len(made) == 2
-    assert not ours.layers[0].cells[0].W.trusting
 
 
 def test_tokens_come_as_often_as_the_model_thinks():

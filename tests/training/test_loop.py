@@ -226,6 +226,8 @@ def test_a_run_that_died_goes_on_as_if_it_had_not(tmp_path, tiny, layer, stop_at
         {"optimizer": "adagrad", "optimizer_constrained": "adam", "beta1": 0.5, "layer": "nnrnn"},
         {"window": 4},
         {"window": 4, "layer": "lstm"},  # a state of two tensors
+        {"window": 4, "layer": "relrnn"},  # a memory with counters
+        {"window": 4, "layer": "memlstm"},  # a memory that grows
         {"window": 4, "examples": 12},
         {"examples": 20},
         {"schedule": "step", "lr_every": 4},
