@@ -98,7 +98,7 @@ def describe_networks(name: str) -> None:
         describe(model, keyword_options(model))
 
 
-def describe(network: type, options: dict[str, inspect.Parameter]) -> None:
+def describe(network: object, options: dict[str, inspect.Parameter]) -> None:
     """Print the docstring and the options of a network."""
     say(inspect.cleandoc(network.__doc__ or "") + "\n")
     rows = [

@@ -17,7 +17,7 @@ from steadygrad.layers.ncgru import NCGRU
 from steadygrad.layers.nnrnn import NNRNN
 from steadygrad.layers.ornn import ORNN
 from steadygrad.layers.orthogonal import IRNN, OrthogonalRNN
-from steadygrad.layers.recurrent import RecurrentLayer
+from steadygrad.layers.recurrent import LayerClass, RecurrentLayer
 from steadygrad.layers.relrnn import RelLSTM, RelRNN
 from steadygrad.layers.rnn import RNN
 from steadygrad.layers.sab import SAB
@@ -26,7 +26,7 @@ from steadygrad.layers.stack import Stack
 from steadygrad.layers.svdrnn import SpectralRNN
 from steadygrad.layers.unitary import EURNN, URNN, FullCapacityURNN, ScuRNN
 
-LAYERS: dict[str, type[RecurrentLayer]] = {
+LAYERS: dict[str, LayerClass] = {
     "rnn": RNN,
     "rnn-orth": OrthogonalRNN,
     "irnn": IRNN,

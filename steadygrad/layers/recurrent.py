@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from inspect import Signature, signature
-from typing import TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,14 @@ def with_common(own: Signature) -> Signature:
         return own
     common = signature(RecurrentLayer).parameters
     return own.replace(parameters=[*parameters, *(common[name] for name in Common.__annotations__)])
+
+
+class LayerClass(Protocol):
+    """A class in `LAYERS`: called with input size, hidden size and options, it returns a layer."""
+
+    __name__: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> "RecurrentLayer": ...
 
 
 class RecurrentLayer(nn.Module):
@@ -177,6 +185,16 @@ class RecurrentLayer(nn.Module):
 
     def flatten_parameters(self) -> None:
         """Do nothing. The method exists for code that calls it on torch.nn.GRU."""
+
+    if TYPE_CHECKING:  # nn.Module types its call as Any
+
+        @overload
+        def __call__(self, input: Tensor | Lookup, h_0: State | None = None, **rest: Any) -> tuple[Tensor, Any]: ...
+        @overload
+        def __call__(
+            self, input: PackedSequence, h_0: State | None = None, **rest: Any
+        ) -> tuple[PackedSequence, Any]: ...
+        def __call__(self, *arguments: Any, **options: Any) -> Any: ...
 
     @torch.compiler.disable  # torch.compile would unroll the time steps; the code around the layer is still compiled
     def forward(

@@ -89,7 +89,7 @@ def kind_of(task: Task | type[Task] | str) -> Kind:
     return next(kind for kind in KINDS if issubclass(found, kind.task))
 
 
-def networks_for(task: str) -> dict[str, type[nn.Module]]:
+def networks_for(task: str) -> dict[str, Callable[..., nn.Module]]:
     """Return the networks that can be trained on a task, by name.
 
     A name that a layer and a network of the kind share, such as lstm, means the network of the kind.

@@ -123,7 +123,7 @@ class Settings:
         The ``revision`` of a class is raised when the same settings no longer mean the same.
         """
         name, task = self.network(), self.task["name"]
-        classes: dict[str, type] = {"layer": networks_for(task)[name], "task": TASKS[task]}
+        classes: dict[str, object] = {"layer": networks_for(task)[name], "task": TASKS[task]}
         if name not in kind_of(task).networks:
             classes["model"] = kind_of(task).model
         found = {role: getattr(cls, "revision", 1) for role, cls in classes.items()}

@@ -22,7 +22,7 @@ def refuse_unknown(who: str, given: Iterable[str], known: Iterable[str]) -> None
         raise ValueError(f"{who}: unknown key {', '.join(map(repr, unknown))}; known: {', '.join(known)}")
 
 
-def layer_options(layer: type[nn.Module]) -> dict[str, inspect.Parameter]:
+def layer_options(layer: Callable[..., nn.Module]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a layer's constructor that settings may give, by name."""
     return {key: p for key, p in inspect.signature(layer).parameters.items() if key not in NOT_FOR_LAYERS}
 
