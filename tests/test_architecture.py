@@ -50,7 +50,7 @@ def imported(source: str, package: str) -> Iterator[str]:
                         yield name
 
 
-def faults(source: str, path: str) -> list[str]:
+def forbidden_imports(source: str, path: str) -> list[str]:
     """What the module at ``path`` (relative to the package) imports against the table."""
     *folders, _ = Path(path).parts
     part = folders[0] if folders else Path(path).stem
@@ -71,25 +71,29 @@ def faults(source: str, path: str) -> list[str]:
 def test_imports_flow_one_way():
     files = sorted(ROOT.glob("**/*.py"))
     assert files
-    found = [fault for file in files for fault in faults(file.read_text("utf-8"), file.relative_to(ROOT).as_posix())]
+    found = [
+        fault
+        for file in files
+        for fault in forbidden_imports(file.read_text("utf-8"), file.relative_to(ROOT).as_posix())
+    ]
     assert not found, "\n".join(found)
 
 
-def test_the_table_has_no_circle():
+def test_allowed_imports_have_no_cycle():
     done: set[str] = set()
     while ready := {part for part, needs in MAY_IMPORT.items() if part not in done and needs <= done}:
         done |= ready
     assert done == set(MAY_IMPORT)
 
 
-def test_the_package_itself_loads_nothing():
+def test_import_steadygrad_loads_no_torch_or_subpackages():
     """So that `steadygrad.report` stays free of torch."""
     code = "import sys, steadygrad; print(*(m for m in sys.modules if m == 'torch' or m.startswith('steadygrad.')))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == ""
 
 
-def test_parts_are_attributes_of_the_package():
+def test_subpackages_are_attributes_of_package():
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = steadygrad.nonsense
     for part in MAY_IMPORT:

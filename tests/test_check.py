@@ -10,7 +10,7 @@ NEVER = [True, False, None, "1", math.nan, 1j, [1]]
 
 
 @pytest.mark.parametrize("value", [*NEVER, 1.0, math.inf, 0])
-def test_no_integer_of_at_least_1(value):
+def test_non_positive_or_non_integer_sizes_raise_value_error(value):
     assert not is_integer(value, 1)
     with pytest.raises(ValueError, match=r"^Layer expects size to be an integer of at least 1; got "):
         check_integers("Layer", other=2, size=value)
@@ -19,13 +19,13 @@ def test_no_integer_of_at_least_1(value):
 
 
 @pytest.mark.parametrize("value", [*NEVER, -0.1, 1.1, math.inf])
-def test_no_share(value):
+def test_values_outside_0_to_1_raise_value_error(value):
     assert not is_number(value, 0, 1)
     with pytest.raises(ValueError, match=r"^Layer expects dropout between 0 and 1; got "):
         check_share("Layer", "dropout", value)
 
 
-def test_what_is_accepted():
+def test_valid_integers_and_numbers_are_accepted():
     assert is_integer(-3)
     assert is_integer(10**400)
     assert check_size("Map", 3) == 3
@@ -37,7 +37,7 @@ def test_what_is_accepted():
 
 
 @pytest.mark.parametrize("value", ["c", None, ["a"]])
-def test_a_choice_is_one_of_the_names(value):
+def test_unknown_choice_raises_value_error(value):
     check_choice("Layer", "kind", "a", {"a": 1, "b": 2})
     with pytest.raises(ValueError, match=r"^Layer expects kind to be one of a, b; got "):
         check_choice("Layer", "kind", value, {"a": 1, "b": 2})

@@ -28,13 +28,13 @@ def results():
     return module
 
 
-def test_the_page_of_results_is_up_to_date(results):
+def test_results_page_matches_rendered_results(results):
     """When this fails: make results."""
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
     assert page == results.render(StoredResults(ROOT / "results"), ROOT / "docs")
 
 
-def test_tests_on_other_settings_are_collected_and_shown(results, tmp_path):
+def test_transfer_results_are_collected_and_shown(results, tmp_path):
     rows = experiments.reproduce(
         experiments.select("relrnn-2020/transfer-copy/lstm"), scale="smoke", out=tmp_path / "runs"
     )
@@ -50,7 +50,7 @@ def test_tests_on_other_settings_are_collected_and_shown(results, tmp_path):
     assert cells[place] == f"– / {tables.number(rows[0]['runs'][0]['transfer'][0]['value'])}"
 
 
-def test_neither_a_shorter_run_nor_one_that_was_stopped_replaces_another(tmp_path):
+def test_collect_keeps_longer_finished_run(tmp_path):
     place = Path("nnrnn-2019/copy/rnn/seed-0")
     assert experiments.select("nnrnn-2019/copy/rnn")
 
@@ -72,7 +72,7 @@ def test_neither_a_shorter_run_nor_one_that_was_stopped_replaces_another(tmp_pat
     ("words", "collected"),
     [([], []), (["--collect"], ["runs/desk"]), (["--collect", "mine", "yours"], ["mine", "yours"])],
 )
-def test_runs_are_collected_from_where_they_are_or_are_said_to_be(results, tmp_path, monkeypatch, words, collected):
+def test_collect_option_selects_run_folders(results, tmp_path, monkeypatch, words, collected):
     found = []
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "desk").mkdir(parents=True)
@@ -85,7 +85,7 @@ def test_runs_are_collected_from_where_they_are_or_are_said_to_be(results, tmp_p
     assert found == collected
 
 
-def drawn_from(results, patterns, folder, monkeypatch):
+def results_page_of_smoke_runs(results, patterns, folder, monkeypatch):
     """The page of results of these rows, run as a smoke test with two seeds."""
     monkeypatch.setattr(results, "ROOT", folder)
     monkeypatch.setattr(sys, "argv", ["results.py", "--collect", str(folder / "runs")])
@@ -96,14 +96,14 @@ def drawn_from(results, patterns, folder, monkeypatch):
     return (folder / "docs" / "results.md").read_text("utf-8")
 
 
-def test_accuracy_by_the_number_of_shapes_held_out_is_drawn(results, tmp_path, monkeypatch):
+def test_held_out_figure_is_drawn_from_last_evaluations(results, tmp_path, monkeypatch):
     """Also of some rows of the table alone."""
     draw, drawn = comparison_figures.held_out_accuracy, []
     monkeypatch.setattr(
         comparison_figures, "held_out_accuracy", lambda found, *options: drawn.append(found) or draw(found, *options)
     )
     rows = [f"corelnet-2022/hold-out/same-different-corelnet-{count}" for count in (50, 98)]
-    page = drawn_from(results, rows, tmp_path, monkeypatch)
+    page = results_page_of_smoke_runs(results, rows, tmp_path, monkeypatch)
     assert "(images/corelnet-2022-hold-out-held-out.png)" in page
     assert (tmp_path / "docs" / "images" / "corelnet-2022-hold-out-held-out.png").exists()
     (found,) = drawn
@@ -117,16 +117,16 @@ def test_accuracy_by_the_number_of_shapes_held_out_is_drawn(results, tmp_path, m
     assert not list((tmp_path / "results").glob("**/portrait.json"))  # nothing is drawn of it
 
 
-def test_how_objects_are_related_is_drawn_of_networks_that_say_so(results, tmp_path, monkeypatch):
+def test_similarity_figure_is_drawn_only_for_networks_with_relations(results, tmp_path, monkeypatch):
     rows = [f"corelnet-2022/basic/same-different-{network}" for network in ("corelnet", "transformer")]
-    page = drawn_from(results, rows, tmp_path, monkeypatch)
+    page = results_page_of_smoke_runs(results, rows, tmp_path, monkeypatch)
     pictures = [line.split("(images/")[1].rstrip(")") for line in page.splitlines() if "similarity" in line]
     assert pictures == ["corelnet-2022-basic-same-different-corelnet-similarity.png"]
     assert (tmp_path / "docs" / "images" / pictures[0]).exists()
     assert len(list((tmp_path / "results").glob("**/same-different-corelnet/seed-*/portrait.json"))) == 2
 
 
-def test_every_relational_task_is_in_the_picture(results):
+def test_task_picture_shows_every_relational_task(results):
     shown = results.relational_tasks()
     assert {type(task) for task in shown.values()} == {task for task in TASKS.values() if issubclass(task, ObjectTask)}
     assert {task.game for task in shown.values() if hasattr(task, "game")} == set(GAMES)
@@ -136,7 +136,7 @@ def test_every_relational_task_is_in_the_picture(results):
 KINDS = {"reach", "gradients", "attention", "eigenvalues", "schur", "gates", "drift", "similarity"}
 
 
-def test_what_predictions_without_learning_are_worth_is_what_was_measured():
+def test_data_page_reference_scores_match_measured_values():
     """When this fails: python docs/speech.py."""
     page = (ROOT / "docs" / "data.md").read_text("utf-8")
     for name, found in json.loads((ROOT / "results/enrnn-2020/timit/references.json").read_text("utf-8")).items():
@@ -145,13 +145,13 @@ def test_what_predictions_without_learning_are_worth_is_what_was_measured():
         assert numbers == pytest.approx([found[key] for key in ("mse", "segsnr", "stoi", "pesq")], abs=0.005, rel=5e-3)
 
 
-def test_figures_that_recipes_ask_for_are_known():
+def test_figures_of_recipes_are_known_kinds():
     asked = {kind for recipe in experiments.every() for kind in recipe.figures}
     assert asked <= KINDS | set(OF_ALL_ROWS)
 
 
 @pytest.mark.parametrize("page", ["acting.md", "relations.md", "layers.md", "speed.md", "seeing.md"])
-def test_pages_run_and_lead_somewhere(page):
+def test_docs_code_blocks_run_and_links_exist(page):
     text = (ROOT / "docs" / page).read_text("utf-8")
     namespace = {"__name__": page}
     for block in CODE.findall(text):
@@ -162,7 +162,7 @@ def test_pages_run_and_lead_somewhere(page):
     assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
 
 
-def test_results_come_from_runs_of_this_code():
+def test_stored_results_have_status_commit_and_settings():
     for path in (ROOT / "results").glob("*/*/*/seed-*/result.json"):
         result = json.loads(path.read_text("utf-8"))
         assert result["status"] in ("done", "diverged"), path

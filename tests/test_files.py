@@ -23,7 +23,7 @@ from tests.stored import RESULT
 
 
 @pytest.mark.parametrize("content", ["new ☃", b"new"])
-def test_a_file_is_replaced(tmp_path, content):
+def test_write_replaces_existing_file(tmp_path, content):
     path = tmp_path / "file.txt"
     path.write_text("old")
     files.write(path, content)
@@ -32,7 +32,7 @@ def test_a_file_is_replaced(tmp_path, content):
 
 
 @pytest.mark.parametrize("what", ["os.fsync", "pathlib.Path.replace", "pathlib.Path.open"])
-def test_a_full_disk_leaves_the_old_file_and_the_error_names_it(tmp_path, monkeypatch, what):
+def test_full_disk_keeps_old_file_and_error_names_it(tmp_path, monkeypatch, what):
     def full_disk(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -47,7 +47,7 @@ def test_a_full_disk_leaves_the_old_file_and_the_error_names_it(tmp_path, monkey
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_two_processes_may_write_the_same_file(tmp_path, monkeypatch):
+def test_concurrent_writers_of_one_file_do_not_clash(tmp_path, monkeypatch):
     path, fsync = tmp_path / "page.html", os.fsync
 
     def other_first(file):
@@ -73,7 +73,7 @@ def test_temporary_files_of_killed_processes_are_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "mine.tmp"]
 
 
-def test_names_are_safe():
+def test_file_name_is_sanitized():
     assert file_name("a/b c: d*e") == "a-b-c-d-e"
     assert file_name("../..") == "run"
     assert file_name("größe_1.5+x-y") == "größe_1.5+x-y"
@@ -81,7 +81,7 @@ def test_names_are_safe():
 
 # locks
 
-HOLDER = """
+LOCK_HOLDER_SCRIPT = """
 import sys
 from pathlib import Path
 from steadygrad.files import locked
@@ -91,7 +91,7 @@ with locked(Path(sys.argv[1]), lambda: None):
 """
 
 
-def test_a_lock_is_released_when_its_holder_is_killed(tmp_path):
+def test_lock_is_released_when_holder_is_killed(tmp_path):
     class BusyError(Exception):
         pass
 
@@ -100,7 +100,7 @@ def test_a_lock_is_released_when_its_holder_is_killed(tmp_path):
 
     path = tmp_path / "lock"
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", LOCK_HOLDER_SCRIPT, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         holder.stdout.readline()
         with pytest.raises(BusyError), files.locked(path, refuse):
@@ -112,7 +112,7 @@ def test_a_lock_is_released_when_its_holder_is_killed(tmp_path):
         pass
 
 
-def test_who_does_not_refuse_waits(tmp_path):
+def test_locked_waits_if_callback_does_not_raise(tmp_path):
     told, inside = [], []
 
     def work(number):
@@ -131,14 +131,14 @@ def test_who_does_not_refuse_waits(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["", '{"a": ', "3\n", '[1]\n{"a": 4}\n', "\n"])
-def test_rows_end_before_the_first_that_is_incomplete(tmp_path, end):
+def test_read_rows_stops_before_first_incomplete_line(tmp_path, end):
     path = tmp_path / "rows.jsonl"
     assert files.read_rows(path) == []
     path.write_text(files.json_lines([{"a": 1}, {"a": math.nan, "b": [math.inf, "\u2028"]}]) + end)
     assert files.read_rows(path) == [{"a": 1}, {"a": None, "b": [None, "\u2028"]}]
 
 
-def test_metrics_have_a_step_and_a_split(tmp_path):
+def test_read_metrics_rejects_rows_without_step_or_split(tmp_path):
     path = tmp_path / "metrics.jsonl"
     rows = [{"step": 1, "split": "train", "loss": 0.5}]
     path.write_text(files.json_lines(rows) + '{"step"')
@@ -166,7 +166,7 @@ def test_metrics_have_a_step_and_a_split(tmp_path):
         ({"why": 3}, "why is no str"),
     ],
 )
-def test_a_result_is_checked(tmp_path, change, fault):
+def test_read_result_rejects_missing_or_mistyped_fields(tmp_path, change, fault):
     path = tmp_path / "result.json"
     path.write_text(json.dumps(RESULT | {"frames": 3, "test": {"loss": 1.0}}))
     assert files.read_result(path)["status"] == "done"
@@ -191,7 +191,7 @@ values = st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(wor
 
 
 @given(st.dictionaries(words, values))
-def test_what_is_written_is_read_back(tables):
+def test_toml_text_round_trips(tables):
     read = tomllib.loads(toml_text(tables))
     assert read == tables
     assert json.dumps(read, sort_keys=True) == json.dumps(tables, sort_keys=True)  # 1 is not 1.0 and not True
@@ -209,24 +209,24 @@ def test_what_is_written_is_read_back(tables):
     ],
     ids=ascii,
 )
-def test_odd_words_and_keys_are_read_back(text):
+def test_toml_text_round_trips_special_characters(text):
     tables = {"a": text, text: 1, "b": {text: [text]}}
     assert tomllib.loads(toml_text(tables)) == tables
 
 
-def test_infinity_and_nan_are_spelt_as_toml_does():
+def test_toml_text_writes_infinity_and_nan():
     read = tomllib.loads(toml_text({"a": math.inf, "b": -math.inf, "c": [math.nan]}))
     assert (read["a"], read["b"]) == (math.inf, -math.inf)
     assert math.isnan(read["c"][0])
 
 
-def test_plain_values_come_before_sections():
+def test_toml_text_writes_values_before_sections():
     text = toml_text({"layer": {"odd key": 1, "deep": {"a": 2}}, "seed": 3})
     assert text == 'seed = 3\n\n[layer]\n"odd key" = 1\n\n[layer.deep]\na = 2\n'
 
 
 @pytest.mark.parametrize("value", [None, object(), {1, 2}, 1j])
-def test_what_toml_cannot_represent_is_refused(value):
+def test_toml_text_rejects_unsupported_types(value):
     with pytest.raises(
         ValueError, match=r"^TOML expects numbers, strings, booleans, lists and tables: .*is not TOML ser"
     ):

@@ -20,18 +20,18 @@ def pins() -> dict[str, Requirement]:
     return {canonicalize_name(pin.name): pin for pin in found}
 
 
-def wanted() -> list[Requirement]:
+def declared_requirements() -> list[Requirement]:
     groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
     return [Requirement(line) for group in groups for line in group if not line.startswith("steadygrad[")]
 
 
-def test_one_version():
+def test_version_is_consistent_across_files():
     citation = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
     assert citation
     assert PROJECT["version"] == citation[1] == metadata.version("steadygrad") == steadygrad.__version__
 
 
-def test_one_licence():
+def test_licence_is_consistent_across_files():
     assert PROJECT["license"] == "MIT"
     assert (ROOT / "LICENSE").read_text("utf-8").startswith("MIT License")
     assert "license: MIT\n" in (ROOT / "CITATION.cff").read_text("utf-8")
@@ -44,17 +44,17 @@ def test_constraints_are_exact_and_public():
     assert str(pins()["torch"]) == "torch==2.13.0"
 
 
-def test_every_dependency_is_pinned_to_what_it_asks_for():
-    for requirement in wanted():
+def test_pinned_versions_satisfy_declared_requirements():
+    for requirement in declared_requirements():
         pin = pins()[canonicalize_name(requirement.name)]
         (specifier,) = pin.specifier
         assert requirement.specifier.contains(specifier.version), f"{pin} is outside {requirement}"
 
 
-def test_what_those_bring_is_pinned_too():
+def test_transitive_dependencies_are_pinned():
     """Transitive dependencies of what is installed here, as far as this platform needs them."""
     seen: set[str] = set()
-    queue = wanted()
+    queue = declared_requirements()
     while queue:
         requirement = queue.pop()
         name = canonicalize_name(requirement.name)
@@ -70,7 +70,7 @@ def test_what_those_bring_is_pinned_too():
     assert seen - vendor <= pins().keys()
 
 
-def test_typed():
+def test_py_typed_marker_exists():
     assert (ROOT / "steadygrad" / "py.typed").exists()
 
 

@@ -83,7 +83,7 @@ def test_tables_list_what_the_registries_have(header, registry):
             assert {registry[name].__name__ for name in names_in(row[0])} == set(names_in(row[1]))
 
 
-def test_results_are_those_of_the_stored_runs():
+def test_readme_results_match_stored_runs():
     found = rows((ROOT / "README.md").read_text("utf-8"), "| network | recall")
     recipes = [f"nnrnn-2019/copy/{row}" for row in ("nnrnn", "exprnn-128", "rnn-orth", "lstm-128")]
     for (_, cell), name in zip(found, recipes, strict=True):

@@ -14,7 +14,7 @@ from steadygrad.diagnostics import attention_map
 from steadygrad.layers import RelRNN
 
 
-def test_loops_in_python_are_the_layer():
+def test_python_loops_match_layer_outputs_and_gradients():
     layer = RelRNN(3, 5, short=3, relevant=2).double()
     layer.cells[0].alignment.v.data *= 40  # so that attention chooses
     loops = Loops(copy.deepcopy(layer))
@@ -29,33 +29,33 @@ def test_loops_in_python_are_the_layer():
         torch.testing.assert_close(one.grad, other.grad)
 
 
-def test_all_three_take_part_in_an_update():
+def test_update_benchmark_times_all_three_contenders():
     timings = interleave(list(contenders(Size(2, 6, 4, 3))), seconds=0, least=1, warmup=1, turn=0)
     assert all(timings.spread(name).median > 0 for name in (OURS, LOOPS, TORCH))
 
 
-def grown(lengths, seconds, bytes, name="sab"):
+def growth_with_one_layer(lengths, seconds, bytes, name="sab"):
     found = Growth(lengths)
     for length in lengths[:-1]:
         found.add(name, length, 0, {"seconds": seconds, "bytes": bytes})
     return found
 
 
-def test_a_length_is_left_out_by_the_square_of_the_ratio():
-    found = grown([100, 300], 2.0, 10)
+def test_length_is_skipped_if_quadratic_extrapolation_exceeds_limits():
+    found = growth_with_one_layer([100, 300], 2.0, 10)
     assert found.too_much("sab", 100, 0.1, 1) is None  # nothing to judge by
     assert found.too_much("sab", 300, 18.0, 90) is None
     assert "take up to 18 s" in found.too_much("sab", 300, 17.9, 90)
     assert "need up to" in found.too_much("sab", 300, 18.0, 89)
 
 
-def test_what_comes_after_a_length_left_out_is_left_out_too():
-    found = grown([100, 300, 600], 2.0, 10)
+def test_lengths_after_a_skipped_length_are_skipped():
+    found = growth_with_one_layer([100, 300, 600], 2.0, 10)
     found.left_out["sab", 300] = "too long"
     assert found.too_much("sab", 600, 1e9, 1e9) == "too long"
 
 
-def test_a_row_has_ratios_of_rounds():
+def test_growth_row_takes_ratios_within_each_round():
     found = Growth([SHORT, LONG])
     for round, slow in enumerate((1.0, 3.0, 1.0)):  # the machine was busy in the second
         for length, seconds in ((SHORT, 0.5), (LONG, 2.0)):
@@ -71,7 +71,7 @@ def test_a_row_has_ratios_of_rounds():
 
 
 @pytest.fixture
-def fake(monkeypatch):
+def fake_processes(monkeypatch):
     """Processes that need as many seconds as bytes, and die of a length of 3."""
     asked = []
 
@@ -85,12 +85,12 @@ def fake(monkeypatch):
     return asked
 
 
-def test_growth_from_the_command_line(fake, tmp_path, capsys):
+def test_growth_command_prints_table_and_writes_json_and_figure(fake_processes, tmp_path, capsys):
     target, figure = tmp_path / "a.json", tmp_path / "a.svg"
     options = ["--only", "growth", "--layers", "rnn,relrnn", "--lengths", "2,1,3,4", "--rounds", "2", "--threads", "1"]
     attention.main([*options, "--json", str(target), "--figure", str(figure)])
     both = ["rnn 1", "relrnn 1", "rnn 2", "relrnn 2"]
-    assert fake == [*both, "rnn 3", "relrnn 3", *both]  # what failed once is not tried again
+    assert fake_processes == [*both, "rnn 3", "relrnn 3", *both]  # what failed once is not tried again
     said = capsys.readouterr().out
     assert "| relrnn | 1 | 2 | – | – | – |" in said
     assert "rnn, T = 4: left out; it failed (-9): the system ended it" in said
@@ -102,14 +102,14 @@ def test_growth_from_the_command_line(fake, tmp_path, capsys):
     assert capsys.readouterr().out == said
 
 
-def test_one_process():
+def test_fresh_process_measures_seconds_and_bytes():
     """Measure a small layer in a real process."""
     found = attention.in_fresh_process("relrnn", 5, 1)
     assert found["seconds"] > 0
     assert found["bytes"] > 0
 
 
-def test_a_process_that_fails(monkeypatch, tmp_path):
+def test_failing_process_raises_exit_code_and_last_stderr_line(monkeypatch, tmp_path):
     """The error has the exit code and the last line of stderr.
 
     A script that imports nothing stands in for the benchmark, whose own error is checked in this process.
@@ -123,7 +123,7 @@ def test_a_process_that_fails(monkeypatch, tmp_path):
         attention.in_fresh_process("unheard-of", 5, 1)
 
 
-def test_the_tables_of_an_update():
+def test_update_table_has_milliseconds_and_ratios():
     ratios = {"a / b": {"median": 2.0}}
     size = {"batch": 10, "time": 220, "hidden": 128, "inputs": 10}
     (table,) = tables({"update": {"size": size, "seconds": {"a": {"median": 0.02}}, "ratios": ratios}})
@@ -131,11 +131,11 @@ def test_the_tables_of_an_update():
 
 
 @pytest.mark.parametrize("words", [["--layers", "rnn,gpt"], ["--lengths", "5,0"], ["--figure", "nowhere/a.svg"]])
-def test_wrong_words_are_refused(words, capsys):
+def test_invalid_arguments_exit_with_error(words, capsys):
     with pytest.raises(SystemExit):
         attention.main(words)
     assert "expects" in capsys.readouterr().err
 
 
-def test_who_takes_part():
+def test_growth_benchmark_lists_expected_layers():
     assert list(BY_LENGTH) == ["relrnn", "rellstm", "memrnn", "memlstm", "sab", "rnn", "lstm"]

@@ -4,7 +4,7 @@ from benchmarks import inverse
 from benchmarks.timing import interleave
 
 
-def test_every_inverse_has_its_time_and_its_bar(monkeypatch, tmp_path):
+def test_every_inverse_is_timed_and_drawn(monkeypatch, tmp_path):
     monkeypatch.setattr("benchmarks.inverse.interleave", lambda who, seconds: interleave(who, 0, least=1, turn=0))
     monkeypatch.setattr(inverse, "WINDOW", 3)
     result = inverse.measured([5, 4], seconds=0.0)

@@ -7,7 +7,7 @@ from benchmarks import language
 from benchmarks.timing import interleave
 
 
-def test_every_row_has_its_ratios(monkeypatch):
+def test_rows_have_speed_ratios_and_bounds_apply_at_their_size(monkeypatch):
     monkeypatch.setattr("benchmarks.language.interleave", lambda who, seconds: interleave(who, 0, least=1, turn=0))
     result = language.measured(["nnrnn", "lstm"], hidden=[6], batch=3, window=4, seconds=0.0)
     assert [row["layer"] for row in result["rows"]] == ["nnrnn", "lstm", "torch.nn.RNN", "torch.nn.LSTM"]
@@ -42,7 +42,7 @@ def test_an_update_moves_every_weight_and_carries_the_state(monkeypatch):
         assert seen[1] is not None
 
 
-def test_layers_of_torch_carry_their_own_states():
+def test_torch_language_model_state_continues_the_sequence():
     torch.manual_seed(0)
     model = language.TorchLanguageModel(torch.nn.LSTM, [6, 5])
     tokens = torch.randint(language.SYMBOLS, (3, 8))
@@ -52,7 +52,7 @@ def test_layers_of_torch_carry_their_own_states():
 
 
 @pytest.mark.parametrize("text", ["0", "430,", "a", "-3", "4,x"])
-def test_bad_sizes_end_with_a_sentence(text, capsys, monkeypatch):
+def test_invalid_hidden_sizes_exit_with_message(text, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["language.py", f"--hidden={text}"])
     with pytest.raises(SystemExit) as stop:
         language.main()

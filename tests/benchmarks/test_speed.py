@@ -57,7 +57,7 @@ def clock():
     return Clock()
 
 
-def test_ratios_are_taken_round_by_round(clock):
+def test_ratio_is_computed_per_round_and_ignores_slow_rounds(clock):
     """The machine slows down threefold in the second of three rounds; the ratio does not notice."""
     a, b = clock.contender("a", 2.0, 6.0, 2.0), clock.contender("b", 1.0, 3.0, 1.0)
     timings = interleave([a, b], 0, least=3, warmup=0, clock=clock)
@@ -72,7 +72,7 @@ def test_preparation_is_not_timed(clock):
     assert timings.spread("a").most == 1.0
 
 
-def test_order_rotates_and_slow_ones_run_less_often(clock):
+def test_order_rotates_and_every_option_skips_rounds(clock):
     fast = [clock.contender(name, 1.0) for name in "abc"]
     timings = interleave([*fast, clock.contender("s", 9.0, every=2)], 0, least=4, warmup=0, clock=clock)
     assert "".join(clock.log) == "abcs" + "bca" + "csab" + "abc"
@@ -80,12 +80,12 @@ def test_order_rotates_and_slow_ones_run_less_often(clock):
     assert timings.ratio("s", "a") == Spread(9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 2)
 
 
-def test_those_who_run_less_often_rehearse_all_the_same(clock):
+def test_contenders_that_skip_rounds_still_warm_up(clock):
     interleave([clock.contender("a", 1.0), clock.contender("s", 9.0, every=4)], 0, least=1, warmup=2, clock=clock)
     assert sorted(clock.log[:4]) == ["a", "a", "s", "s"]
 
 
-def test_rounds_follow_the_time_that_is_left(clock):
+def test_number_of_rounds_follows_time_budget(clock):
     done: list[int] = []
     timings = interleave([clock.contender("a", 1.0)], 10, least=3, warmup=2, clock=clock, after_round=done.append)
     assert timings.spread("a").rounds == 10
@@ -104,7 +104,7 @@ def test_fast_contenders_get_several_steps_a_turn(clock):
     assert steps_in_turn(TURN, 0) == steps_in_turn(TURN, TURN / 1000) == MOST_STEPS
 
 
-def test_nothing_is_collected_while_timing(clock):
+def test_garbage_collection_is_disabled_while_timing(clock):
     seen: list[bool] = []
     interleave([Contender("a", lambda: seen.append(gc.isenabled()))], 0, least=2, warmup=1)
     assert seen
@@ -117,7 +117,7 @@ def test_two_contenders_of_one_name_are_refused(clock):
         interleave([clock.contender("a", 1.0)] * 2, 0, clock=clock)
 
 
-def test_spread():
+def test_spread_has_median_quantiles_and_extremes():
     spread = Spread.of([5.0, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0])
     assert (spread.median, spread.low, spread.high, spread.least, spread.most, spread.rounds) == (6, 2, 10, 1, 11, 11)
     assert Spread.of([1.0, 2.0]).low == pytest.approx(1.1)
@@ -125,7 +125,7 @@ def test_spread():
         Timings({"a": {0: 1.0}, "b": {1: 1.0}}).ratio("a", "b")
 
 
-def test_verdicts():
+def test_claim_verdict_compares_ratio_with_bound():
     floor, ceiling = Claim("f", "a", "b", (2.0, 3.0)), Claim("c", "a", "b", 1.3, at_most=True)
     assert judged(floor, 2.5, floor.bound(0))["holds"]
     assert judged(floor, 2.5, floor.bound(1))["holds"] is False
@@ -145,7 +145,7 @@ def test_claims_name_contenders_and_have_a_bound_for_each_size():
 
 
 @pytest.mark.parametrize("name", RIVALS)
-def test_every_contender_learns_something_new_each_step(name):
+def test_training_step_changes_parameters_and_fills_gradients(name):
     """The output has the shape that all share, every parameter gets a gradient, and no two steps see equal values."""
     try:
         step = training_step(name, SMALL)
@@ -159,7 +159,7 @@ def test_every_contender_learns_something_new_each_step(name):
     assert all(p.grad is not None for p in step.layer.parameters())
 
 
-def test_updates_do_not_add_up():
+def test_two_updates_cancel():
     p = torch.nn.Parameter(torch.zeros(3))
     update = Update([p], torch.Generator().manual_seed(0))
     start = p.detach().clone()
@@ -184,7 +184,7 @@ def run_limit(name, products):
     return [tensor.clone() for tensor in (products.states, products.deltas, products.dW, products.dU)]
 
 
-def test_the_bare_loops_multiply_what_they_say(products):
+def test_bare_matmul_loops_match_reference_products(products):
     states, deltas, dW, dU = run_limit("limit: torch.mm a step", products)
     expected = products.initial
     for state in states.split(5):
@@ -197,7 +197,7 @@ def test_the_bare_loops_multiply_what_they_say(products):
 
 
 @pytest.mark.parametrize("name", ["limit: C chains, torch.mm", "limit: C chains, own products"])
-def test_the_chains_multiply_what_they_say(name, products):
+def test_c_chains_match_reference_products(name, products):
     _, back, *_ = run_limit("limit: torch.mm a step", products)
     states, deltas, dW, dU = run_limit(name, products)
     before = torch.cat([products.initial, states[:-5]])
@@ -207,7 +207,7 @@ def test_the_chains_multiply_what_they_say(name, products):
     torch.testing.assert_close(dU, products.x.mT @ deltas)
 
 
-def test_the_walk_finds_the_gradients_of_a_linear_network(products):
+def test_c_walk_matches_autograd_of_linear_network(products):
     run_limit("limit: C walk", products)
     U, W = (t.clone().requires_grad_() for t in (products.U, products.W))
     h, states = products.initial, []
@@ -219,7 +219,7 @@ def test_the_walk_finds_the_gradients_of_a_linear_network(products):
     torch.testing.assert_close(products.dU_walk, U.grad)
 
 
-def test_the_limit_knows_the_c_interface():
+def test_limit_benchmark_uses_current_c_abi():
     """When this fails, `c_walk` in benchmarks/limit.py wants the arguments of the new elman_backward."""
     assert native.ABI == WALK_ABI
 
@@ -230,7 +230,7 @@ def test_flops_count_the_products():
     assert flops(size) == T * (3 * recurrent + 2 * inputs)
 
 
-def test_a_package_that_is_not_there_is_named():
+def test_missing_optional_package_is_named_in_error():
     with pytest.raises(MissingError, match="no_such_package is not installed"):
         optional("no_such_package")
 
@@ -249,7 +249,7 @@ def test_a_package_that_is_not_there_is_named():
         (["--load", "no_such_file.json"], "cannot read no_such_file.json"),
     ],
 )
-def test_bad_arguments_end_with_a_sentence(arguments, complaint, capsys):
+def test_invalid_arguments_exit_with_one_line_message(arguments, complaint, capsys):
     with pytest.raises(SystemExit) as stop:
         speed.main(arguments)
     assert stop.value.code == 2
@@ -295,7 +295,7 @@ def test_quick_run_measures_everything(quick):
     assert all(megabytes > 0 for megabytes in memory["megabytes"].values())
 
 
-def test_tables_and_progress(quick):
+def test_quick_run_prints_tables_and_progress(quick):
     run, file = quick
     for title in (
         "Training step (ms)",
@@ -310,7 +310,7 @@ def test_tables_and_progress(quick):
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_saved_numbers_make_the_readme_table(quick, capsys):
+def test_load_option_prints_readme_table_from_saved_json(quick, capsys):
     _, file = quick
     speed.main(["--load", str(file), "--readme"])
     table = capsys.readouterr().out
@@ -322,7 +322,7 @@ def test_saved_numbers_make_the_readme_table(quick, capsys):
     assert capsys.readouterr().out == quick[0].stdout
 
 
-def test_a_terminal_gets_drawn_tables(quick, capsys):
+def test_rich_output_shows_every_table_title(quick, capsys):
     pytest.importorskip("rich")
     tables = list(report.full(json.loads(quick[1].read_text("utf-8"))))
     report.show_rich(tables)

@@ -6,16 +6,16 @@ from steadygrad.experiments import select
 from steadygrad.training import RunDirectory, Trainer
 
 
-def test_every_row_exists():
+def test_every_benchmarked_recipe_exists():
     assert all(select(name) for name in ROWS)
 
 
-def test_a_row_of_the_table(monkeypatch):
+def test_table_row_has_one_value_per_column(monkeypatch):
     monkeypatch.setattr("benchmarks.training.interleave", lambda who, seconds: interleave(who, seconds=0, turn=0))
     assert len(shares("ncgru-2022/parenthesis/scornn-100", 0.0)) == len(HEADER)
 
 
-def test_parameters_stay_where_they_are(tmp_path):
+def test_timed_contenders_leave_parameters_unchanged(tmp_path):
     settings = select("ncgru-2022/parenthesis/scornn-100")[0].settings("smoke")
     trainer = Trainer(settings, RunDirectory(tmp_path), (), "cpu")
     before = trainer.weights()

@@ -71,7 +71,7 @@ def is_png(path):
     return content.startswith(b"\x89PNG\r\n\x1a\n") and len(content) > 10_000
 
 
-def squeezed(text):
+def collapse_whitespace(text):
     return " ".join(text.split())
 
 
@@ -88,7 +88,7 @@ def test_every_verb_has_an_example_in_its_help(verb, capsys):
     assert re.search(rf"^ *steadygrad {verb}\b", out.split("usage:")[1].split("\n", 1)[1], re.MULTILINE)
 
 
-def test_the_command_itself_lists_its_verbs(capsys):
+def test_help_lists_all_verbs(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
@@ -104,7 +104,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"steadygrad {steadygrad.__version__}\n"
 
 
-def test_it_is_a_module_too_and_a_closed_pipe_is_no_news():
+def test_python_dash_m_with_closed_stdout_prints_no_error():
     root = Path(steadygrad.__file__).parent.parent
     command = [sys.executable, "-m", "steadygrad", "show"]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -115,7 +115,7 @@ def test_it_is_a_module_too_and_a_closed_pipe_is_no_news():
 # show
 
 
-def test_show_lists_everything(run):
+def test_show_lists_all_layers_models_tasks_and_papers(run):
     code, out, err = run("show")
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 200
@@ -146,7 +146,7 @@ def test_show_prints_a_relational_networks_equation_and_options(run, name):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_show_draws_a_task(run, name):
+def test_show_prints_task_example_options_and_guessing_loss(run, name):
     code, out, err = run("show", name)
     assert (code, err) == (0, "")
     assert "input " in out
@@ -156,11 +156,11 @@ def test_show_draws_a_task(run, name):
 
 
 @pytest.mark.parametrize("name", experiments.names())
-def test_show_prints_a_paper_row_by_row(run, name):
+def test_show_prints_every_row_of_a_paper(run, name):
     code, out, err = run("show", name)
     assert (code, err) == (0, "")
     paper = experiments.load(name)
-    assert paper.title in squeezed(out)
+    assert paper.title in collapse_whitespace(out)
     tables = {part.split(":")[0]: part.splitlines()[1:] for part in out.split(f"\n{name}/")[1:]}
     assert tables.keys() == {recipe.table for recipe in paper.recipes}
     for table, lines in tables.items():
@@ -172,7 +172,7 @@ def test_show_prints_a_paper_row_by_row(run, name):
 
 
 @pytest.mark.parametrize("name", experiments.names())
-def test_show_prints_how_to_cite(run, name):
+def test_show_bibtex_prints_citation_or_error(run, name):
     bibtex = experiments.load(name).header.get("bibtex")
     code, out, err = run("show", name, "--bibtex")
     if bibtex:
@@ -183,7 +183,7 @@ def test_show_prints_how_to_cite(run, name):
         assert err.endswith(f", or a layer; got {name}\n")
 
 
-def test_show_kernels_and_train(run):
+def test_show_kernels_and_show_train_print_output(run):
     code, out, err = run("show", "kernels")
     assert (code, err) == (0, "")
     assert out.strip()
@@ -194,7 +194,7 @@ def test_show_kernels_and_train(run):
 
 
 @pytest.mark.parametrize("settings", [["--task.glyphs", "own"], ["--task.game=between"]])
-def test_show_draws_problems_of_a_task_of_objects(run, tmp_path, settings):
+def test_show_picture_writes_deterministic_png_of_object_task(run, tmp_path, settings):
     name = "relational-game" if "game" in settings[0] else "rmts"
     pictures = []
     for seen in ("one", "other"):
@@ -259,7 +259,7 @@ def test_show_draws_problems_of_a_task_of_objects(run, tmp_path, settings):
         ("report . -o page.pdf", "report expects -o FILE.html or FILE.md; got page.pdf"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing_behind(run, tmp_path, command, words):
+def test_invalid_input_exits_2_with_one_line_and_writes_no_files(run, tmp_path, command, words):
     code, out, err = run(*command.split())
     assert code == 2
     assert err.startswith("steadygrad: ")
@@ -280,7 +280,7 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(run, tmp_path, command,
         ("evaluate x --weights worst", "argument --weights: invalid choice: 'worst'"),
     ],
 )
-def test_what_the_parser_refuses_ends_with_the_reason(capsys, tmp_path, command, words):
+def test_argparse_error_exits_2_and_writes_no_files(capsys, tmp_path, command, words):
     with pytest.raises(SystemExit) as ended:
         main(command.split())
     assert ended.value.code == 2
@@ -291,7 +291,7 @@ def test_what_the_parser_refuses_ends_with_the_reason(capsys, tmp_path, command,
 @pytest.mark.parametrize(
     "command", ["reproduce demo --out file", "report . -o file/x.html", "theory fisher -o file/x.png"]
 )
-def test_where_nothing_can_be_written_nothing_is_begun(run, tmp_path, command):
+def test_unwritable_output_path_exits_2_before_work_starts(run, tmp_path, command):
     (tmp_path / "file").write_text("mine")
     code, out, err = run(*command.split())
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -300,7 +300,7 @@ def test_where_nothing_can_be_written_nothing_is_begun(run, tmp_path, command):
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda", "cpu:x", "meta"])
-def test_a_device_that_is_not_there_is_bad_input(run, tmp_path, device):
+def test_unavailable_device_exits_2_with_one_line(run, tmp_path, device):
     if device == "cuda" and torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     code, out, err = run("train", "lstm", "copy", *TINY, "--device", device)
@@ -309,14 +309,14 @@ def test_a_device_that_is_not_there_is_bad_input(run, tmp_path, device):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_that_is_no_word_is_bad_input(run):
+def test_non_string_layer_name_exits_2(run):
     assert run("train", "lstm", "copy", "--layer.name", "[1]")[0] == 2
 
 
 # train
 
 
-def test_train_from_the_first_update_to_the_result(run, tmp_path):
+def test_train_prints_summary_and_writes_result(run, tmp_path):
     code, out, err = run("train", "nnrnn", "copy", *TINY, "--seed", "3", "--out", "mine")
     assert code == 0
     assert re.fullmatch(r"settings: .+, with your changes\n", err)
@@ -331,21 +331,21 @@ def test_train_from_the_first_update_to_the_result(run, tmp_path):
     assert (result["layer"]["hidden_size"], result["task"]["delay"]) == (6, 4)
 
 
-def test_train_has_a_directory_of_its_own_for_each_seed(run, tmp_path):
+def test_train_writes_separate_directory_per_seed(run, tmp_path):
     for seed in ("0", "1"):
         assert run("train", "gru", "adding", *TINY[:2], "--task.length=5", *TINY[6:], "--seed", seed)[0] == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["gru-adding-0", "gru-adding-1"]
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_layer_trains_on_every_task_with_settings_that_are_found(task, monkeypatch):
+def test_nearest_recipe_exists_for_every_layer_and_task(task, monkeypatch):
     monkeypatch.setattr("steadygrad.experiments.defaults.work", cached.work)
     for layer in networks_for(task):
         found = experiments.nearest(layer, task).tables
         assert (found["layer"]["name"], found["task"]["name"]) == (layer, task)
 
 
-def test_a_relational_network_is_trained_and_tested(run, tmp_path):
+def test_relational_network_trains_evaluates_and_reports(run, tmp_path):
     short = ["--train.steps", "4", "--train.evaluate_every", "2", "--train.evaluate_examples", "8", "--threads", "1"]
     code, out, err = run("train", "corelnet", "rmts", "--task.glyphs", "own", *short)
     assert (code, err) == (0, "settings: corelnet-2022/basic/rmts-corelnet, at desk scale, with your changes\n")
@@ -364,7 +364,7 @@ def test_a_relational_network_is_trained_and_tested(run, tmp_path):
     assert "corelnet" in (tmp_path / "report.html").read_text("utf-8")
 
 
-def test_none_is_a_choice_where_it_is_a_word(run, tmp_path):
+def test_none_option_is_passed_as_string_where_it_is_a_choice(run, tmp_path):
     short = ["--train.steps", "2", "--train.evaluate_examples", "4", "--task.glyphs", "own", "--threads", "1"]
     code, _, err = run("train", "corelnet", "rmts", "--layer.normalisation", "none", *short, "--out", "mine")
     assert (code, err.count("\n")) == (0, 1)
@@ -382,13 +382,13 @@ def test_a_run_that_exists_is_not_overwritten(run, trained):
     assert {path: path.read_bytes() for path in (trained / "lstm").iterdir()} == content
 
 
-def test_going_on_with_other_settings_names_them(run, trained):
+def test_resume_with_different_settings_names_them(run, trained):
     code, _, err = run("train", "lstm", "copy", *TINY, "--out", trained / "lstm", "--resume", "--train.lr", "0.5")
     assert (code, err.count("\n")) == (2, 1)
     assert re.search(r"belongs to other settings: train.lr [\d.]+, asked 0.5$", err)
 
 
-def test_resume_goes_on_with_more_updates(run):
+def test_resume_with_more_updates_continues_run(run):
     assert run("train", "lstm", "copy", *TINY, "--out", "mine")[0] == 0
     code, out, err = run("train", "lstm", "copy", *TINY, "--out", "mine", "--resume", "--train.steps", "9")
     assert code == 0
@@ -399,7 +399,7 @@ def test_resume_goes_on_with_more_updates(run):
     assert "done after 9 updates" in out
 
 
-def test_a_file_in_the_way_is_one_line(run, tmp_path):
+def test_output_path_that_is_a_file_exits_2_with_one_line(run, tmp_path):
     (tmp_path / "file").write_text("mine")
     for out in ("file", "file/run"):
         code, _, err = run("train", "lstm", "copy", *TINY, "--out", out)
@@ -436,7 +436,7 @@ def test_ctrl_c_saves_and_exits_with_130(run, monkeypatch):
     assert "done after 6 updates" in out
 
 
-def test_a_second_ctrl_c_is_one_line(run, monkeypatch):
+def test_second_ctrl_c_stops_with_one_line(run, monkeypatch):
     def update(self, trainer, loss):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
@@ -448,7 +448,7 @@ def test_a_second_ctrl_c_is_one_line(run, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["[ab]", "[/ab]"])
-def test_a_directory_may_have_any_name(run, name):
+def test_out_directory_name_may_contain_rich_markup(run, name):
     code, out, _ = run("train", "lstm", "copy", *TINY, "--out", f"x{name}")
     assert code == 0
     assert out.endswith(f"in x{name}\n")
@@ -460,13 +460,13 @@ def test_a_directory_may_have_any_name(run, name):
 def test_evaluate_prints_a_row_a_setting(run, trained):
     code, out, err = run("evaluate", trained / "nnrnn", "--task.delay", "5,10", "--examples", "20", "--threads", "1")
     assert (code, err) == (0, "")
-    assert squeezed(out).startswith("nnrnn on copy, test split of 20 sequences, best weights delay loss ")
+    assert collapse_whitespace(out).startswith("nnrnn on copy, test split of 20 sequences, best weights delay loss ")
     header, *rows = out.splitlines()[-3:]
     assert header.split() == ["delay", "loss", "accuracy", "guessing_loss"]
     assert [row.split()[0] for row in rows] == ["5", "10"]
 
 
-def test_evaluate_in_json(run, trained):
+def test_evaluate_json_has_one_object_per_setting(run, trained):
     command = ["evaluate", trained / "nnrnn", "--examples=20", "--json", "--weights", "last"]
     code, out, err = run(*command, "--task.delay", "5,10")
     assert (code, err) == (0, "")
@@ -492,13 +492,13 @@ def test_evaluate_in_json(run, trained):
         ("--task.delay 5,10 --task.length 1,2,3", "lists of settings expect one length; got 2, 3"),
     ],
 )
-def test_evaluate_refuses_what_the_run_cannot_do(run, trained, options, words):
+def test_evaluate_with_incompatible_task_settings_exits_2(run, trained, options, words):
     code, _, err = run("evaluate", trained / "nnrnn", "--examples", "5", *options.split())
     assert (code, err.count("\n")) == (2, 1)
     assert words in err
 
 
-def test_a_data_set_is_tested_on_all_of_its_test_data(run, tmp_path, monkeypatch):
+def test_evaluate_uses_whole_test_split_of_data_sets(run, tmp_path, monkeypatch):
     small = ["--layer.hidden_size", "4", "--layer.embedding_size", "4", "--train.steps", "1", "--train.batch", "2"]
     window = ["--train.window", "20", "--train.evaluate_batch", "2", "--threads", "1", "--out", tmp_path / "text"]
     assert run("train", "gru", "char-ptb", *small, *window)[0] == 0
@@ -513,7 +513,7 @@ def test_a_data_set_is_tested_on_all_of_its_test_data(run, tmp_path, monkeypatch
     assert err == "steadygrad: char-ptb is evaluated on all its data and expects no --examples\n"
 
 
-def test_one_run_has_one_number(run, tmp_path):
+def test_result_file_table_evaluate_and_report_agree_on_score(run, tmp_path):
     """As the files, the table, the report and a new evaluation say it."""
     code, out, _ = run("reproduce", "demo/copy/lstm", "--scale", "smoke", "--out", tmp_path, "--threads", "1")
     assert code == 0
@@ -524,10 +524,10 @@ def test_one_run_has_one_number(run, tmp_path):
     assert row["runs"][0]["value"] == row["runs"][0]["score"]["value"] == best["accuracy"]
     (again,) = map(json.loads, run("evaluate", folder, "--split", "valid", "--json", "--threads", "1")[1].splitlines())
     assert (again["loss"], again["accuracy"]) == (best["loss"], best["accuracy"])
-    assert f"accuracy {tables.score(best['accuracy'])}" in squeezed(run("report", folder)[1])
+    assert f"accuracy {tables.score(best['accuracy'])}" in collapse_whitespace(run("report", folder)[1])
 
 
-def test_lists_of_settings_go_together():
+def test_variants_zips_comma_separated_settings():
     assert variants({}) == [{}]
     assert variants({"delay": 5}) == [{"delay": 5}]
     assert variants({"delay": "5,10", "recall": "at"}) == [{"delay": 5, "recall": "at"}, {"delay": 10, "recall": "at"}]
@@ -537,7 +537,7 @@ def test_lists_of_settings_go_together():
     ]
 
 
-def test_evaluate_never_prints_nan_as_json(run, trained, tmp_path):
+def test_evaluate_json_prints_null_for_nan_loss(run, trained, tmp_path):
     from safetensors.torch import load_file, save_file
 
     for path in (trained / "lstm").iterdir():
@@ -557,7 +557,7 @@ def test_evaluate_never_prints_nan_as_json(run, trained, tmp_path):
 # reproduce
 
 
-def test_reproduce_prints_a_table_and_writes_it(run, tmp_path):
+def test_reproduce_prints_and_writes_table(run, tmp_path):
     code, out, err = run("reproduce", "demo/copy/lstm", "--scale", "smoke", "--out", "there", "--threads", "1")
     assert (code, err) == (0, "")
     assert out.startswith("demo/copy: Copy task")
@@ -579,7 +579,7 @@ def test_reproduce_prints_a_table_and_writes_it(run, tmp_path):
     assert metrics.stat().st_mtime_ns == before  # not done again
 
 
-def test_reproduce_shows_the_weights_on_other_settings(run, tmp_path):
+def test_reproduce_shows_transfer_evaluations_and_caches_them(run, tmp_path):
     command = ("reproduce", "relrnn-2020/transfer-copy/lstm", "--scale", "smoke", "--out", "there", "--threads", "1")
     code, out, err = run(*command)
     assert (code, err) == (0, "")
@@ -597,7 +597,7 @@ def test_reproduce_shows_the_weights_on_other_settings(run, tmp_path):
     assert tested.stat().st_mtime_ns == before  # not done again
 
 
-def test_a_row_that_fails_says_why_and_the_others_run(run, tmp_path):
+def test_reproduce_reports_failed_row_and_runs_the_others(run, tmp_path):
     in_the_way = tmp_path / "there" / "demo" / "copy" / "rnn" / "seed-0" / "notes.txt"
     in_the_way.parent.mkdir(parents=True)
     in_the_way.write_text("mine")
@@ -609,7 +609,7 @@ def test_a_row_that_fails_says_why_and_the_others_run(run, tmp_path):
     assert [(row["row"], row["runs"][0]["status"]) for row in found] == [("lstm", "done"), ("rnn", "failed")]
 
 
-def test_a_run_of_another_command_is_no_failure(run, tmp_path):
+def test_reproduce_reports_locked_run_as_running_elsewhere(run, tmp_path):
     command = ("reproduce", "demo/copy/lstm", "--scale", "smoke", "--out", "there", "--threads", "1")
     directory = RunDirectory(tmp_path / "there" / "demo" / "copy" / "lstm" / "seed-0")
     directory.path.mkdir(parents=True)
@@ -625,7 +625,7 @@ def test_a_run_of_another_command_is_no_failure(run, tmp_path):
     assert "elsewhere" not in out + (directory.path.parents[1] / "table.md").read_text("utf-8")
 
 
-def test_row_by_row_the_table_is_filled(run, tmp_path):
+def test_reproduce_merges_rows_of_separate_calls_into_one_table(run, tmp_path):
     for row, seeds in (("rnn", 2), ("lstm", 1), ("rnn", 1)):
         options = ("--scale", "smoke", "--seeds", seeds, "--out", "there", "--threads", "1")
         code, out, _ = run("reproduce", f"demo/copy/{row}", *options)
@@ -640,7 +640,7 @@ def test_row_by_row_the_table_is_filled(run, tmp_path):
     assert ">rnn<" in section
 
 
-def test_a_test_that_fails_leaves_its_run_a_number(run, tmp_path, monkeypatch):
+def test_failed_transfer_evaluation_keeps_run_result(run, tmp_path, monkeypatch):
     def evaluate(*options, **others):
         raise MemoryError("too long")
 
@@ -661,7 +661,7 @@ def test_a_test_that_fails_leaves_its_run_a_number(run, tmp_path, monkeypatch):
     assert (code, "not tested" in out) == (0, False)
 
 
-def test_a_wrong_recipe_shows_before_anything_runs(run, tmp_path, monkeypatch):
+def test_reproduce_checks_all_recipes_before_training(run, tmp_path, monkeypatch):
     (good,) = experiments.select("demo/copy/lstm")
     bad = replace(good, row="bad", layer={"name": "lstm", "hidden_size": 5, "units": 3})
     monkeypatch.setattr(experiments, "select", lambda pattern: [good, bad])
@@ -674,7 +674,7 @@ def test_a_wrong_recipe_shows_before_anything_runs(run, tmp_path, monkeypatch):
 # report
 
 
-def test_report_writes_a_page_and_pictures(run, trained, tmp_path):
+def test_report_writes_markdown_and_png(run, trained, tmp_path):
     code, out, err = run("report", trained, "-o", "there/page.md")
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == "written to there/page.md"
@@ -721,13 +721,13 @@ def test_report_without_a_file_only_prints(run, trained, tmp_path):
         ("", ""),
     ],
 )
-def test_values_are_read_as_toml_spells_them(text, value):
+def test_parse_reads_toml_values_and_falls_back_to_strings(text, value):
     found = parse_value(text)
     assert found == value
     assert type(found) is type(value)
 
 
-def test_dotted_settings_become_tables():
+def test_dotted_arguments_become_nested_dicts():
     words = ["--layer.hidden_size", "64", "--task.delay=100", "--layer.recurrent={name='schur'}", "--train.lr", "-1"]
     assert dotted(words) == {
         "layer": {"hidden_size": 64, "recurrent": {"name": "schur"}},
@@ -741,7 +741,7 @@ def test_dotted_settings_become_tables():
 
 
 @pytest.mark.parametrize("word", ["lr", "-train.lr", "--train", "--train.", "--.lr", "--model.lr", "train.lr=3", "--"])
-def test_words_that_are_no_settings_are_named(word):
+def test_unknown_argument_raises_value_error_with_its_name(word):
     with pytest.raises(ValueError, match=rf"^unknown argument '{word}'; settings are --layer.KEY, --task.KEY, --train"):
         dotted([word, "3"])
 
@@ -751,11 +751,11 @@ def test_a_setting_needs_a_value():
         dotted(["--task.delay", "3", "--train.lr"])
 
 
-def test_a_layer_is_cited_by_its_paper(run):
+def test_show_bibtex_of_layer_prints_its_paper(run):
     assert run("show", "nnrnn", "--bibtex") == run("show", "nnrnn-2019", "--bibtex")
 
 
-def test_settings_may_stand_before_names(run, tmp_path):
+def test_settings_may_precede_positional_arguments(run, tmp_path):
     code, out, _ = run(
         "train", "--train.steps", "5", "--task.delay", "5", "rnn", "copy", "--out", str(tmp_path / "run")
     )
@@ -763,7 +763,7 @@ def test_settings_may_stand_before_names(run, tmp_path):
 
 
 @pytest.mark.parametrize("words", ["", "fly", "train", "train rnn copy --seed x", "reproduce demo --scale huge"])
-def test_what_argparse_refuses_is_one_line_too(capsys, words):
+def test_argparse_error_is_one_line(capsys, words):
     with pytest.raises(SystemExit) as error:
         main(words.split())
     assert error.value.code == 2
@@ -809,14 +809,14 @@ def test_report_draws_figures(run, trained, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["page.htm", "page", "page.HTML", "page.html.gz", "page.json"])
-def test_report_refuses_other_endings_before_it_writes(run, trained, tmp_path, name):
+def test_report_rejects_unknown_file_suffix_before_writing(run, trained, tmp_path, name):
     code, out, err = run("report", trained, "-o", name, "--figures", "there")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"report expects -o FILE.html or FILE.md; got {name}" in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_report_refuses_other_formats_before_it_writes(capsys, trained, tmp_path):
+def test_report_rejects_unknown_figure_format_before_writing(capsys, trained, tmp_path):
     with pytest.raises(SystemExit) as ended:
         main(["report", str(trained), "--figures", "there", "--format", "gif"])
     assert ended.value.code == 2
@@ -827,7 +827,7 @@ def test_report_refuses_other_formats_before_it_writes(capsys, trained, tmp_path
 
 
 @pytest.mark.parametrize("content", ["{", "[3]", '[{"paper": "p"}]'])
-def test_report_names_a_table_that_was_altered(run, tmp_path, trained, content):
+def test_report_names_invalid_table_json(run, tmp_path, trained, content):
     (tmp_path / "table.json").write_text(content)
     code, _, err = run("report", trained, tmp_path, "-o", "page.html")
     assert (code, err.count("\n")) == (2, 1)
@@ -835,7 +835,7 @@ def test_report_names_a_table_that_was_altered(run, tmp_path, trained, content):
     assert [path.name for path in tmp_path.iterdir()] == ["table.json"]
 
 
-def test_report_says_what_stands_in_its_way(run, trained, tmp_path):
+def test_report_names_file_that_blocks_output_path(run, trained, tmp_path):
     (tmp_path / "file").write_text("mine")
     for options in (["-o", "file/page.html"], ["--figures", "file"]):
         code, _, err = run("report", trained, *options)

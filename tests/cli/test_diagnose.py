@@ -7,7 +7,7 @@ import pytest
 
 from steadygrad.cli.main import main
 
-MINE = """
+USER_MODULE = """
 import torch
 
 class Own(torch.nn.Module):
@@ -32,13 +32,13 @@ def run(capsys):
     return call
 
 
-def test_a_layer_as_it_starts(run):
+def test_diagnose_untrained_layer_prints_findings(run):
     code, out, err = run("diagnose", "exprnn", "--layer.hidden_size", 8, "--steps", 30)
     assert (code, err) == (0, "")
     assert "Nothing is lost" in out
 
 
-def test_a_trained_run_on_its_own_task(run, tmp_path):
+def test_diagnose_run_uses_its_task(run, tmp_path):
     settings = ["--layer.hidden_size", 8, "--task.delay", 5, "--train.steps", 3]
     assert run("train", "lstm", "copy", *settings, "--out", tmp_path / "run")[0] == 0
     code, out, _ = run("diagnose", tmp_path / "run", "--json")
@@ -47,9 +47,9 @@ def test_a_trained_run_on_its_own_task(run, tmp_path):
     assert "shrink" in found["findings"][0]["what"]
 
 
-def test_a_file_of_ones_own(run, tmp_path):
+def test_diagnose_user_file_and_its_errors(run, tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text(MINE)
+    path.write_text(USER_MODULE)
     code, out, err = run("diagnose", f"{path}:Own", "--inputs", 3, "--steps", 20)
     assert (code, err) == (0, "")
     assert out.startswith("Own\n- Gradients shrink")
@@ -75,13 +75,13 @@ def test_a_file_of_ones_own(run, tmp_path):
         (["lstm", "--layer.hidden_size", "--json"], "--layer.hidden_size expects a value"),
     ],
 )
-def test_bad_input_is_one_line(run, words, message):
+def test_invalid_input_exits_2_with_one_line(run, words, message):
     code, out, err = run("diagnose", *words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
 
 
-OTHERS = """
+UNSUITABLE_MODULES = """
 import torch
 
 def gru():
@@ -104,14 +104,14 @@ def needs(x):
         (["needs"], "expects to be called without arguments: missing a required argument: 'x'"),
     ],
 )
-def test_a_module_that_does_not_fit_is_explained_in_a_line(run, tmp_path, words, message):
-    (tmp_path / "others.py").write_text(OTHERS, "utf-8")
+def test_unsuitable_module_exits_2_with_one_line(run, tmp_path, words, message):
+    (tmp_path / "others.py").write_text(UNSUITABLE_MODULES, "utf-8")
     code, out, err = run("diagnose", f"{tmp_path}/others.py:{words[0]}", "--steps", "5", *words[1:])
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
 
 
-CAREFUL = """
+MODULE_WITH_SIBLING_IMPORTS = """
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -131,10 +131,10 @@ def make():
 
 
 @pytest.mark.parametrize("name", ["careful", "torch", "json"])  # a name that others have is no matter
-def test_a_file_may_have_dataclasses_and_import_what_stands_beside_it(run, tmp_path, monkeypatch, name):
+def test_user_file_may_use_dataclasses_and_sibling_imports(run, tmp_path, monkeypatch, name):
     folder = tmp_path / "mine"
     folder.mkdir()
-    (folder / f"{name}.py").write_text(CAREFUL)
+    (folder / f"{name}.py").write_text(MODULE_WITH_SIBLING_IMPORTS)
     for module, text in (("helper_beside", "SIZE = 4"), ("other_beside", "MORE = 1")):
         (folder / f"{module}.py").write_text(text)
         monkeypatch.delitem(sys.modules, module, raising=False)
@@ -149,7 +149,7 @@ def test_a_file_may_have_dataclasses_and_import_what_stands_beside_it(run, tmp_p
 
 # as a page
 
-EXPLODES = """
+EXPLODING_MODULE = """
 import torch
 
 def make():
@@ -159,7 +159,7 @@ def make():
 """
 
 
-def page_of(path):
+def read_page(path):
     text = path.read_text("utf-8")
     assert text.startswith("<!doctype html>")
     assert [found.name for found in path.parent.iterdir()] == [path.name]
@@ -167,12 +167,12 @@ def page_of(path):
     return text, [chart["title"] for chart in json.loads(block).values()]
 
 
-def test_a_layer_as_a_page(run, tmp_path):
+def test_diagnose_layer_writes_html_page(run, tmp_path):
     target = tmp_path / "new" / "page.html"
     code, out, err = run("diagnose", "lstm", "--layer.hidden_size", 6, "--steps", 20, "-o", target)
     assert (code, err) == (0, f"written to {target}\n")
     assert out.startswith("LSTM\n- ")
-    text, titles = page_of(target)
+    text, titles = read_page(target)
     assert "<h1>Diagnosis: LSTM</h1>" in text
     assert titles[0] == "Gradient of the last output along time"
     assert any(title.startswith("What the state still knows") for title in titles)
@@ -180,43 +180,43 @@ def test_a_layer_as_a_page(run, tmp_path):
     assert "Gradients shrink" in text  # the finding stands there too
 
 
-def test_a_page_leaves_json_alone(run, tmp_path):
+def test_html_option_does_not_change_json_output(run, tmp_path):
     words = ["diagnose", "nnrnn", "--layer.hidden_size", 6, "--steps", 20, "--json"]
     code, out, err = run(*words, "-o", tmp_path / "page.html")
     assert (code, err.count("\n")) == (0, 1)
     assert json.loads(out) == json.loads(run(*words)[1])
-    assert any(title.startswith("|T| of NNRNN") for title in page_of(tmp_path / "page.html")[1])
+    assert any(title.startswith("|T| of NNRNN") for title in read_page(tmp_path / "page.html")[1])
 
 
-def test_a_trained_run_as_a_page(run, tmp_path):
+def test_diagnose_run_writes_html_page(run, tmp_path):
     settings = ["--layer.hidden_size", 6, "--task.delay", 5, "--train.steps", 3]
     assert run("train", "gru", "copy", *settings, "--out", tmp_path / "run")[0] == 0
     code, _, err = run("diagnose", tmp_path / "run", "-o", tmp_path / "new" / "page.html")
     assert (code, err.count("\n")) == (0, 1)
-    text, titles = page_of(tmp_path / "new" / "page.html")
+    text, titles = read_page(tmp_path / "new" / "page.html")
     assert "Gain of one step and its bound: GRU" in titles
 
 
-def test_ones_own_module_as_a_page(run, tmp_path):
-    (tmp_path / "mine.py").write_text(MINE)
+def test_diagnose_user_module_writes_html_page(run, tmp_path):
+    (tmp_path / "mine.py").write_text(USER_MODULE)
     target = tmp_path / "new" / "page.html"
     code, _, err = run("diagnose", f"{tmp_path / 'mine.py'}:Own", "--inputs", 3, "--steps", 20, "-o", target)
     assert (code, err.count("\n")) == (0, 1)
-    assert "Own: inner.weight_hh_l0[2]" in page_of(target)[0]
+    assert "Own: inner.weight_hh_l0[2]" in read_page(target)[0]
 
 
-def test_a_network_that_explodes_as_a_page(run, tmp_path):
+def test_html_page_reports_exploding_gradients(run, tmp_path):
     """Eight times as much with every step: what the page is for."""
-    (tmp_path / "explodes.py").write_text(EXPLODES)
+    (tmp_path / "explodes.py").write_text(EXPLODING_MODULE)
     target = tmp_path / "new" / "page.html"
     code, out, err = run("diagnose", f"{tmp_path / 'explodes.py'}:make", "--steps", 60, "-o", target)
     assert (code, err.count("\n")) == (0, 1)
     assert "Gradients grow tenfold" in out
-    assert "Gradients grow tenfold" in page_of(target)[0]
+    assert "Gradients grow tenfold" in read_page(target)[0]
 
 
 @pytest.mark.parametrize("name", ["page.md", "page", "page.htm", "page.png", ".html/page.HTML"])
-def test_other_endings_are_refused_before_anything_is_written(run, tmp_path, monkeypatch, name):
+def test_unknown_file_suffix_is_rejected_before_writing(run, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     code, out, err = run("diagnose", "lstm", "-o", name)
     assert (code, out, err.count("\n")) == (2, "", 1)

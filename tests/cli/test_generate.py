@@ -7,7 +7,7 @@ from steadygrad.models import LanguageModel
 from steadygrad.tasks import CharPTB, WordPTB
 from steadygrad.training import Settings, train
 
-DONE = {"status": "done", "steps": 1, "wall_seconds": 1.0, "score": "bpc", "best": None, "parameters": 1}
+DONE_RESULT = {"status": "done", "steps": 1, "wall_seconds": 1.0, "score": "bpc", "best": None, "parameters": 1}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def said(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def test_it_goes_on_with_the_prompt(run, capsys):
+def test_generated_text_continues_prompt(run, capsys):
     text = said(capsys, run, "--prompt", "the ban", "--length", 200)
     assert text.startswith("the ban")
     assert len(text) == len("the ban") + 200 + 1
@@ -42,13 +42,13 @@ def test_the_same_seed_says_the_same(run, capsys):
     assert first == again != other
 
 
-def test_the_likeliest_needs_no_chance(run, capsys):
+def test_near_zero_temperature_is_greedy_and_ignores_seed(run, capsys):
     for coldest in ("0", "1e-40", "1e-300"):
         texts = [said(capsys, run, "--temperature", coldest, "--length", 40, "--seed", seed) for seed in (1, 2)]
         assert texts[0] == texts[1] == said(capsys, run, "--temperature", 0, "--length", 40)
 
 
-def test_words_stand_apart_from_the_prompt(tmp_path, capsys, monkeypatch):
+def test_word_model_separates_prompt_and_continuation_by_space(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(WordPTB, "vocabulary_size", len(WordPTB().vocabulary))  # the text of the tests has few words
     tables = {
         "layer": {"name": "gru", "hidden_size": 2, "embedding_size": 2},
@@ -61,7 +61,7 @@ def test_words_stand_apart_from_the_prompt(tmp_path, capsys, monkeypatch):
     assert said(capsys, tmp_path, "--prompt", "the yen ", "--length", 1) == text
 
 
-def test_the_window_is_that_of_training(run, capsys, monkeypatch):
+def test_generate_uses_training_window(run, capsys, monkeypatch):
     """After it memories of past states are emptied."""
     asked, generate = [], LanguageModel.generate
     monkeypatch.setattr(
@@ -81,12 +81,12 @@ def test_the_window_is_that_of_training(run, capsys, monkeypatch):
         (["--temperature", "-1"], "generate expects a temperature of at least 0; got -1.0"),
     ],
 )
-def test_bad_input_is_explained(run, capsys, arguments, words):
+def test_invalid_input_exits_2_with_message(run, capsys, arguments, words):
     assert main(["generate", str(run), *arguments]) == 2
     assert capsys.readouterr().err == f"steadygrad: {words}\n"
 
 
-def test_other_runs_say_nothing(tmp_path, capsys):
+def test_generate_rejects_runs_on_non_text_tasks(tmp_path, capsys):
     tables = {"layer": {"name": "gru", "hidden_size": 2}, "task": {"name": "copy", "delay": 2}, "train": {"steps": 1}}
     train(Settings.from_tables(tables), tmp_path)
     assert main(["generate", str(tmp_path)]) == 2
@@ -97,23 +97,25 @@ def test_other_runs_say_nothing(tmp_path, capsys):
     ("layer", "asked", "units"),
     [("gru", ("sizes", "[4, 5]"), [4, 5]), ("scornn", ("hidden_size", "60"), [60]), ("gru", ("sizes", "none"), [415])],
 )
-def test_units_that_are_asked_for_take_the_place_of_others(tmp_path, monkeypatch, layer, asked, units):
+def test_requested_sizes_override_recipe_sizes(tmp_path, monkeypatch, layer, asked, units):
     """The row of gru has one size, that of scornn a list."""
     asked_for = []
-    monkeypatch.setattr("steadygrad.training.train", lambda settings, *_, **__: asked_for.append(settings) or DONE)
+    monkeypatch.setattr(
+        "steadygrad.training.train", lambda settings, *_, **__: asked_for.append(settings) or DONE_RESULT
+    )
     size = ["--layer.embedding_size", "4", "--layer.tied", "false", "--out", str(tmp_path / "run")]
     assert main(["train", layer, "char-ptb", f"--layer.{asked[0]}", asked[1], *size]) == 0
     model = asked_for[0].build_model(CharPTB())
     assert [layer.hidden_size for layer in model.layers] == units
 
 
-def test_both_kinds_of_units_are_refused(tmp_path, capsys):
+def test_hidden_size_together_with_sizes_exits_2(tmp_path, capsys):
     both = ["--layer.sizes", "[4]", "--layer.hidden_size", "4"]
     assert main(["train", "gru", "char-ptb", *both, "--out", str(tmp_path / "run")]) == 2
     assert capsys.readouterr().err == "steadygrad: layer gru expects either hidden_size or sizes; got both\n"
 
 
-def test_updates_that_are_asked_for_take_the_place_of_epochs(tmp_path, capsys):
+def test_requested_updates_override_recipe_epochs(tmp_path, capsys):
     short = ["--train.steps", "3", "--train.batch", "2", "--train.window", "20", "--train.evaluate_batch", "2"]
     small = [
         "--layer.hidden_size",

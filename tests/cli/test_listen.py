@@ -48,13 +48,13 @@ def run(runs, monkeypatch, tmp_path, capsys):
     return call
 
 
-def sound(path):
+def read_wav(path):
     with wave.open(str(path)) as file:
         assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (8000, 1, 2)
         return np.frombuffer(file.readframes(file.getnframes()), np.int16)
 
 
-def test_other_recordings_are_refused(run, runs, tmp_path, monkeypatch):
+def test_changed_recordings_are_rejected(run, runs, tmp_path, monkeypatch):
     """What the network sees is normalised by those that it was trained on."""
     fewer = tmp_path / "fewer"
     shutil.copytree(runs / "data", fewer)
@@ -68,7 +68,7 @@ def test_other_recordings_are_refused(run, runs, tmp_path, monkeypatch):
         train(Settings({"name": "gru", "hidden_size": 8}, {"name": "timit"}, Train(epochs=2)), "run", resume=True)
 
 
-def test_a_run_is_heard_and_judged(run):
+def test_listen_writes_wav_files_and_scores(run):
     code, out, _ = run("listen", "run", "--files", 2, "--json")
     assert code == 0
     found = json.loads(out)
@@ -81,7 +81,7 @@ def test_a_run_is_heard_and_judged(run):
     task = TIMIT()
     for recording in task.part("test").recordings[:2]:
         folder = Path("run/listen", recording.name)
-        original, predicted = (sound(folder / f"{name}.wav") for name in ("original", "predicted"))
+        original, predicted = (read_wav(folder / f"{name}.wav") for name in ("original", "predicted"))
         expected = speech.read_speech("test", recording.path)
         np.testing.assert_allclose(original / 32768, expected.numpy(), rtol=0, atol=1e-4)
         assert predicted.shape == original.shape
@@ -89,7 +89,7 @@ def test_a_run_is_heard_and_judged(run):
         assert sorted(path.name for path in folder.iterdir()) == ["original.wav", "predicted.wav"]
 
 
-def test_a_table_has_the_sentences_written_and_all(run):
+def test_listen_table_has_written_sentences_and_mean_of_all(run):
     code, out, _ = run("listen", "run", "-o", "sounds", "--files", 1, "--weights", "last")
     assert code == 0
     title, header, first, all_, last = out.splitlines()
@@ -103,14 +103,14 @@ def test_a_table_has_the_sentences_written_and_all(run):
     assert not Path("run/listen").exists()
 
 
-def test_nothing_is_written_if_nothing_is_asked_for(run):
+def test_listen_with_zero_files_writes_nothing(run):
     code, out, _ = run("listen", "run", "--files", 0)
     assert code == 0
     assert len(out.splitlines()) == 3
     assert not Path("run/listen").exists()
 
 
-def test_without_the_packages_the_rest_is_there(run, monkeypatch):
+def test_missing_speech_packages_omit_only_their_scores(run, monkeypatch):
     for package in speech_quality.PACKAGES.values():
         monkeypatch.setitem(sys.modules, package, None)
     code, out, err = run("listen", "run", "--json")
@@ -130,21 +130,21 @@ def test_without_the_packages_the_rest_is_there(run, monkeypatch):
         ("listen run --task.corpus full", "unknown argument '--task.corpus'"),
     ],
 )
-def test_bad_input_is_one_line(words, message, run):
+def test_invalid_input_exits_2_with_one_line(words, message, run):
     code, out, err = run(*words.split())
     assert (code, out) == (2, "")
     assert err.startswith(f"steadygrad: {message}")
     assert err.count("\n") == 1
 
 
-def test_weights_that_say_no_number_are_refused(run, monkeypatch):
+def test_nan_predictions_exit_2(run, monkeypatch):
     monkeypatch.setattr(nn.Linear, "forward", lambda self, x: torch.full((*x.shape[:-1], self.out_features), math.nan))
     code, out, err = run("listen", "run")
     assert (code, out) == (2, "")
     assert err == "steadygrad: listen expects finite predictions; got NaN or infinity from the best weights of run\n"
 
 
-class Prophet(nn.Module):
+class PerfectPredictor(nn.Module):
     """Knows what comes, but for so many dB."""
 
     def __init__(self, targets, wrong):
@@ -156,15 +156,15 @@ class Prophet(nn.Module):
 
 
 @pytest.mark.parametrize("normalised", [True, False])
-def test_who_knows_what_comes_is_heard_as_the_original(run, normalised):
+def test_perfect_prediction_reconstructs_original_sound(run, normalised):
     task = TIMIT(normalised=normalised)
     original = speech.read_speech("test", task.part("test").recordings[1].path)
     _, targets = task.take("test", torch.tensor([1]))
-    predicted, mse = predicted_sound(Prophet(targets, 0.0), task, 1, original)
+    predicted, mse = predicted_sound(PerfectPredictor(targets, 0.0), task, 1, original)
     torch.testing.assert_close(predicted, original, rtol=0, atol=1e-5)
     assert mse == 0
     assert speech_quality.segmental_snr(original, predicted) == pytest.approx(35)
-    louder, mse = predicted_sound(Prophet(targets, 6.0206 / task.scale.deviation), task, 1, original)
+    louder, mse = predicted_sound(PerfectPredictor(targets, 6.0206 / task.scale.deviation), task, 1, original)
     assert mse == pytest.approx(6.0206**2, rel=1e-4)
     assert speech_quality.segmental_snr(original, louder) == pytest.approx(
         0, abs=0.1

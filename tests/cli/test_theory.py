@@ -40,7 +40,7 @@ def tables(run):
 
 
 @pytest.mark.parametrize("what", FAST)
-def test_the_page_shows_what_is_printed(run, what):
+def test_theory_docs_page_contains_printed_tables(run, what):
     """When this fails: docs/theory.md has an old table."""
     page = (Path(steadygrad.__file__).parent.parent / "docs" / "theory.md").read_text("utf-8")
     code, out, err = run(what)
@@ -61,14 +61,14 @@ def test_fisher_prints_table_6(run):
     assert "more care than an inverse in double precision" in out
 
 
-def test_fisher_of_another_size_has_nothing_printed_beside_it(tables):
+def test_fisher_of_other_size_has_no_published_values(tables):
     (rows,) = tables("fisher", "--size", 12).values()
     assert len(rows) == 12
     assert {(row["printed"], row["difference, %"]) for row in rows} == {(None, None)}
     assert all(1 < row["J_tot"] < 12 for row in rows)
 
 
-def test_transients_end_with_the_chain(tables):
+def test_transients_vanish_after_chain_length(tables):
     (rows,) = tables("transients", *FAST["transients"]).values()
     assert [row["at 12"] for row in rows] == [0] * 6
     grown = {(row["α"], row["β"]): row["largest"] for row in rows}
@@ -76,14 +76,14 @@ def test_transients_end_with_the_chain(tables):
     assert grown[1.05, 0.005] > grown[1.05, 0] > 1
 
 
-def test_powers_have_the_slope_of_their_degree(tables):
+def test_power_norm_slope_equals_polynomial_degree(tables):
     (rows,) = tables("powers", "--size", 4, "--x", 2, "--steps", 800).values()
     assert [row["slope"] for row in rows] == pytest.approx([row["N"] - 1 for row in rows], rel=0.01)
     for row in rows:
         assert row["‖Wᵏ‖"] == pytest.approx(row["C(k, N−1) xᴺ⁻¹"], rel=0.02)
 
 
-def test_attention_beside_its_theorems(tables):
+def test_attention_table_matches_theoretical_rates_and_bounds(tables):
     uniform, sparse = tables("attention", "--steps", 600, "--kappa", 1, 4, "--depth", 2).values()
     assert [row["λ"] for row in uniform] == [-0.5, 0, 0.3, 0.5, 0.6]
     for row in uniform:
@@ -102,7 +102,7 @@ def test_attention_beside_its_theorems(tables):
     ("what", "words"),
     [("fisher", "bound, 12"), ("transients", "norm"), ("powers", "degree 2"), ("attention", "κ = 3")],
 )
-def test_every_theory_has_its_figure(run, tmp_path, what, words):
+def test_every_theory_command_writes_figure(run, tmp_path, what, words):
     path = tmp_path / "deep" / "figure.svg"
     code, out, err = run(what, *FAST[what], "-o", path)
     assert (code, err) == (0, "")
@@ -111,7 +111,7 @@ def test_every_theory_has_its_figure(run, tmp_path, what, words):
     assert [found.name for found in path.parent.iterdir()] == ["figure.svg"]
 
 
-def test_json_names_the_figure(run, tmp_path):
+def test_json_output_has_figure_path(run, tmp_path):
     path = tmp_path / "p.png"
     assert json.loads(run("powers", *FAST["powers"], "--json", "-o", path)[1])["figure"] == str(path)
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
@@ -133,7 +133,7 @@ def test_json_names_the_figure(run, tmp_path):
         ("attention --layer.hidden_size 3", "unknown argument '--layer.hidden_size'"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing_behind(run, tmp_path, monkeypatch, words, message):
+def test_invalid_input_exits_2_with_one_line_and_writes_no_files(run, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     code, out, err = run(*words.split())
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -142,7 +142,7 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(run, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(("words", "message"), [("", "required"), ("gravity", "invalid choice: 'gravity'")])
-def test_what_the_parser_refuses_is_one_line_too(capsys, words, message):
+def test_argparse_error_is_one_line(capsys, words, message):
     with pytest.raises(SystemExit) as ended:
         main(["theory", *words.split()])
     assert ended.value.code == 2

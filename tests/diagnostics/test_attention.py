@@ -17,15 +17,15 @@ from steadygrad.diagnostics import (
     uniform_attention_rate,
 )
 
-NONE = sparse_attention([()] * 12)
-RANDOM = sparse_attention([{0}, {0, 1}, {1}, {0, 3}, (), {2, 3, 5}, {6}, {1, 4}, {0, 8}, {9}, {2, 3}, {5, 6, 7}])
+NO_ATTENTION = sparse_attention([()] * 12)
+RANDOM_SPARSE = sparse_attention([{0}, {0, 1}, {1}, {0, 3}, (), {2, 3, 5}, {6}, {1, 4}, {0, 8}, {9}, {2, 3}, {5, 6, 7}])
 
 
-def scalar(eigenvalue):
+def matrix_of_size_one(eigenvalue):
     return torch.tensor([[eigenvalue]], dtype=torch.complex128 if isinstance(eigenvalue, complex) else torch.float64)
 
 
-def literal(V, weights, start, h):
+def unrolled_recurrence(V, weights, start, h):
     """The recurrence as it is written, one vector at a time, from a given h at ``start``; h before it is random."""
     generator = torch.Generator().manual_seed(1)
     states = [torch.randn(len(V), dtype=V.dtype, generator=generator) for _ in range(start)] + [h]
@@ -37,25 +37,29 @@ def literal(V, weights, start, h):
 
 
 @pytest.mark.parametrize("start", [0, 3])
-@pytest.mark.parametrize("weights", [uniform_attention(12), RANDOM, NONE], ids=["uniform", "sparse", "none"])
-def test_autograd_of_the_recurrence_says_the_same(weights, start):
+@pytest.mark.parametrize(
+    "weights", [uniform_attention(12), RANDOM_SPARSE, NO_ATTENTION], ids=["uniform", "sparse", "none"]
+)
+def test_attention_gradients_match_autograd_of_recurrence(weights, start):
     V = 0.6 * torch.randn(4, 4, dtype=torch.float64)  # not normal
     h = torch.randn(4, dtype=torch.float64)
-    expected = torch.autograd.functional.jacobian(lambda h: literal(V, weights, start, h), h).reshape(-1, 4, 4)
+    expected = torch.autograd.functional.jacobian(lambda h: unrolled_recurrence(V, weights, start, h), h).reshape(
+        -1, 4, 4
+    )
     torch.testing.assert_close(attention_gradients(V, weights, start), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_no_attention_leaves_the_powers():
+def test_gradients_without_attention_are_powers_of_v():
     V = torch.randn(3, 3, dtype=torch.float64)
     powers = torch.stack([torch.linalg.matrix_power(V, k) for k in range(12)])
-    torch.testing.assert_close(attention_gradients(V, NONE), powers)
+    torch.testing.assert_close(attention_gradients(V, NO_ATTENTION), powers)
 
 
 # theorem 4.4.2: uniform attention
 
 
 @pytest.mark.parametrize("eigenvalue", [-0.9, -0.5, 0.2, 0.5, 0.8, 0.9j, 0.3 - 0.6j])
-def test_uniform_attention_by_its_generating_function(eigenvalue):
+def test_uniform_attention_gradients_match_generating_function(eigenvalue):
     """dh_T/dh_0 is the coefficient of xᵀ in (1 − x)^{−a} (1 − λx)^{a−1}."""
     a = eigenvalue / (1 - eigenvalue)
     left, right = [1 + 0j], [1 + 0j]
@@ -64,11 +68,11 @@ def test_uniform_attention_by_its_generating_function(eigenvalue):
         right.append(right[-1] * eigenvalue * (1 - a + n) / (n + 1))
     states = [sum(left[i] * right[n - i] for i in range(n + 1)) for n in range(41)]
     expected = torch.tensor(states[1:], dtype=torch.complex128) / eigenvalue
-    found = attention_gradients(scalar(complex(eigenvalue)), uniform_attention(40))[:, 0, 0]
+    found = attention_gradients(matrix_of_size_one(complex(eigenvalue)), uniform_attention(40))[:, 0, 0]
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
 
 
-def test_uniform_attention_where_it_is_simple():
+def test_uniform_attention_gradients_match_closed_form_at_half_and_zero():
     """λ = ½ copies h for ever, so s = 2h; λ = 0 leaves the direct share of 1/T alone."""
     gradients = attention_gradients(torch.diag(torch.tensor([0.5, 0.0])), uniform_attention(30))
     torch.testing.assert_close(gradients[:, 0, 0], torch.full((30,), 2.0, dtype=torch.float64))
@@ -76,7 +80,7 @@ def test_uniform_attention_where_it_is_simple():
 
 
 @pytest.mark.parametrize("start", [0, 7])
-def test_uniform_attention_goes_as_its_rate(start):
+def test_uniform_attention_gradients_decay_at_predicted_rate(start):
     eigenvalues = [-0.9, -0.5, 0.0, 0.3, 0.5, 0.6, 0.9j, 0.2 + 0.5j]
     V = torch.diag(torch.tensor(eigenvalues, dtype=torch.complex128))
     gradients = attention_gradients(V, uniform_attention(800), start).diagonal(dim1=1, dim2=2).abs()
@@ -88,14 +92,14 @@ def test_uniform_attention_goes_as_its_rate(start):
 
 
 @pytest.mark.parametrize("eigenvalue", [0.0, 0.1, 0.7, 1.0])
-def test_one_over_t_bounds_from_below_with_a_real_eigenvalue_that_is_not_negative(eigenvalue):
-    gradients = attention_gradients(scalar(eigenvalue), uniform_attention(200), start=3)[:, 0, 0]
+def test_nonnegative_eigenvalue_keeps_gradient_above_one_over_t(eigenvalue):
+    gradients = attention_gradients(matrix_of_size_one(eigenvalue), uniform_attention(200), start=3)[:, 0, 0]
     assert (gradients * torch.arange(4, 201) >= 1 - 1e-12).all()
 
 
-def test_negative_eigenvalues_alone_fall_below_one_over_t():
+def test_negative_eigenvalue_gradient_falls_below_one_over_t():
     """A counterexample to theorem B.1.34 as it is stated: V = −½ I is normal with moduli below 1."""
-    gradients = attention_gradients(scalar(-0.5), uniform_attention(1600))[:, 0, 0].abs()
+    gradients = attention_gradients(matrix_of_size_one(-0.5), uniform_attention(1600))[:, 0, 0].abs()
     shares = [float(gradients[T - 1] * T) for T in (200, 400, 800, 1600)]
     for share, twice_as_far in pairwise(shares):
         assert twice_as_far / share == pytest.approx(2 ** (-1 / 3), rel=3e-3)
@@ -104,24 +108,24 @@ def test_negative_eigenvalues_alone_fall_below_one_over_t():
 # theorem 4.4.3: sparse attention
 
 
-def test_depths_by_hand():
+def test_dependency_depths_match_hand_computed_example():
     """0 → s_3 by attention, h_4 after it, s_6 attends to h_4; meanwhile only the recurrence carries on."""
     weights = sparse_attention([{0}, {1}, {2}, {0, 1}, {4}, {5}, {4, 6}, {6}])
     assert dependency_depths(weights) == [0, 1, 2, 0, 1, 2, 1, 2]
     assert dependency_depths(weights, start=4) == [0, 1, 0, 1]
 
 
-def test_depths_are_the_lowest_powers_of_v():
+def test_dependency_depth_is_lowest_power_of_v_in_gradient():
     """With a delay line for V the first column of a gradient holds the coefficients of V⁰, V¹, …"""
     line = torch.eye(12, dtype=torch.float64).roll(1, 0).tril()
-    for weights in (RANDOM, NONE, uniform_attention(12), cancelling_attention(12)):
+    for weights in (RANDOM_SPARSE, NO_ATTENTION, uniform_attention(12), cancelling_attention(12)):
         for start in (0, 2):
             coefficients = attention_gradients(line, weights, start)[:, :, 0]
             assert dependency_depths(weights, start) == (coefficients != 0).int().argmax(1).tolist()
 
 
 @pytest.mark.parametrize(("kappa", "eigenvalue"), [(1, 0.5), (2, 0.5), (5, 0.5), (3, 0.2), (3, -0.4)])
-def test_each_relay_costs_a_factor_of_kappa(kappa, eigenvalue):
+def test_relay_attention_gradient_matches_closed_form_per_block(kappa, eigenvalue):
     """Once block b has settled its gradient is λᵇ/(κ(1 − λ))ᵇ⁺¹; that is 2/κᵇ⁺¹ for λ = ½."""
     weights, start = relay_attention(200, kappa, depth=3), kappa - 1
     assert set((weights > 0).sum(1)[start:].tolist()) == {kappa}
@@ -129,7 +133,7 @@ def test_each_relay_costs_a_factor_of_kappa(kappa, eigenvalue):
     ends = [block - 1, 2 * block - 1, 3 * block - 1, 199 - start]
     depths = dependency_depths(weights, start)
     assert (max(depths), [depths[k] for k in ends]) == (3, [0, 1, 2, 3])
-    gradients = attention_gradients(scalar(eigenvalue), weights, start)[:, 0, 0]
+    gradients = attention_gradients(matrix_of_size_one(eigenvalue), weights, start)[:, 0, 0]
     expected = [eigenvalue**b / (kappa * (1 - eigenvalue)) ** (b + 1) for b in range(4)]
     assert gradients[ends].tolist() == pytest.approx(expected, rel=1e-10, abs=0)
 
@@ -139,12 +143,12 @@ def test_each_relay_costs_a_factor_of_kappa(kappa, eigenvalue):
     ("weights", "start", "kappa"), [(relay_attention(60, 3, 4), 2, 3), (cancelling_attention(60), 0, 1)]
 )
 def test_sparse_attention_stays_above_its_bound(eigenvalue, weights, start, kappa):
-    gradients = attention_gradients(scalar(eigenvalue), weights, start)[:, 0, 0].tolist()
+    gradients = attention_gradients(matrix_of_size_one(eigenvalue), weights, start)[:, 0, 0].tolist()
     for gradient, depth in zip(gradients, dependency_depths(weights, start), strict=True):
         assert gradient >= sparse_attention_bound(eigenvalue, kappa, depth) * (1 - 1e-12)
 
 
-def test_the_lowest_coefficient_is_exactly_one_over_kappa_to_the_weights():
+def test_lowest_coefficient_is_power_of_one_over_kappa():
     """A single way has the fewest factors V, and it has one weight more than factors."""
     line = torch.eye(3, dtype=torch.float64).roll(1, 0).tril()  # its powers end with the second
     coefficients = attention_gradients(line, relay_attention(31, 4, 2), start=3)[:, :, 0]
@@ -152,10 +156,10 @@ def test_the_lowest_coefficient_is_exactly_one_over_kappa_to_the_weights():
         assert coefficients[end].tolist()[: len(lowest)] == lowest
 
 
-def test_without_a_positive_eigenvalue_ways_may_cancel():
+def test_negative_eigenvalue_paths_cancel_to_zero_gradient():
     weights = cancelling_attention(90)
     assert max(dependency_depths(weights)) == 1
-    gradients = attention_gradients(scalar(-0.5), weights)[:, 0, 0]
+    gradients = attention_gradients(matrix_of_size_one(-0.5), weights)[:, 0, 0]
     assert not gradients[2::3].any()
     assert gradients[0::3].abs().min() >= 1
 
@@ -166,12 +170,21 @@ def test_without_a_positive_eigenvalue_ways_may_cancel():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: attention_gradients(torch.zeros(2, 3), NONE), r"square V; got shape \(2, 3\)"),
-        (lambda: attention_gradients(scalar(0.5), torch.zeros(3)), r"square table of weights.*got shape \(3,\)$"),
-        (lambda: attention_gradients(scalar(0.5), torch.zeros(3, 4)), r"square table of weights.*got shape \(3, 4\)$"),
-        (lambda: attention_gradients(scalar(0.5), torch.ones(3, 3)), "with weights on the future"),
-        (lambda: attention_gradients(scalar(0.5), NONE, start=12), "start among states 0 … 11; got 12"),
-        (lambda: dependency_depths(NONE, start=-1), "got -1"),
+        (lambda: attention_gradients(torch.zeros(2, 3), NO_ATTENTION), r"square V; got shape \(2, 3\)"),
+        (
+            lambda: attention_gradients(matrix_of_size_one(0.5), torch.zeros(3)),
+            r"square table of weights.*got shape \(3,\)$",
+        ),
+        (
+            lambda: attention_gradients(matrix_of_size_one(0.5), torch.zeros(3, 4)),
+            r"square table of weights.*got shape \(3, 4\)$",
+        ),
+        (lambda: attention_gradients(matrix_of_size_one(0.5), torch.ones(3, 3)), "with weights on the future"),
+        (
+            lambda: attention_gradients(matrix_of_size_one(0.5), NO_ATTENTION, start=12),
+            "start among states 0 … 11; got 12",
+        ),
+        (lambda: dependency_depths(NO_ATTENTION, start=-1), "got -1"),
         (lambda: sparse_attention([{0}, {2}]), r"state 1 to attend to states 0 … 1; got \[2\]"),
         (lambda: relay_attention(5, 3, 3), "got kappa 3, depth 3, length 5"),
         (lambda: relay_attention(5, 0, 1), "kappa of at least 1"),
@@ -179,6 +192,6 @@ def test_without_a_positive_eigenvalue_ways_may_cancel():
         (lambda: sparse_attention_bound(-0.5, 1, 1), "eigenvalue above 0.*got -0.5"),
     ],
 )
-def test_bad_input_is_explained(call, message):
+def test_invalid_input_raises_value_error(call, message):
     with pytest.raises(ValueError, match=message):
         call()

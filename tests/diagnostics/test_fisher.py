@@ -13,7 +13,7 @@ from steadygrad.diagnostics import (
 )
 
 N = 100
-FIRST = torch.eye(N, dtype=torch.float64)[0]
+FIRST_UNIT_VECTOR = torch.eye(N, dtype=torch.float64)[0]
 
 
 @pytest.mark.parametrize(
@@ -27,41 +27,41 @@ FIRST = torch.eye(N, dtype=torch.float64)[0]
         (1.05, 5e-3, "12.1"),
     ],
 )
-def test_table_6_without_a_diagonal(alpha, beta, printed):
-    total = fisher_memory_curve(chain(N, alpha, beta), FIRST).sum()
+def test_fisher_memory_without_diagonal_matches_table_6(alpha, beta, printed):
+    total = fisher_memory_curve(chain(N, alpha, beta), FIRST_UNIT_VECTOR).sum()
     assert f"{total:#.3g}" == printed
 
 
 @pytest.mark.parametrize(
     ("alpha", "beta", "printed"), [(0.95, 0, 12.0), (1, 0, 16.2), (0.95, 5e-3, 12.1), (1, 5e-3, 16.3)]
 )
-def test_table_6_with_a_diagonal(alpha, beta, printed):
-    total = float(fisher_memory_curve(chain(N, alpha, beta, 0.2), FIRST).sum())
+def test_fisher_memory_with_diagonal_is_within_1_5_percent_of_table_6(alpha, beta, printed):
+    total = float(fisher_memory_curve(chain(N, alpha, beta, 0.2), FIRST_UNIT_VECTOR).sum())
     assert total == pytest.approx(printed, rel=0.015)
 
 
 @pytest.mark.parametrize(("beta", "exact"), [(0, 20.83705739), (5e-3, 20.88465737)])
-def test_table_6_where_the_paper_is_further_off(beta, exact):
+def test_fisher_memory_matches_high_precision_sum_where_table_6_differs(beta, exact):
     """The sums with 400 bits (mpmath); the paper prints 20.5 and 20.4, 1.6 and 2.3 % less."""
-    total = float(fisher_memory_curve(chain(N, 1.05, beta, 0.2), FIRST).sum())
+    total = float(fisher_memory_curve(chain(N, 1.05, beta, 0.2), FIRST_UNIT_VECTOR).sum())
     assert total == pytest.approx(exact, rel=1e-8)
 
 
 @pytest.mark.parametrize("radius", [0.3, 0.9, 0.99])
 @pytest.mark.parametrize("noise", [1.0, 0.25])
-def test_a_normal_matrix_has_one_over_noise(radius, noise):
+def test_normal_matrix_total_fisher_memory_is_one_over_noise(radius, noise):
     torch.manual_seed(0)
     W = radius * torch.linalg.qr(torch.randn(12, 12, dtype=torch.float64)).Q
     v = torch.nn.functional.normalize(torch.randn(12, dtype=torch.float64), dim=0)
     assert float(fisher_memory_curve(W, v, noise).sum()) == pytest.approx(1 / noise, rel=1e-8)
 
 
-def test_no_steps_at_all_are_refused():
+def test_zero_steps_raise_value_error():
     with pytest.raises(ValueError, match="at least one step; got 0"):
-        fisher_memory_curve(chain(4, 0.9), FIRST[:4], steps=0)
+        fisher_memory_curve(chain(4, 0.9), FIRST_UNIT_VECTOR[:4], steps=0)
 
 
-def test_a_complex_network_is_the_real_one_of_twice_the_size():
+def test_complex_network_matches_real_form_of_twice_the_size():
     """In real form W = A + iB is [[A, −B], [B, A]]; a complex signal stands for both of its parts."""
     torch.manual_seed(0)
     W = 0.2 * torch.randn(6, 6, dtype=torch.complex128)
@@ -74,58 +74,59 @@ def test_a_complex_network_is_the_real_one_of_twice_the_size():
 
 
 @pytest.mark.parametrize("alpha", [0.9, 1.0, 1.1])
-def test_a_delay_line_by_its_closed_form(alpha):
-    curve = fisher_memory_curve(chain(20, alpha), FIRST[:20], noise=2.0, steps=20)
+def test_delay_line_curve_matches_closed_form(alpha):
+    curve = fisher_memory_curve(chain(20, alpha), FIRST_UNIT_VECTOR[:20], noise=2.0, steps=20)
     torch.testing.assert_close(curve, delay_line_curve(alpha, 20, noise=2.0))
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.002, 0.02])
-def test_proposition_1_bounds_from_below(beta):
+def test_proposition_1_is_lower_bound_of_curve(beta):
     Theta = chain(20, 1.05, beta)
-    curve, bound = fisher_memory_curve(Theta, FIRST[:20], steps=20), feedforward_bound(Theta)
+    curve, bound = fisher_memory_curve(Theta, FIRST_UNIT_VECTOR[:20], steps=20), feedforward_bound(Theta)
     assert (curve >= bound * (1 - 1e-12)).all()
     if beta == 0:
         torch.testing.assert_close(curve, bound)
 
 
-def test_what_double_precision_cannot_resolve_is_refused():
+def test_ill_conditioned_matrix_raises_value_error():
     for W in (chain(160, 1.05, 5e-3, 0.2), chain(400, 9.0)):
         with pytest.raises(ValueError, match="double precision can resolve"):
             fisher_memory_curve(W, torch.eye(len(W), dtype=torch.float64)[0])
 
 
-def test_no_network_remembers_more_than_its_units():
+def test_total_fisher_memory_is_at_most_ganguli_bound():
     torch.manual_seed(0)
     v = 3 * torch.nn.functional.normalize(torch.randn(30, dtype=torch.float64), dim=0)
     assert ganguli_bound(v, noise=2.0) == pytest.approx(30 * 9 / 2)
     for W in (chain(30, 1.2, 0.01, 0.1), 0.1 * torch.randn(30, 30, dtype=torch.float64)):
-        for source in (v, FIRST[:30]):
+        for source in (v, FIRST_UNIT_VECTOR[:30]):
             assert 0 < float(fisher_memory_curve(W, source, noise=2.0).sum()) <= ganguli_bound(source, noise=2.0)
 
 
-def test_a_delay_line_comes_as_near_to_the_bound_as_it_amplifies():
+def test_amplifying_delay_line_approaches_ganguli_bound():
     """J(k) → ‖v‖²/ε (1 − 1/α²) for k ≥ 1, so the sum of N steps tends to N ‖v‖²/ε."""
     shares = [
-        float(fisher_memory_curve(chain(8, alpha), FIRST[:8]).sum()) / ganguli_bound(FIRST[:8]) for alpha in (2, 10)
+        float(fisher_memory_curve(chain(8, alpha), FIRST_UNIT_VECTOR[:8]).sum()) / ganguli_bound(FIRST_UNIT_VECTOR[:8])
+        for alpha in (2, 10)
     ]
     assert shares == pytest.approx([0.8, 0.99], abs=0.02)
 
 
 @pytest.mark.parametrize("W", [chain(6, 1.3, 0.2, 0.1), chain(6, 0.7, 0.0, 0.9)], ids=["chain", "leaky"])
-def test_what_one_input_gains_others_lose(W):
+def test_fisher_memory_summed_over_inputs_equals_ganguli_bound(W):
     totals = [float(fisher_memory_curve(W, v, noise=0.5).sum()) for v in torch.eye(6, dtype=torch.float64)]
-    assert sum(totals) == pytest.approx(ganguli_bound(FIRST[:6], noise=0.5), rel=1e-8)
+    assert sum(totals) == pytest.approx(ganguli_bound(FIRST_UNIT_VECTOR[:6], noise=0.5), rel=1e-8)
     assert max(totals) > 2 * min(totals)
 
 
 def test_the_matrix_has_the_curve_on_its_diagonal():
     W = chain(8, 0.9, 0.1, 0.2)
-    J, curve = (f(W, FIRST[:8], steps=12) for f in (fisher_memory_matrix, fisher_memory_curve))
+    J, curve = (f(W, FIRST_UNIT_VECTOR[:8], steps=12) for f in (fisher_memory_matrix, fisher_memory_curve))
     torch.testing.assert_close(J.diagonal(), curve)
     assert torch.linalg.eigvalsh(J).min() > -1e-12
 
 
-def test_by_definition_on_a_small_network():
+def test_curve_matches_definition_on_small_network():
     torch.manual_seed(0)
     W, v = 0.4 * torch.randn(5, 5, dtype=torch.float64) / 5**0.5, torch.randn(5, dtype=torch.float64)
     powers = [torch.linalg.matrix_power(W, k) for k in range(200)]
@@ -143,11 +144,11 @@ def test_by_definition_on_a_small_network():
         (torch.zeros(3, 3), torch.ones(3), 0.0, "noise above 0"),
     ],
 )
-def test_bad_input_is_explained(W, v, noise, message):
+def test_invalid_input_raises_value_error(W, v, noise, message):
     with pytest.raises(ValueError, match=message):
         fisher_memory_curve(W, v, noise)
 
 
-def test_the_bound_is_for_chains():
+def test_feedforward_bound_rejects_non_triangular_matrix():
     with pytest.raises(ValueError, match="strictly lower triangular"):
         feedforward_bound(torch.eye(4))

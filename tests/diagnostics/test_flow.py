@@ -13,7 +13,7 @@ from steadygrad.matrices import Matrix, init, nearest_orthogonal
 from tests.rounding import rounding
 
 
-class Own(nn.Module):
+class UserModule(nn.Module):
     """A user's own: nothing but the call."""
 
     def __init__(self):
@@ -24,7 +24,7 @@ class Own(nn.Module):
         return self.inner(x, h_0)
 
 
-def started_anywhere(layer):
+def randomize_initial_state(layer):
     for start in layer.initial_state:
         nn.init.normal_(start)
     return layer
@@ -32,11 +32,11 @@ def started_anywhere(layer):
 
 MODULES = {
     **{name: lambda layer=layer: layer(3, 4) for name, layer in LAYERS.items()},
-    "trained state": lambda: started_anywhere(LAYERS["lstm"](3, 4, 2, trained_state=True)),
+    "trained state": lambda: randomize_initial_state(LAYERS["lstm"](3, 4, 2, trained_state=True)),
     "nn.RNN": lambda: nn.RNN(3, 4),
     "nn.GRU, batch first": lambda: nn.GRU(3, 4, batch_first=True),
     "nn.LSTM, two layers": lambda: nn.LSTM(3, 4, num_layers=2),
-    "own": Own,
+    "own": UserModule,
 }
 WITHOUT_MEMORY = {name: make for name, make in MODULES.items() if not attends(make())}
 WITH_MEMORY = {name: make for name, make in MODULES.items() if attends(make())}
@@ -49,7 +49,7 @@ def x():
 
 
 @every_module
-def test_jacobians_multiply_to_the_gradient_of_the_whole(make, x):
+def test_product_of_jacobians_equals_autograd_gradient(make, x):
     """Of the last state's sum with respect to every input, by autograd through the whole sequence."""
     torch.manual_seed(0)
     module = make().double().eval()
@@ -64,7 +64,7 @@ def test_jacobians_multiply_to_the_gradient_of_the_whole(make, x):
         g = g @ found.state[t]
 
 
-def test_looking_evaluates_a_matrix_once_and_leaves_the_module_as_it_was(x):
+def test_jacobians_evaluate_matrix_once_and_leave_module_unchanged(x):
     layer = LAYERS["nnrnn"](3, 4).double()
     next(layer.parameters()).requires_grad = False
     evaluated = []
@@ -97,7 +97,7 @@ def test_gradient_norms_follow_the_jacobians(make, x):
 
 
 @every_module
-def test_the_map_is_causal_and_begins_with_the_inputs(make, x):
+def test_input_map_is_causal_with_input_jacobian_norms_on_diagonal(make, x):
     torch.manual_seed(0)
     module = make().double()
     norms, found = input_map(module, x), jacobians(module, x)
@@ -108,7 +108,7 @@ def test_the_map_is_causal_and_begins_with_the_inputs(make, x):
     torch.testing.assert_close(norms[5, 0], torch.linalg.matrix_norm(last, 2))
 
 
-def test_the_map_of_a_block_of_the_state(x):
+def test_input_map_of_blocks_bounds_map_of_whole_state(x):
     torch.manual_seed(0)
     layer = LAYERS["enrnn"](3, 6, short_size=2, coupling=False).double()
     long, short = (input_map(layer, x, block) for block in (slice(0, 4), slice(4, 6)))
@@ -117,7 +117,7 @@ def test_the_map_of_a_block_of_the_state(x):
     assert (whole <= (long.square() + short.square()).sqrt() * (1 + 1e-12)).all()
 
 
-def linear(W, inputs=2):
+def linear_rnn(W, inputs=2):
     layer = RNN(inputs, len(W), activation="identity", bias=False).double()
     layer.cells[0].W.free[0].data = W.double()
     return layer
@@ -126,29 +126,29 @@ def linear(W, inputs=2):
 def test_half_life_of_a_linear_network():
     torch.manual_seed(0)
     Q = nearest_orthogonal(init.haar(16).double())
-    shrinking = linear(0.9 * Q)
+    shrinking = linear_rnn(0.9 * Q)
     exponents = lyapunov_exponents(shrinking, torch.randn(60, 2).double())
     torch.testing.assert_close(exponents, torch.full((16,), math.log(0.9), dtype=torch.float64))
     assert half_life(float(exponents[0])) == pytest.approx(math.log(0.5) / math.log(0.9))
-    kept = lyapunov_exponents(linear(Q), torch.randn(60, 2).double())
+    kept = lyapunov_exponents(linear_rnn(Q), torch.randn(60, 2).double())
     assert kept.abs().max() < rounding(torch.float64, 16, operations=2)  # a product and a QR in each step
 
 
-def test_exponents_of_a_matrix_that_is_not_normal():
+def test_lyapunov_exponents_of_non_normal_matrix_are_log_eigenvalues():
     """Its eigenvalues, not its singular values, decide in the long run."""
     W = torch.tensor([[0.9, 1.0], [0.0, 0.5]])
-    exponents = lyapunov_exponents(linear(W), torch.zeros(400, 2).double())
+    exponents = lyapunov_exponents(linear_rnn(W), torch.zeros(400, 2).double())
     torch.testing.assert_close(exponents.exp(), torch.tensor([0.9, 0.5]).double(), rtol=1e-3, atol=0)
 
 
-def test_dropout_is_off_and_comes_back(x):
+def test_jacobians_disable_dropout_and_restore_training_mode(x):
     module = nn.LSTM(3, 4, num_layers=2, dropout=0.5).double().train()
     first, second = jacobians(module, x), jacobians(module, x)
     assert torch.equal(first.state, second.state)
     assert module.training
 
 
-def test_bad_input_is_explained(x):
+def test_invalid_input_raises_value_error(x):
     with pytest.raises(ValueError, match="one direction"):
         jacobians(nn.GRU(3, 4, bidirectional=True), x)
     with pytest.raises(ValueError, match="one sequence"):
@@ -157,7 +157,7 @@ def test_bad_input_is_explained(x):
         lyapunov_exponents(nn.GRU(3, 4).double(), x, skip=6)
 
 
-class Around(nn.Module):
+class AttentionWrapper(nn.Module):
     """A layer that attends, inside a user's own."""
 
     def __init__(self):
@@ -168,28 +168,28 @@ class Around(nn.Module):
         return self.inner(x, h_0)
 
 
-@pytest.mark.parametrize("make", [*WITH_MEMORY.values(), Around], ids=[*WITH_MEMORY, "around"])
+@pytest.mark.parametrize("make", [*WITH_MEMORY.values(), AttentionWrapper], ids=[*WITH_MEMORY, "around"])
 @pytest.mark.parametrize("look", [jacobians, input_map, lyapunov_exponents])
-def test_where_past_states_are_attended_to_there_is_no_jacobian(make, look, x):
+def test_jacobian_functions_reject_attention_layers(make, look, x):
     module = make().double()
     words = f"that of {type(module).__name__} has the past states in it .* use gradient_norms and attention_map"
     with pytest.raises(ValueError, match=words):
         look(module, x)
 
 
-def test_gradients_of_a_module_around_a_layer_that_attends_are_refused(x):
+def test_gradient_norms_reject_module_wrapping_attention_layer(x):
     with pytest.raises(ValueError, match="of such layers by themselves"):
-        gradient_norms(Around().double(), x)
+        gradient_norms(AttentionWrapper().double(), x)
 
 
-def test_five_layers_attend():
+def test_attends_is_true_for_exactly_five_layers():
     """So that the tests above are not for nothing."""
     assert WITH_MEMORY.keys() == {"memrnn", "memlstm", "sab", "relrnn", "rellstm"}
     assert attends(GRU(3, 4, attention={}))
     assert not attends(GRU(3, 4))
 
 
-def test_growth_back_is_the_rate_of_what_can_be_seen():
+def test_growth_back_ignores_zero_and_non_finite_norms():
     exact = 3 * 0.9 ** torch.arange(50, 0, -1, dtype=torch.float64)
     assert growth_back(exact) == pytest.approx(math.log(0.9))
     assert growth_back(exact.flip(0)) == pytest.approx(-math.log(0.9))
@@ -198,5 +198,5 @@ def test_growth_back_is_the_rate_of_what_can_be_seen():
     assert growth_back(torch.tensor([0.0, 1.0])) == growth_back(torch.zeros(3)) == 0
 
 
-def test_half_life_where_nothing_is_lost():
+def test_half_life_is_infinite_for_nonnegative_exponent():
     assert half_life(0.0) == half_life(0.1) == math.inf

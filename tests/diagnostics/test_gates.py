@@ -44,7 +44,7 @@ def test_the_bound_holds_at_every_step(make, scale, x):
 
 
 @pytest.mark.parametrize("make", [GRU, NCGRU, partial(GRU, bias=False)], ids=["gru", "ncgru", "no bias"])
-def test_the_gates_are_those_of_the_layer(make, x):
+def test_gate_values_reproduce_layer_states(make, x):
     """They give back its states: h_t = (1 − u)∘h + u∘c."""
     torch.manual_seed(0)
     layer = make(3, 5).double()
@@ -54,7 +54,7 @@ def test_the_gates_are_those_of_the_layer(make, x):
     torch.testing.assert_close((1 - u) * h + u * c, outputs)
 
 
-def test_corollary_1_for_tanh(x):
+def test_corollary_1_bounds_alpha_and_beta(x):
     torch.manual_seed(0)
     layer = GRU(3, 8).double()
     found, U = gate_bound(layer, x), layer.matrices()
@@ -64,7 +64,7 @@ def test_corollary_1_for_tanh(x):
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_corollary_3_gates_wholly_open_or_closed(sign, x):
+def test_corollary_3_saturated_gates_bound_gain_by_one(sign, x):
     torch.manual_seed(0)
     layer = NCGRU(3, 8, orthogonal="rc").double()
     with torch.no_grad():
@@ -76,7 +76,7 @@ def test_corollary_3_gates_wholly_open_or_closed(sign, x):
     assert (found.true <= 1 + 1e-6).all()
 
 
-def test_corollary_2_gates_open_or_closed_unit_by_unit(x):
+def test_corollary_2_units_saturated_one_by_one_bound_alpha_plus_beta(x):
     torch.manual_seed(0)
     layer = GRU(3, 8).double()
     with torch.no_grad():
@@ -87,7 +87,7 @@ def test_corollary_2_gates_open_or_closed_unit_by_unit(x):
     assert float(gate_bound(GRU(3, 8).double(), x).undecided.max()) > 0.3
 
 
-def test_other_modules_are_refused(x):
+def test_gate_bound_rejects_other_modules(x):
     for module in (LSTM(3, 4), nn.GRU(3, 4), GRU(3, 4, num_layers=2), GRU(3, 4, reset="after"), GORU(3, 4)):
         with pytest.raises(ValueError, match="expects a GRU of one level"):
             gate_bound(module.double(), x)

@@ -18,7 +18,7 @@ SIZES = {"memrnn": (math.inf, 0), "relrnn": (3, 2), "short only": (3, 0), "one o
 """of S and R"""
 
 
-def layer_with(short, relevant, units=4):
+def sharp_attention_layer(short, relevant, units=4):
     """tanh units, in double precision, with weights that make attention choose."""
     layer = MemRNN(3, units) if short == math.inf else RelRNN(3, units, short=short, relevant=relevant)
     layer.cells[0].alignment.v.data *= 40
@@ -30,7 +30,7 @@ def sequence(time=14, inputs=3):
     return torch.randn(time, inputs, generator=torch.Generator().manual_seed(7)).double()
 
 
-def literally(layer, x, short, relevant, pushes=None):
+def reference_in_plain_lists(layer, x, short, relevant, pushes=None):
     """Outputs, α as {state: weight} and the states in R of each step; ``pushes[t]`` moves what step t − 1 hands on."""
     cell, pushes = layer.cells[0], pushes or {}
     weights = (cell.cell.U, cell.cell.W(), cell.cell.b, cell.alignment.A, cell.alignment.B, cell.alignment.v)
@@ -64,10 +64,10 @@ def literally(layer, x, short, relevant, pushes=None):
 
 
 @pytest.mark.parametrize(("short", "relevant"), SIZES.values(), ids=SIZES)
-def test_the_map_is_that_of_plain_lists(short, relevant):
-    layer, x = layer_with(short, relevant), sequence()
+def test_attention_map_matches_plain_python_reference(short, relevant):
+    layer, x = sharp_attention_layer(short, relevant), sequence()
     (found,) = attention_map(layer, x)
-    outputs, looks, kept, at_end = literally(layer, x, short, relevant)
+    outputs, looks, kept, at_end = reference_in_plain_lists(layer, x, short, relevant)
     np.testing.assert_allclose(layer(x)[0].detach(), outputs, atol=1e-12)
     expected = np.zeros((14, 14))
     for t, look in enumerate(looks):
@@ -82,14 +82,14 @@ def test_the_map_is_that_of_plain_lists(short, relevant):
     assert found.summary()["kept_at_end"] == sorted(at_end)
 
 
-def test_the_states_of_r_change_in_that_test():
+def test_reference_sequence_changes_relevant_states():
     """Which would be the first ones only, if attention did not choose."""
-    *_, kept, at_end = literally(layer_with(3, 2), sequence(), 3, 2)
+    *_, kept, at_end = reference_in_plain_lists(sharp_attention_layer(3, 2), sequence(), 3, 2)
     assert at_end != [0, 1]
     assert len({tuple(states) for states in kept}) > 4
 
 
-def test_attention_without_preference_has_a_closed_form():
+def test_uniform_attention_reach_matches_closed_form():
     """All past states alike: a step at t looks (t + 1)/2 back on average, all steps together (T + 2)/4."""
     layer = MemRNN(3, 4).double()
     layer.cells[0].alignment.v.data.zero_()
@@ -98,7 +98,7 @@ def test_attention_without_preference_has_a_closed_form():
     torch.testing.assert_close(found.weights[9, :9], torch.full((9,), 1 / 9, dtype=torch.float64))
 
 
-def test_the_share_of_kept_states_without_preference():
+def test_uniform_attention_share_of_kept_matches_closed_form():
     layer = RelRNN(3, 4, short=3, relevant=2).double()
     layer.cells[0].alignment.v.data.zero_()
     (found,) = attention_map(layer, sequence(10))
@@ -106,7 +106,7 @@ def test_the_share_of_kept_states_without_preference():
     assert found.share_of_kept == pytest.approx(sum(r / (min(t, 3) + r) for t, r in enumerate(kept, 1)) / 9)
 
 
-def test_sab_looks_at_few_of_the_states_that_it_keeps():
+def test_sab_attends_only_to_top_k_of_every_nth_state():
     layer = SAB(3, 4, every=3, top=3).double()
     (found,) = attention_map(layer, sequence(20))
     assert not found.weights[:, [i for i in range(20) if i % 3 != 2]].any()  # the third, the sixth, …
@@ -117,7 +117,7 @@ def test_sab_looks_at_few_of_the_states_that_it_keeps():
     assert (found.weights[9:].sum(dim=1) < 1 + rounding(torch.float64, 3)).all()
 
 
-def test_attention_of_any_sign_is_measured_by_its_size():
+def test_reach_uses_absolute_value_of_negative_weights():
     """Raw scores of −1 to every kept state: as far back as scores of 1."""
     layer = SAB(3, 4, every=1, top=30).double()
     (cell,) = layer.cells
@@ -128,7 +128,7 @@ def test_attention_of_any_sign_is_measured_by_its_size():
     assert portrait(layer, x)["attention"][0]["map"][5][:6] == [0.0] * 5 + [None]
 
 
-def test_each_level_has_a_map():
+def test_attention_map_has_one_map_per_level():
     two = RelLSTM(3, 4, num_layers=2, dropout=0.5, short=3, relevant=2).double()
     x, one, other = sequence(), *(RelLSTM(n, 4, short=3, relevant=2).double() for n in (3, 4))
     for level, layer in enumerate((one, other)):
@@ -140,7 +140,7 @@ def test_each_level_has_a_map():
 
 
 @pytest.mark.parametrize("make", [partial(RelRNN, short=2, relevant=3), partial(RelLSTM, short=2, relevant=3), MemRNN])
-def test_a_stack_is_looked_at_as_the_layer_of_its_levels(make):
+def test_stack_diagnostics_match_multi_level_layer(make):
     torch.manual_seed(0)
     whole = make(3, 5, 2).double()
     stack = Stack([make(3, 5).double(), make(5, 5).double()])
@@ -157,7 +157,7 @@ def test_a_stack_is_looked_at_as_the_layer_of_its_levels(make):
     assert diagnose(stack, x).numbers["exponent"] == pytest.approx(diagnose(whole, x).numbers["exponent"])
 
 
-def test_one_step_attends_to_nothing():
+def test_attention_map_of_one_step_is_zero():
     (found,) = attention_map(RelRNN(3, 4), torch.randn(1, 3))
     assert found.weights.tolist() == [[0.0]]
     assert found.summary() == {"reach": 0.0, "share_of_kept": 0.0, "kept_at_end": []}
@@ -176,14 +176,14 @@ def test_a_layer_that_does_not_attend_is_refused():
 
 
 @pytest.mark.parametrize(("short", "relevant"), SIZES.values(), ids=SIZES)
-def test_gradients_are_what_a_push_does_to_plain_lists(short, relevant):
+def test_gradient_norms_match_finite_differences_of_reference(short, relevant):
     """By finite differences: h_t is moved for the next step, for attention and for the memory, but not as an output."""
-    layer, x, size = layer_with(short, relevant, units=2), sequence(9), 1e-6
+    layer, x, size = sharp_attention_layer(short, relevant, units=2), sequence(9), 1e-6
     weight = np.random.default_rng(0).normal(size=(9, 2))
 
     def pushed(t, push):
-        outputs, _, kept, _ = literally(layer, x, short, relevant, {t: push})
-        assert kept == literally(layer, x, short, relevant)[2]  # no other choice was made
+        outputs, _, kept, _ = reference_in_plain_lists(layer, x, short, relevant, {t: push})
+        assert kept == reference_in_plain_lists(layer, x, short, relevant)[2]  # no other choice was made
         return np.sin(outputs * weight).sum()
 
     expected = [
@@ -194,7 +194,7 @@ def test_gradients_are_what_a_push_does_to_plain_lists(short, relevant):
     assert found.tolist() == pytest.approx(expected, rel=1e-6)
 
 
-ATTENTIVE = {
+ATTENTION_LAYERS = {
     "memrnn": lambda: MemRNN(3, 4),
     "memlstm": lambda: MemLSTM(3, 4),
     "sab": lambda: SAB(3, 4, every=3, top=4),
@@ -211,7 +211,7 @@ ATTENTIVE = {
 }
 
 
-def with_pushes(layer, state, pushes):
+def perturbed_state(layer, state, pushes):
     """The state with a push on h, in its own tensor and where it is the newest in the memory, and one on c."""
     memory, own = layer.cells[0].memory, len(layer.state_sizes)
     parts, (states, *counters, age) = state[:own], state[own:]
@@ -222,9 +222,9 @@ def with_pushes(layer, state, pushes):
     return (*pushed, *parts[len(pushes) :], states, *counters, age)
 
 
-@pytest.mark.parametrize("make", ATTENTIVE.values(), ids=ATTENTIVE)
+@pytest.mark.parametrize("make", ATTENTION_LAYERS.values(), ids=ATTENTION_LAYERS)
 @pytest.mark.parametrize("of_last", [True, False])
-def test_gradients_are_those_of_a_sequence_that_is_cut(make, of_last):
+def test_gradient_norms_match_autograd_of_split_sequence(make, of_last):
     """Walk to t with the layer itself, push the state in every place where it stands, walk on, and ask autograd."""
     layer, x = make().double(), sequence(12)
     for parameter in list(layer.cells[0].alignment.parameters())[:1]:
@@ -245,7 +245,7 @@ def test_gradients_are_those_of_a_sequence_that_is_cut(make, of_last):
         pushes = [torch.zeros(levels, 1, units, dtype=torch.float64, requires_grad=True) for _ in range(own)]
         if t:
             before, state = walk(x[:t])
-            state = with_pushes(layer, tuple(part.detach() for part in state), pushes)
+            state = perturbed_state(layer, tuple(part.detach() for part in state), pushes)
         else:
             before, state = x.new_zeros(0, width), (*pushes, *layer.default_states(1, x)[own:])
         after, _ = walk(x[t:], state)
@@ -257,14 +257,14 @@ def test_gradients_are_those_of_a_sequence_that_is_cut(make, of_last):
 
 @pytest.mark.parametrize("kept", [5, 6])  # of every second state the newest is one, or is not
 @pytest.mark.parametrize("make", [RelRNN, MemLSTM, partial(SAB, every=2)])
-def test_a_state_from_before_is_gone_on_from(make, kept):
+def test_gradient_norms_continue_from_given_state(make, kept):
     layer, x = make(3, 4).double(), sequence(12)
     with torch.no_grad():
         _, state = layer(x[:kept, None])
     torch.testing.assert_close(gradient_norms(layer, x[kept:], state=state), gradient_norms(layer, x)[kept:])
 
 
-def test_long_sequences_take_time_in_proportion():
+def test_saved_tensors_grow_linearly_with_sequence_length():
     """Tensors that autograd keeps for one more step are as many at the end as in the middle."""
     layer = RelRNN(3, 4, short=3, relevant=2)
     kept = []
@@ -285,8 +285,8 @@ def test_long_sequences_take_time_in_proportion():
 # doctor, observations, portraits
 
 
-@pytest.mark.parametrize("make", ATTENTIVE.values(), ids=ATTENTIVE)
-def test_every_layer_that_attends_can_be_looked_at(make):
+@pytest.mark.parametrize("make", ATTENTION_LAYERS.values(), ids=ATTENTION_LAYERS)
+def test_diagnose_observe_and_portrait_of_every_attention_layer(make):
     torch.set_num_threads(1)
     layer, x = make(), sequence().float()
     before, random = {key: value.clone() for key, value in layer.state_dict().items()}, torch.get_rng_state()
@@ -305,7 +305,7 @@ def test_every_layer_that_attends_can_be_looked_at(make):
     assert all(torch.equal(before[key], value) for key, value in layer.state_dict().items())
 
 
-def test_of_a_layer_that_attends_the_doctor_speaks_for_the_mean_of_all_states():
+def test_diagnosis_of_attention_layer_refers_to_mean_of_states():
     layer = RelLSTM(3, 8, short=2, relevant=1)
     said = str(diagnose(layer, torch.randn(100, 3, generator=torch.Generator().manual_seed(0))))
     assert "Gradients shrink tenfold" in said
@@ -320,8 +320,8 @@ def test_an_attention_part_exactly_for_layers_that_attend(name):
     assert ("attention" in portrait(layer, x)) == ("attention" in observe(layer, x)) == attends(layer)
 
 
-def test_the_portrait_has_the_map_and_who_was_kept_when():
-    layer, x = layer_with(3, 2), sequence()
+def test_portrait_contains_attention_map_and_kept_intervals():
+    layer, x = sharp_attention_layer(3, 2), sequence()
     (found,), (drawn,) = attention_map(layer, x), portrait(layer, x)["attention"]
     for t, row in enumerate(drawn["map"]):
         expected = found.weights[t, : t + 1]
@@ -334,7 +334,7 @@ def test_the_portrait_has_the_map_and_who_was_kept_when():
     assert {key: drawn[key] for key in found.summary()} == found.summary()
 
 
-def test_a_long_map_loses_no_attention():
+def test_subsampled_attention_map_preserves_total_weight():
     layer, x = RelRNN(3, 4, short=3, relevant=2), sequence(250).float()
     drawn = portrait(layer, x)
     (found,) = attention_map(layer, x)
@@ -347,7 +347,7 @@ def test_a_long_map_loses_no_attention():
     assert rows[83][0] == pytest.approx(found.weights[249, :3].sum().item(), rel=0.02)  # one step is left for the last
 
 
-def test_memories_that_grow_are_followed_as_far_as_there_is_room(monkeypatch):
+def test_portrait_shortens_sequence_when_memory_exceeds_limit(monkeypatch):
     layer, x = MemRNN(3, 4), sequence(40).float()
     numbers = sum(part.numel() for part in layer(x)[1])
     monkeypatch.setattr(flow, "REMEMBERED", 40 * numbers // 4)
@@ -359,7 +359,7 @@ def test_memories_that_grow_are_followed_as_far_as_there_is_room(monkeypatch):
     assert len(portrait(layer, x, torch.sum)["loss_gradients"]) == 40
 
 
-def test_two_directions_are_not_followed():
+def test_bidirectional_attention_layer_is_not_diagnosed():
     layer, x = RelRNN(3, 4, bidirectional=True), sequence().float()
     assert "attention" not in observe(layer, x)
     with pytest.raises(ValueError, match="one direction"):

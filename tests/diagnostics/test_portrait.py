@@ -19,13 +19,13 @@ from steadygrad.models import MODELS
 from steadygrad.tasks import TASKS
 from steadygrad.tasks.relational.shapes import ShapeTask
 
-TORCH = {"nn.RNN": (nn.RNN, 1), "nn.GRU": (nn.GRU, 3), "nn.LSTM": (nn.LSTM, 4)}
+TORCH_LAYERS = {"nn.RNN": (nn.RNN, 1), "nn.GRU": (nn.GRU, 3), "nn.LSTM": (nn.LSTM, 4)}
 """and how many matrices are stacked in weight_hh"""
-MODULES = {**LAYERS, **{name: layer for name, (layer, _) in TORCH.items()}}
+MODULES = {**LAYERS, **{name: layer for name, (layer, _) in TORCH_LAYERS.items()}}
 every_module = pytest.mark.parametrize("make", MODULES.values(), ids=MODULES)
 
 
-class Own(nn.Module):
+class UserModule(nn.Module):
     """A user's own: nothing but the call."""
 
     def __init__(self, inner):
@@ -36,7 +36,7 @@ class Own(nn.Module):
         return self.inner(x, h_0)
 
 
-class Stepwise(nn.Module):
+class UserLoop(nn.Module):
     """A user's own loop around torch's cell, which any parametrisation can be put on."""
 
     def __init__(self):
@@ -62,12 +62,12 @@ def sequence(time=6, inputs=3):
     return torch.randn(time, inputs, generator=torch.Generator().manual_seed(1))
 
 
-def same(found, expected):
+def equal_to_five_digits(found, expected):
     """Numbers in a portrait have five digits."""
     return found == pytest.approx(expected, rel=1e-4, abs=1e-7)
 
 
-def check_eigenvalues(seen, W):
+def assert_eigenvalues_match(seen, W):
     """Against numpy: all of a complex matrix, of a real one those with Im ≥ 0."""
     wide = torch.complex128 if W.is_complex() else torch.float64
     expected = np.linalg.eigvals(W.detach().to(wide).numpy())
@@ -85,7 +85,7 @@ def check_eigenvalues(seen, W):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_eigenvalues_are_those_of_the_layers_own_matrices(name):
+def test_portrait_eigenvalues_match_layer_matrices(name):
     layer = LAYERS[name](3, 5)
     own = {key: W.detach() for key, W in layer.matrices().items()}
     assert own
@@ -93,16 +93,16 @@ def test_eigenvalues_are_those_of_the_layers_own_matrices(name):
         assert found["matrices"].keys() == own.keys()
         for key, W in own.items():
             seen, size = found["matrices"][key], np.linalg.norm(W.numpy(), 2)
-            check_eigenvalues(seen, W)
+            assert_eigenvalues_match(seen, W)
             error = np.linalg.norm(W.numpy().conj().T @ W.numpy() - np.eye(len(W)))
             assert seen["orthogonality_error"] == pytest.approx(error, rel=1e-4, abs=1e-5)
             assert seen.get("powers", [1, size])[:2] == pytest.approx([1, size], rel=1e-4)
             assert max(seen.get("singular_values", [size])) == pytest.approx(size, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", TORCH)
-def test_eigenvalues_are_those_of_torchs_blocks(name):
-    make, count = TORCH[name]
+@pytest.mark.parametrize("name", TORCH_LAYERS)
+def test_portrait_eigenvalues_match_blocks_of_torch_weights(name):
+    make, count = TORCH_LAYERS[name]
     layer = make(3, 5, num_layers=2)
     found = portrait(layer, sequence())["matrices"]
     assert len(found) == 2 * count
@@ -111,13 +111,13 @@ def test_eigenvalues_are_those_of_torchs_blocks(name):
         blocks = getattr(layer, whole).detach().chunk(count)
         names = [whole] if count == 1 else [f"{whole}[{i}]" for i in range(count)]
         for key, W in zip(names, blocks, strict=True):
-            check_eigenvalues(found[key], W)
+            assert_eigenvalues_match(found[key], W)
             assert torch.equal(recurrent_matrices(layer)[key], W)
-    inside = portrait(Own(layer), sequence())["matrices"]
+    inside = portrait(UserModule(layer), sequence())["matrices"]
     assert inside == {f"inner.{key}": seen for key, seen in found.items()}
 
 
-def test_the_numbers_of_a_matrix():
+def test_matrix_numbers_match_hand_computed_example():
     W = torch.tensor([[0.9, 1.0], [0.0, 0.5]])
     layer = RNN(3, 2)
     layer.cells[0].W.free[0].data = W
@@ -128,13 +128,13 @@ def test_the_numbers_of_a_matrix():
         assert seen["radius"] == pytest.approx(0.9)
         assert seen["departure"] == pytest.approx(1.0)  # ‖W‖² is 0.81 + 1 + 0.25, of which the eigenvalues have 1.06
         assert seen["orthogonality_error"] == pytest.approx(float((W.T @ W - torch.eye(2)).norm()))
-    assert same(seen["singular_values"], np.linalg.svd(W.numpy())[1].tolist())
+    assert equal_to_five_digits(seen["singular_values"], np.linalg.svd(W.numpy())[1].tolist())
     powers = [np.linalg.norm(np.linalg.matrix_power(W.double().numpy(), k), 2) for k in range(101)]
-    assert same(seen["powers"], powers)
+    assert equal_to_five_digits(seen["powers"], powers)
     assert seen["powers"][0] == 1
 
 
-def test_a_users_own_subclass_is_asked_for_its_matrices():
+def test_recurrent_matrices_uses_overridden_matrices_method():
     class Mine(GRU):
         def matrices(self):
             return {"mine": super().matrices()["candidate_l0"]}
@@ -151,7 +151,7 @@ def test_a_users_own_subclass_is_asked_for_its_matrices():
     assert list(recurrent_matrices(Theirs(3, 4))) == [f"weight_hh_l0[{i}]" for i in range(3)]
 
 
-def test_a_module_without_recurrent_matrices_has_a_portrait_all_the_same():
+def test_portrait_of_module_without_recurrent_matrices():
     class Leaky(nn.Module):
         def forward(self, x, h_0=None):
             h = torch.zeros_like(x[0]) if h_0 is None else h_0[0]
@@ -165,40 +165,40 @@ def test_a_module_without_recurrent_matrices_has_a_portrait_all_the_same():
     assert observe(Leaky(), sequence()) == {"matrices": {}}
     found = portrait(Leaky(), sequence())
     assert found["matrices"] == {}
-    assert same(found["exponents"], [math.log(0.5)] * 3)
+    assert equal_to_five_digits(found["exponents"], [math.log(0.5)] * 3)
     log = [[round((tau - t) * math.log10(0.5), 2) for t in range(tau + 1)] for tau in range(6)]
     assert found["input_maps"] == {"state": log}
 
 
-def test_a_projection_is_no_square_matrix():
+def test_lstm_with_projection_has_no_recurrent_matrices():
     """torch.nn.LSTM's weight_hh is then (4 · hidden, proj): how many rows it has does not make its pieces square."""
     assert recurrent_matrices(nn.LSTM(3, 4, proj_size=2)) == {}
 
 
-def test_of_a_parametrised_weight_the_matrix_in_use_is_seen():
+def test_recurrent_matrices_returns_parametrized_weight():
     """Not the free tensor that it is made from."""
-    module = Stepwise()
+    module = UserLoop()
     parametrizations.orthogonal(module.cell, "weight_hh")
     (W,) = recurrent_matrices(module).values()
     torch.testing.assert_close(W, module.cell.weight_hh.detach())
     (seen,) = observe(module, sequence())["matrices"].values()
-    check_eigenvalues(seen, module.cell.weight_hh)
+    assert_eigenvalues_match(seen, module.cell.weight_hh)
 
 
 # the parts that only some layers have
 
-SCHUR = {
+SCHUR_LAYERS = {
     **{name: (lambda layer=layer: layer(3, 4), name == "nnrnn") for name, layer in LAYERS.items()},
     "rnn of schur": (lambda: RNN(3, 5, recurrent="schur"), True),
     "lstm of schur": (lambda: LSTM(3, 4, recurrent="schur"), True),
     "gru with one schur": (lambda: GRU(3, 4, recurrent={"candidate": "schur"}), True),
     "two levels": (lambda: NNRNN(3, 4, num_layers=2), True),
-    "own": (lambda: Own(NNRNN(3, 4)), True),
+    "own": (lambda: UserModule(NNRNN(3, 4)), True),
     "nn.GRU": (lambda: nn.GRU(3, 4), False),
 }
 
 
-@pytest.mark.parametrize(("make", "has"), SCHUR.values(), ids=SCHUR)
+@pytest.mark.parametrize(("make", "has"), SCHUR_LAYERS.values(), ids=SCHUR_LAYERS)
 def test_a_schur_part_exactly_where_there_is_a_schur_form(make, has):
     layer = make()
     assert ("schur" in observe(layer, sequence())) == has
@@ -211,7 +211,7 @@ def test_every_schur_form_has_a_name():
 
 
 @pytest.mark.parametrize("size", [1, 4, 5])
-def test_the_schur_part_describes_the_matrix(size):
+def test_schur_entry_matches_eigenvalues_of_matrix(size):
     layer = NNRNN(3, size)
     _, _, gamma, transients = layer.cells[0].W.free
     gamma.data.uniform_(0.5, 1.5)
@@ -249,7 +249,7 @@ def test_no_gates_part_where_the_theorem_does_not_apply():
 
 @pytest.mark.parametrize("name", ["gru", "ncgru"])
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_gates_are_the_gain_of_a_step_and_its_bound(name, batch_first):
+def test_gates_entry_has_step_jacobian_norms_and_bounds(name, batch_first):
     layer, x = LAYERS[name](3, 4, batch_first=batch_first), sequence()
     found, seen = portrait(layer, x)["gates"], observe(layer, x)["gates"]
     assert found.keys() == {"true", "bound", "alpha", "beta"}
@@ -258,13 +258,17 @@ def test_gates_are_the_gain_of_a_step_and_its_bound(name, batch_first):
         J = torch.autograd.functional.jacobian(lambda h, x_t=x_t: layer(x_t[None, None], h)[1], h).view(4, 4)
         gains.append(float(torch.linalg.matrix_norm(J, 2)))
         h = layer(x_t[None, None], h)[1].detach()
-    assert same(found["true"], gains)
+    assert equal_to_five_digits(found["true"], gains)
     U = torch.linalg.matrix_norm(layer.matrices()["candidate_l0"].detach(), 2)
-    assert same(found["bound"], [a + b * float(U) for a, b in zip(found["alpha"], found["beta"], strict=True)])
+    assert equal_to_five_digits(
+        found["bound"], [a + b * float(U) for a, b in zip(found["alpha"], found["beta"], strict=True)]
+    )
     assert all(true <= bound for true, bound in zip(found["true"], found["bound"], strict=True))
     assert (seen["steps"], seen["holds"]) == (6, True)
-    assert same([seen["largest"], seen["largest_bound"]], [max(found["true"]), max(found["bound"])])
-    assert same(seen["nearest"], max(true / bound for true, bound in zip(found["true"], found["bound"], strict=True)))
+    assert equal_to_five_digits([seen["largest"], seen["largest_bound"]], [max(found["true"]), max(found["bound"])])
+    assert equal_to_five_digits(
+        seen["nearest"], max(true / bound for true, bound in zip(found["true"], found["bound"], strict=True))
+    )
 
 
 @every_module
@@ -278,7 +282,7 @@ def test_batch_first_makes_no_difference(make):
 # maps
 
 
-def check_map(found, norms):
+def assert_log_map_matches(found, norms):
     """Row by row up to the diagonal, logarithms to two decimals."""
     assert [len(row) for row in found] == list(range(1, len(norms) + 1))
     for i, row in enumerate(found):
@@ -288,20 +292,20 @@ def check_map(found, norms):
         assert known == pytest.approx(expected[expected > 0].log10().tolist(), abs=0.006)
 
 
-def test_a_long_map_leaves_steps_out():
+def test_input_map_of_long_sequence_is_subsampled():
     layer, x = RNN(2, 3, recurrent="cayley"), sequence(300, 2)
     found = portrait(layer, x)
     assert (found["steps"], found["of_steps"], found["every"]) == (300, 300, 3)
-    check_map(found["input_maps"]["state"], input_map(layer, x)[::3, ::3])
+    assert_log_map_matches(found["input_maps"]["state"], input_map(layer, x)[::3, ::3])
     assert len(found["input_maps"]["state"]) == 100
 
 
 @pytest.mark.parametrize(("time", "every"), [(1, 1), (2, 1), (120, 1), (121, 2)])
-def test_a_short_map_is_whole(time, every):
+def test_input_map_is_subsampled_only_above_120_steps(time, every):
     layer, x = RNN(2, 2), sequence(time, 2)
     found = portrait(layer, x)
     assert found["every"] == every
-    check_map(found["input_maps"]["state"], input_map(layer, x)[::every, ::every])
+    assert_log_map_matches(found["input_maps"]["state"], input_map(layer, x)[::every, ::every])
 
 
 @pytest.mark.parametrize(
@@ -319,22 +323,22 @@ def test_a_short_map_is_whole(time, every):
         (lambda: nn.RNN(3, 4), {"state": slice(0, 4)}),
     ],
 )
-def test_parts_of_the_state_with_a_name_have_maps_of_their_own(make, blocks):
+def test_portrait_has_one_input_map_per_state_block(make, blocks):
     layer, x = make(), sequence()
     found = portrait(layer, x)["input_maps"]
     assert list(found) == list(blocks)
     for name, block in blocks.items():
-        check_map(found[name], input_map(layer, x, block))
+        assert_log_map_matches(found[name], input_map(layer, x, block))
 
 
-def test_blocks_of_a_matrix_are_those_that_have_units():
+def test_longshort_blocks_omit_empty_blocks():
     assert LongShort(4, 2).blocks == {"long": slice(0, 4), "short": slice(4, 6)}
     assert LongShort(4, 0).blocks == {"long": slice(0, 4)}
     assert LongShort(0, 2).blocks == {"short": slice(0, 2)}
 
 
-def test_what_a_user_calls_blocks_is_something_else():
-    class Mine(Own):
+def test_user_attribute_named_blocks_is_ignored():
+    class Mine(UserModule):
         def __init__(self):
             super().__init__(None)
             self.blocks = nn.ModuleList([nn.GRU(3, 4)])
@@ -346,14 +350,14 @@ def test_what_a_user_calls_blocks_is_something_else():
     assert list(portrait(Mine(), sequence())["input_maps"]) == ["state"]
 
 
-def linear(W, inputs=2):
+def linear_rnn(W, inputs=2):
     layer = RNN(inputs, len(W), activation="identity", bias=False)
     layer.cells[0].W.free[0].data = W.float()
     return layer
 
 
-def test_where_there_is_no_influence_a_map_says_so():
-    layer = linear(torch.zeros(3, 3))
+def test_input_map_is_none_where_influence_is_zero():
+    layer = linear_rnn(torch.zeros(3, 3))
     found = portrait(layer, sequence(4, 2))
     gain = round(math.log10(torch.linalg.matrix_norm(layer.cells[0].U.detach(), 2)), 2)
     assert found["input_maps"]["state"] == [[None] * i + [gain] for i in range(4)]
@@ -361,14 +365,14 @@ def test_where_there_is_no_influence_a_map_says_so():
 
 
 @pytest.mark.parametrize("inputs", [2, 5])
-def test_a_network_whose_gradients_explode_can_be_looked_at(inputs):
+def test_input_map_of_exploding_network_stays_finite(inputs):
     """1.5³⁰⁰ is too much for single precision, and just what somebody wants to see who asks why training fails.
 
     In a map None says that there is no influence, the very opposite.
     """
-    layer, x = linear(1.5 * init.haar(3), inputs), torch.zeros(300, inputs)
+    layer, x = linear_rnn(1.5 * init.haar(3), inputs), torch.zeros(300, inputs)
     found = finite(portrait(layer, x))
-    assert same(found["exponents"], [math.log(1.5)] * 3)
+    assert equal_to_five_digits(found["exponents"], [math.log(1.5)] * 3)
     gain = math.log10(torch.linalg.matrix_norm(layer.cells[0].U.detach(), 2))
     for i, row in enumerate(found["input_maps"]["state"]):
         assert None not in row
@@ -379,7 +383,7 @@ def test_a_network_whose_gradients_explode_can_be_looked_at(inputs):
 
 
 @pytest.mark.parametrize("make", [RNN, LSTM, nn.GRU, nn.LSTM])
-def test_gradient_norms_are_those_of_the_whole_module(make):
+def test_gradient_norms_match_autograd_of_split_sequence(make):
     """Cut the sequence at t and ask autograd what the loss of all outputs makes of the state in between."""
     module, x = make(3, 4).double(), sequence().double()
     weight = torch.randn(6, 4, dtype=torch.float64)
@@ -398,10 +402,10 @@ def test_gradient_norms_are_those_of_the_whole_module(make):
         gradients = torch.autograd.grad(loss(torch.cat([before, after])[:, 0]), parts)
         expected.append(float(torch.cat([gradient.flatten() for gradient in gradients]).norm()))
     assert gradient_norms(module, x, loss).tolist() == pytest.approx(expected)
-    assert same(portrait(module, x, loss)["loss_gradients"], expected)
+    assert equal_to_five_digits(portrait(module, x, loss)["loss_gradients"], expected)
 
 
-def test_a_push_at_the_initial_state_moves_the_loss_as_much_as_its_gradient_says():
+def test_first_gradient_norm_matches_finite_differences():
     module, x, size = RNN(3, 4).double(), sequence().double(), 1e-5
     weight = torch.randn(6, 4, dtype=torch.float64)
 
@@ -418,22 +422,22 @@ def test_a_push_at_the_initial_state_moves_the_loss_as_much_as_its_gradient_says
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_without_a_loss_it_is_the_sum_of_the_last_output(batch_first):
+def test_gradient_norms_default_to_sum_of_last_output(batch_first):
     module, x = nn.GRU(3, 4, batch_first=batch_first), sequence()
     expected = gradient_norms(module, x, lambda outputs: outputs[-1].sum()).tolist()
     assert gradient_norms(module, x).tolist() == expected
     found = portrait(module, x)
-    assert same(found["output_gradients"], expected)
+    assert equal_to_five_digits(found["output_gradients"], expected)
     assert "loss_gradients" not in found
     both = portrait(module, x, lambda outputs: 2 * outputs[-1].sum())
     assert both["output_gradients"] == found["output_gradients"]
-    assert same(both["loss_gradients"], [2 * norm for norm in expected])
+    assert equal_to_five_digits(both["loss_gradients"], [2 * norm for norm in expected])
 
 
 # what it may cost, and that it leaves no trace
 
 
-def test_only_so_many_steps_are_looked_at():
+def test_portrait_measures_at_most_400_steps():
     x = sequence(STEPS + 7, 2)
     found = portrait(RNN(2, 2), x, torch.sum)
     assert (found["steps"], found["of_steps"]) == (STEPS, STEPS + 7) == (400, 407)
@@ -446,7 +450,7 @@ def test_only_so_many_steps_are_looked_at():
 
 
 @pytest.mark.parametrize(("limit", "value"), [("ENTRIES", 8 * (8 + 3) * 5), ("WORK", 8 * 8 * 8 * 5)])
-def test_large_states_are_followed_for_fewer_steps(monkeypatch, limit, value):
+def test_large_states_reduce_measured_steps(monkeypatch, limit, value):
     monkeypatch.setattr(flow, limit, value)
     x = sequence(20)
     assert portrait(LSTM(3, 4), x)["steps"] == 5  # h and c: eight numbers
@@ -457,13 +461,13 @@ def test_large_states_are_followed_for_fewer_steps(monkeypatch, limit, value):
 
 
 @every_module
-def test_everything_fits_into_json(make):
+def test_observation_and_portrait_round_trip_through_json(make):
     for found in (observe(make(3, 4), sequence()), portrait(make(3, 4), sequence())):
         assert json.loads(json.dumps(finite(found), allow_nan=False)) == finite(found)
 
 
-def test_infinities_become_none():
-    found = portrait(linear(1.01 * init.haar(4)), sequence(40, 2))
+def test_infinite_half_life_becomes_null_in_json():
+    found = portrait(linear_rnn(1.01 * init.haar(4)), sequence(40, 2))
     assert found["numbers"]["half_life"] == math.inf
     with pytest.raises(ValueError, match="Out of range"):
         json.dumps(found, allow_nan=False)
@@ -481,7 +485,7 @@ def test_infinities_become_none():
     ids=["lstm, dropout", "nn.GRU, dropout", "dtriv", "nnrnn"],
 )
 @pytest.mark.parametrize("training", [True, False])
-def test_looking_changes_nothing_and_sees_the_same_twice(make, training):
+def test_portrait_is_deterministic_and_leaves_module_unchanged(make, training):
     """Neither weights, nor gradients, nor random numbers, nor what dropout would draw."""
     module = make().train(training)
     before, random = {key: value.clone() for key, value in module.state_dict().items()}, torch.get_rng_state()
@@ -493,7 +497,7 @@ def test_looking_changes_nothing_and_sees_the_same_twice(make, training):
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
-def test_one_direction_only():
+def test_portrait_rejects_bidirectional_layer():
     layer = GRU(3, 4, bidirectional=True)
     assert observe(layer, sequence())["matrices"].keys() == layer.matrices().keys()
     with pytest.raises(ValueError, match="one direction"):
@@ -511,7 +515,7 @@ def network_and_problem(name, task):
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["corelnet", "corelnet-mix", "esbn"])
-def test_a_problem_with_its_matrix_and_both_answers(name, training):
+def test_relation_portrait_has_matrix_and_both_answers(name, training):
     model, images, answer = network_and_problem(name, TASKS["rmts"](glyphs="own"))
     model.train(training)
     found = relation_portrait(model, images, answer)["similarity"]
@@ -524,18 +528,18 @@ def test_a_problem_with_its_matrix_and_both_answers(name, training):
     assert [len(channels) for channels in found["images"]] == [1] * 6  # grey
 
 
-def test_a_network_without_a_matrix_has_no_such_portrait():
+def test_relation_portrait_is_empty_without_relation_matrix():
     assert relation_portrait(*network_and_problem("transformer", TASKS["rmts"](glyphs="own"))) == {}
 
 
-def test_pixels_are_digits():
+def test_digits_encode_pixels_as_hex():
     grey = torch.tensor([[[0.0, 1.0], [0.5, 0.99]]])
     assert digits(grey) == digits(grey.expand(3, -1, -1)) == [["0f", "8f"]]
     assert digits(torch.cat([grey, 1 - grey, grey])) == [["0f", "8f"], ["f0", "80"], ["0f", "8f"]]
 
 
 @pytest.mark.parametrize("name", [name for name, task in TASKS.items() if issubclass(task, ShapeTask)])
-def test_a_problem_is_a_small_file_even_in_colour(name):
+def test_relation_portrait_in_colour_is_below_64_kb(name):
     """Thirteen objects are the most that a problem has."""
     found = relation_portrait(*network_and_problem("corelnet", TASKS[name](glyphs="own", colour=True)))
     assert {len(channels) for channels in found["similarity"]["images"]} == {3}
@@ -545,7 +549,7 @@ def test_a_problem_is_a_small_file_even_in_colour(name):
 # T
 
 
-def test_a_large_triangle_is_drawn_by_the_largest_of_each_block():
+def test_large_triangle_is_reduced_by_block_maximum():
     T = torch.randn(600, 600).tril(-1)
     found = triangle(T)
     assert found["T_every"] == 3

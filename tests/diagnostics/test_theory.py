@@ -14,7 +14,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_comparison_has_tables_and_the_arguments_of_its_figure(tmp_path, name):
+def test_theory_result_has_tables_and_figure_arguments(tmp_path, name):
     found = getattr(theory, name)(**SMALL[name])
     for table in found.tables:
         assert [list(record) for record in table.records()] == [list(table.columns)] * len(table.rows)
@@ -23,7 +23,7 @@ def test_a_comparison_has_tables_and_the_arguments_of_its_figure(tmp_path, name)
     assert path.exists()
 
 
-def test_powers_of_unit_triangular_matrices_are_the_binomials():
+def test_powers_table_matches_binomial_coefficients():
     (table,) = theory.powers(size=2, x=2.0, steps=30).tables
     ((size, degree, slope, norm, leading),) = table.rows
     assert (size, degree, leading) == (2, 1, 60)

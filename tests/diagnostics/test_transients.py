@@ -12,7 +12,7 @@ from steadygrad.matrices import Matrix
 from steadygrad.matrices.complex_cayley import complex_cayley
 
 
-def test_a_chain_forgets_everything_at_its_end():
+def test_trajectories_of_chain_vanish_after_its_length():
     states = trajectories(chain(12, 1.05, 0.005), steps=15, samples=20)
     assert states.shape == (20, 16, 12)
     torch.testing.assert_close(states[:, 0].norm(dim=1), torch.ones(20, dtype=torch.float64))
@@ -42,13 +42,13 @@ def test_powers_of_a_unit_triangular_matrix_are_polynomials_in_time(gap):
     assert torch.diff(entries, n=gap).abs().min() > 1e-3
 
 
-def test_so_norms_grow_slower_than_any_exponential():
+def test_power_norms_of_unit_triangular_matrix_grow_polynomially():
     norms = power_norms(unit_triangular(4, 0.3), 400)
     assert norms[400] / norms[200] < 2**3.1  # t³, where even 1.05ᵗ would give 17,000
 
 
 @pytest.mark.parametrize(("size", "in_block"), [(6, False), (7, False), (6, True)])
-def test_a_learned_schur_form(size, in_block):
+def test_learned_schur_matches_matrix_parameters(size, in_block):
     torch.manual_seed(0)
     layer = NNRNN(3, size, in_block=in_block).double()
     (matrix,) = (part for part in layer.modules() if isinstance(part, Matrix))
@@ -66,6 +66,6 @@ def test_a_learned_schur_form(size, in_block):
         assert found.transient_share == pytest.approx(float(share))
 
 
-def test_a_module_without_one_is_refused():
+def test_learned_schur_rejects_module_without_schur_matrix():
     with pytest.raises(ValueError, match="GRU has none"):
         learned_schur(nn.GRU(2, 3))

@@ -5,7 +5,7 @@ import pytest
 from steadygrad.experiments import load, select
 from steadygrad.training import parameter_count
 
-KINDS = {
+KINDS_PER_TASK = {
     "rmts-3": 6,
     "same-different-6": 12,
     "relational-game": 1,
@@ -15,7 +15,7 @@ KINDS = {
 IDENTITY_RULES_4 = {(False, False): 7, (False, True): 5, (True, False): 3, (True, True): 2}
 """by whether they are flipped and some are missing"""
 TASKS = ("same-different", "rmts", "dist3", "identity-rules")
-HARDEST = {"same-different": 98, "same-different-6": 98, "rmts-3": 94, "identity-rules-4": 94}
+HARDEST_HELD_OUT = {"same-different": 98, "same-different-6": 98, "rmts-3": 94, "identity-rules-4": 94}
 """m of the captions; 95 for the others"""
 
 PARAMETERS = {  # appendix C.7, table 3: CoRelNet, CoRelNet-nhid, ESBN
@@ -62,14 +62,14 @@ def size(pattern):
 
 
 @pytest.mark.parametrize("task", PARAMETERS)
-def test_table_3_of_the_appendix(task):
+def test_parameter_counts_match_appendix_table_3(task):
     table = "basic" if task in TASKS else "unseen-relations"
     found = size(f"{table}/{task}-corelnet"), size(f"parameters/{task}"), size(f"{table}/{task}-esbn")
     assert found == PARAMETERS[task]
 
 
 @pytest.mark.parametrize("game", GAMES)
-def test_tables_1_and_2_of_the_games(game):
+def test_game_recipes_match_tables_1_and_2(game):
     table = "games" if len(GAMES[game]) == 2 else "games-hexominoes"
     found = {recipe.row: recipe for recipe in select(f"corelnet-2022/{table}/{game}-*")}
     assert set(found) == {f"{game}-{network}" for network in NETWORKS}
@@ -82,16 +82,16 @@ def test_tables_1_and_2_of_the_games(game):
         assert recipe.transfers() == ([{"test_shapes": "stripes"}] if len(values) == 2 else [])
 
 
-def kinds_in(task):
+def problem_kinds(task):
     """Of problems in training, 32 of each in a batch, as in the released code."""
     if task["name"] == "identity-rules-4":
         return IDENTITY_RULES_4[task.get("flipped", False), task.get("missing", False)]
-    return 1 if task.get("restricted") else KINDS.get(task["name"], 3)
+    return 1 if task.get("restricted") else KINDS_PER_TASK.get(task["name"], 3)
 
 
-def test_rows_are_trained_as_the_appendix_has_it():
+def test_train_settings_match_appendix():
     for recipe in load("corelnet-2022").recipes:
-        train, kinds = recipe.train, kinds_in(recipe.task)
+        train, kinds = recipe.train, problem_kinds(recipe.task)
         assert (train["optimizer"], train["lr"], train["batch"]) == ("adam", 5e-4, 32 * kinds)
         assert recipe.counts == "last"
         assert recipe.seeded == (() if recipe.task["name"] == "relational-game" else ("shapes_seed",))
@@ -100,19 +100,19 @@ def test_rows_are_trained_as_the_appendix_has_it():
         assert bool(recipe.published) == recipe.table.startswith("games")
 
 
-def test_rows_have_as_few_shapes_in_training_as_can_be():
+def test_recipes_hold_out_as_many_shapes_as_the_paper():
     by_hold_out = ("hold-out", "separated")
     for recipe in load("corelnet-2022").recipes:
         task = recipe.task
         if "held_out" in task and recipe.table not in by_hold_out:
-            hardest = 89 if task.get("n") == 10 else HARDEST.get(task["name"], 95)
+            hardest = 89 if task.get("n") == 10 else HARDEST_HELD_OUT.get(task["name"], 95)
             assert task["held_out"] == hardest, recipe.name
     for table in by_hold_out:
         for recipe in select(f"corelnet-2022/{table}"):
             assert recipe.row.endswith(f"-{recipe.task['held_out']}")
 
 
-def test_names_of_rows_say_what_they_are():
+def test_row_names_match_network_task_and_options():
     """The network, and the task unless the whole table has the same."""
     names = {"dist3": "distribution-of-n"}
     for recipe in load("corelnet-2022").recipes:
@@ -127,14 +127,14 @@ def test_names_of_rows_say_what_they_are():
         assert recipe.layer.get("encoder", "learned") == ("random" if random else "learned")
 
 
-def test_colours_are_dampened_as_figure_6_has_it():
+def test_l1_strength_of_colour_recipes_matches_figure_6():
     for recipe in select("corelnet-2022/spurious"):
         assert recipe.task["colour"]
         strength = 5.0 if recipe.task["name"] == "rmts" else 1.0
         assert recipe.layer.get("l1", 0.0) == (strength if recipe.row.endswith("-l1") else 0.0)
 
 
-def test_esbn_on_rmts_is_normalised_over_all_objects_and_within_pairs():
+def test_esbn_rmts_recipes_exist_with_both_normalisations():
     """Over all objects as in CoRelNet's program, within pairs as in Webb's scripts."""
     for over_all in [*select("corelnet-2022/basic/rmts-esbn"), *select("corelnet-2022/hold-out/rmts-esbn-[0-9]*")]:
         (pairs,) = select(over_all.name.replace("rmts-esbn", "rmts-esbn-pairs"))
@@ -146,11 +146,11 @@ def test_esbn_on_rmts_is_normalised_over_all_objects_and_within_pairs():
     assert model.normalisation.segments == ((0, 2), (2, 4), (4, 6))
 
 
-def test_corelnet_t_is_in_the_four_basic_tasks():
+def test_corelnet_t_recipes_have_expected_parameter_counts():
     sizes = {"same-different": 221_866, "rmts": 221_898, "dist3": 222_436, "identity-rules": 222_436}
     assert {task: size(f"basic/{task}-corelnet-t") for task in TASKS} == sizes
 
 
-def test_the_transformer_has_time_for_rmts_with_all_shapes():
+def test_rmts_transformer_recipe_trains_5000_updates_at_desk_scale():
     (recipe,) = select("corelnet-2022/hold-out/rmts-transformer-0")
     assert recipe.settings("desk").train.steps == 5000

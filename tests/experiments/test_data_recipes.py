@@ -6,14 +6,14 @@ from steadygrad.experiments import every, select
 from steadygrad.tasks import TASKS, DataTask
 from steadygrad.training import parameter_count
 
-ROWS = [recipe for recipe in every() if issubclass(TASKS[recipe.task["name"]], DataTask)]
+DATA_RECIPES = [recipe for recipe in every() if issubclass(TASKS[recipe.task["name"]], DataTask)]
 
 
 def rows(pattern):
     return {recipe.row: recipe for recipe in select(pattern)}
 
 
-def printed(recipe):
+def published_values(recipe):
     """In the order of the table; of accuracies the percentage."""
     return tuple(100 * value if name == "accuracy" else value for name, value in recipe.published.items())
 
@@ -23,8 +23,8 @@ def rates(recipe):
     return train["lr"], train.get("lr_constrained"), train["smoothing"], train.get("decay_transients")
 
 
-@pytest.mark.parametrize("recipe", ROWS, ids=lambda recipe: recipe.name)
-def test_numbers_are_of_the_test_data_where_any_are_printed(recipe):
+@pytest.mark.parametrize("recipe", DATA_RECIPES, ids=lambda recipe: recipe.name)
+def test_recipes_with_published_numbers_report_test_split(recipe):
     assert recipe.counts == ("test" if recipe.published or recipe.table != "psmnist" else "best")
     assert recipe.settings("paper").train.epochs > recipe.settings("desk").train.epochs > 0
 
@@ -69,7 +69,7 @@ TABLE_5 = {
     "eurnn-2048-300": (2048, 1e-3, None, 0.9, None, None, None),
     "rnn-300": (1024, 1e-5, None, 0.9, None, None, "glorot"),
 }
-A_6 = [  # the authors' response: moduli that are held
+APPENDIX_A_6 = [  # the authors' response: moduli that are held
     ("nnrnn-gamma-1-150", 1.0, 1.46),
     ("nnrnn-gamma-0958-150", 0.958, 1.47),
     ("nnrnn-gamma-1-300", 1.0, 1.49),
@@ -77,17 +77,21 @@ A_6 = [  # the authors' response: moduli that are held
 ]
 
 
-def test_nnrnn_tables_1_and_4():
+def test_nnrnn_published_values_match_tables_1_and_4():
     found = rows("nnrnn-2019/char-ptb")
     for name, values in NNRNN.items():
-        assert printed(found[f"{name}-150"]) + printed(found[f"{name}-300"]) == pytest.approx(values, abs=1e-9)
+        assert published_values(found[f"{name}-150"]) + published_values(found[f"{name}-300"]) == pytest.approx(
+            values, abs=1e-9
+        )
     assert found["lstm-1024-150"].published == {"bpc": 1.37}  # section 5.2
     without = {"lstm-475-150", "lstm-1024-300", "lstm-475-300"}
     assert {row for row, recipe in found.items() if not recipe.published} == without
 
 
-@pytest.mark.parametrize(("table", "lines", "ours"), [("psmnist", TABLE_3, 3), ("char-ptb", TABLE_5, len(A_6))])
-def test_nnrnn_tables_3_and_5(table, lines, ours):
+@pytest.mark.parametrize(
+    ("table", "lines", "ours"), [("psmnist", TABLE_3, 3), ("char-ptb", TABLE_5, len(APPENDIX_A_6))]
+)
+def test_nnrnn_hyperparameters_match_tables_3_and_5(table, lines, ours):
     found = rows(f"nnrnn-2019/{table}")
     assert len(found) == len(lines) + ours
     for row, (units, *expected, pull, start) in lines.items():
@@ -100,8 +104,8 @@ def test_nnrnn_tables_3_and_5(table, lines, ours):
             assert found[row].train["window"] == int(row[-3:])
 
 
-@pytest.mark.parametrize(("row", "modulus", "bpc"), A_6)
-def test_nnrnn_appendix_a_6(row, modulus, bpc):
+@pytest.mark.parametrize(("row", "modulus", "bpc"), APPENDIX_A_6)
+def test_nnrnn_fixed_modulus_recipes_match_appendix_a_6(row, modulus, bpc):
     held, trained = (rows("nnrnn-2019/char-ptb")[name] for name in (row, f"nnrnn-{row[-3:]}"))
     assert held.published == {"bpc": bpc}
     assert held.layer["modulus"] == modulus
@@ -109,7 +113,7 @@ def test_nnrnn_appendix_a_6(row, modulus, bpc):
     assert held.train["window"] == int(row[-3:])
 
 
-def test_nnrnn_sizes_of_ours_are_matched():
+def test_nnrnn_170_and_lstm_86_have_similar_parameter_counts():
     counts = []
     for row in ("nnrnn-170", "lstm-86"):
         (recipe,) = select(f"nnrnn-2019/psmnist/{row}")
@@ -136,9 +140,9 @@ ENRNN = {  # table 2: units, bpc of test and validation
 }
 
 
-def test_enrnn_table_1():
+def test_enrnn_timit_recipes_match_table_1():
     found = rows("enrnn-2020/timit")
-    assert {row: printed(recipe) for row, recipe in found.items()} == TIMIT
+    assert {row: published_values(recipe) for row, recipe in found.items()} == TIMIT
     for recipe in found.values():
         assert list(recipe.published) == ["mse", "valid_mse", "segsnr", "stoi", "pesq"]
         assert (recipe.train["batch"], recipe.train["epochs"]) == (28, 300)
@@ -146,9 +150,9 @@ def test_enrnn_table_1():
     assert (layer["hidden_size"] - layer["short_size"], layer["short_size"], layer["coupling"]) == (374, 94, False)
 
 
-def test_enrnn_table_2():
+def test_enrnn_char_ptb_recipes_match_table_2():
     found = rows("enrnn-2020/char-ptb")
-    assert {row: (recipe.layer["hidden_size"], *printed(recipe)) for row, recipe in found.items()} == ENRNN
+    assert {row: (recipe.layer["hidden_size"], *published_values(recipe)) for row, recipe in found.items()} == ENRNN
     layer = found["enrnn"].layer
     assert (layer["hidden_size"] - layer["short_size"], layer["short_size"], layer["activation"]) == (310, 720, "relu")
     for row, recipe in found.items():
@@ -157,7 +161,7 @@ def test_enrnn_table_2():
             assert [recipe.train[key] for key in ("batch", "window", "epochs")] == [32, 50, 20]
 
 
-def test_ornn_has_the_size_that_its_paper_prints_but_for_the_embedding():
+def test_ornn_parameter_count_without_embedding_matches_paper():
     (recipe,) = select("enrnn-2020/char-ptb/ornn")
     settings = recipe.settings()
     count = parameter_count(settings.build_model(settings.build_task()))
@@ -182,9 +186,9 @@ NCGRU = {  # tables 5 and 6: sizes, bpc or perplexity
 
 
 @pytest.mark.parametrize("table", NCGRU)
-def test_ncgru_tables_5_and_6(table):
+def test_ncgru_recipes_match_tables_5_and_6(table):
     found = rows(f"ncgru-2022/{table}")
-    assert {row: (recipe.layer["sizes"], *printed(recipe)) for row, recipe in found.items()} == NCGRU[table]
+    assert {row: (recipe.layer["sizes"], *published_values(recipe)) for row, recipe in found.items()} == NCGRU[table]
     for row, recipe in found.items():
         layer, train = recipe.layer, recipe.train
         dropout = [layer[f"{place}_dropout"] for place in ("input", "layer", "output")]
@@ -222,17 +226,17 @@ TUNED = {  # appendix B.4, tables 5 and 6: lr, lr orth, activation, ν, ρ
 }
 
 
-def test_relrnn_table_3():
+def test_relrnn_published_values_match_table_3():
     text, images = rows("relrnn-2020/char-ptb"), rows("relrnn-2020/pmnist")
     assert set(images) == set(RELRNN)
     assert set(text) == set(RELRNN) - {"h-detach"}
     for row, values in RELRNN.items():
-        found = (printed(text[row]) if row in text else ()) + printed(images[row])
+        found = (published_values(text[row]) if row in text else ()) + published_values(images[row])
         assert found == pytest.approx(values, abs=1e-9)
 
 
 @pytest.mark.parametrize("table", TUNED)
-def test_relrnn_tables_5_and_6(table):
+def test_relrnn_hyperparameters_match_tables_5_and_6(table):
     found = rows(f"relrnn-2020/{table}")
     for row, tuned in TUNED[table].items():
         layer, train = found[row].layer, found[row].train

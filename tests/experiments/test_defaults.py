@@ -15,11 +15,11 @@ from steadygrad.training import Settings
 from steadygrad.training.kinds import kind_of
 from tests import cached
 
-OF_OBJECTS = [name for name in TASKS if kind_of(name).networks]
-PAIRS = [(layer, task) for layer in LAYERS for task in TASKS if task not in OF_OBJECTS]
-every_pair = pytest.mark.parametrize(("layer", "task"), PAIRS, ids=map("-".join, PAIRS))
+OBJECT_TASKS = [name for name in TASKS if kind_of(name).networks]
+LAYER_TASK_PAIRS = [(layer, task) for layer in LAYERS for task in TASKS if task not in OBJECT_TASKS]
+every_pair = pytest.mark.parametrize(("layer", "task"), LAYER_TASK_PAIRS, ids=map("-".join, LAYER_TASK_PAIRS))
 
-ROWS = """
+RECIPE_ROWS = """
 [table.first]
 layer = { name = "lstm", hidden_size = 4 }
 task = { name = "copy", delay = 3 }
@@ -51,12 +51,12 @@ def instead(monkeypatch):
 
 @pytest.fixture
 def rows(instead):
-    instead(paper=ROWS)
+    instead(paper=RECIPE_ROWS)
 
 
 @every_pair
 @pytest.mark.usefixtures("shipped")
-def test_settings_can_be_built_and_say_where_they_come_from(layer, task):
+def test_nearest_settings_build_for_every_layer_and_task(layer, task):
     found = nearest(layer, task)
     settings = Settings.from_tables(found.tables)
     built = settings.build_task()
@@ -70,7 +70,7 @@ def test_settings_can_be_built_and_say_where_they_come_from(layer, task):
 
 @every_pair
 @pytest.mark.usefixtures("shipped")
-def test_the_row_of_the_pair_is_preferred(layer, task):
+def test_nearest_prefers_recipe_of_same_layer_and_task(layer, task):
     rows = {recipe.name: recipe for recipe in every() if (recipe.layer["name"], recipe.task["name"]) == (layer, task)}
     found = nearest(layer, task)
     name = found.source.removesuffix(", at desk scale")
@@ -81,7 +81,7 @@ def test_the_row_of_the_pair_is_preferred(layer, task):
         assert Settings.from_tables(found.tables) == replace(wanted, task=wanted.task | own.get("task", {}))
 
 
-def test_a_pair_of_a_paper(rows):
+def test_nearest_returns_desk_settings_of_matching_recipe(rows):
     found = nearest("lstm", "copy")
     assert found.source == "paper/table/first, at desk scale"
     assert found.tables == {
@@ -91,7 +91,7 @@ def test_a_pair_of_a_paper(rows):
     }
 
 
-def test_the_task_of_one_row_and_the_layer_of_another(rows):
+def test_nearest_combines_task_and_layer_of_two_recipes(rows):
     """How long to train goes with the task; optimizer, rates and clipping go with the layer."""
     found = nearest("gru", "copy")
     assert found.source == "the task as in paper/table/first, the layer as in paper/table/second, at desk scale"
@@ -104,7 +104,7 @@ def test_the_task_of_one_row_and_the_layer_of_another(rows):
     assert nearest("lstm", "adding").tables["train"] == train
 
 
-def test_of_several_rows_the_one_with_the_least_work_at_desk_scale(instead):
+def test_nearest_prefers_recipe_with_least_work_and_papers_over_demo(instead):
     """Time steps of all sequences of all updates; the demo has its turn when no paper has a row."""
     table = '[table]\nlayer = { name = "lstm", hidden_size = 4 }\ntask = { name = "adding" }\n'
     work = "[table.{}]\ntask = {{ length = {} }}\ntrain = {{ steps = {}, batch = {} }}\n"
@@ -120,15 +120,15 @@ def test_of_several_rows_the_one_with_the_least_work_at_desk_scale(instead):
     assert nearest("lstm", "adding").source == "demo/table/tiny, at desk scale"
 
 
-def test_an_ablation_is_no_default(instead):
-    whole = ROWS.replace("[table.second]", "ablation = true\n[table.second]")
+def test_nearest_ignores_ablation_recipes(instead):
+    whole = RECIPE_ROWS.replace("[table.second]", "ablation = true\n[table.second]")
     instead(paper=whole)
     assert nearest("lstm", "copy").source == "the defaults"
     assert nearest("lstm", "adding").source == "the task as in paper/table/second, at desk scale; lstm with 128 units"
 
 
 @pytest.mark.parametrize("task", ["char-ptb", "word-ptb"])
-def test_nnrnn_trains_its_moduli_unless_asked_not_to(task):
+def test_nearest_nnrnn_recipe_does_not_fix_modulus(task):
     """Of A.6 of its paper, where they are fixed, it takes nothing."""
     found = nearest("nnrnn", task)
     assert "gamma" not in found.source
@@ -136,7 +136,7 @@ def test_nnrnn_trains_its_moduli_unless_asked_not_to(task):
     assert "modulus" not in found.tables["layer"]
 
 
-def test_a_layer_without_a_row(rows):
+def test_nearest_for_layer_without_recipe_uses_128_units(rows):
     found = nearest("irnn", "adding")
     assert found.tables["layer"] == {"name": "irnn", "hidden_size": 128}
     assert found.tables["task"] == {"name": "adding", "length": 9}
@@ -144,7 +144,7 @@ def test_a_layer_without_a_row(rows):
     assert not found.tables["train"].keys() & set(OF_THE_LAYER)
 
 
-def test_a_task_without_a_row(rows):
+def test_nearest_for_task_without_recipe_uses_defaults(rows):
     """A row whose layer is missing is none."""
     found = nearest("lstm", "denoise")
     assert found.source == "the defaults"
@@ -181,22 +181,22 @@ defaults = { task = { corpus = "auto" } }
 
 @pytest.fixture
 def data_rows(instead):
-    instead(paper=ROWS + DATA_ROWS)
+    instead(paper=RECIPE_ROWS + DATA_ROWS)
 
 
-def test_on_data_sets_the_square_of_the_units_is_work_too(data_rows):
+def test_work_on_data_sets_counts_squared_units(data_rows):
     """4 epochs of 4 units, 1 of 9 + 9."""
     assert nearest("lstm", "char-ptb").source == "paper/table/short, at desk scale"
     assert nearest("lstm", "char-ptb").tables["train"]["epochs"] == 4
 
 
-def test_a_row_in_updates_has_no_epochs(data_rows):
+def test_nearest_recipe_with_updates_has_no_epochs(data_rows):
     found = nearest("gru", "timit").tables
     assert found["train"] == {"steps": 12, "lr": 0.4}
     assert found["task"] == {"name": "timit", "corpus": "auto"}
 
 
-def test_a_text_takes_layers_from_texts_and_says_itself_how_long(data_rows):
+def test_nearest_text_task_takes_layer_from_text_recipe(data_rows):
     found = nearest("lstm", "word-ptb")
     assert found.source == "the task with its own settings, the layer as in paper/table/short, at desk scale"
     assert found.tables == {
@@ -207,7 +207,7 @@ def test_a_text_takes_layers_from_texts_and_says_itself_how_long(data_rows):
 
 
 @pytest.mark.parametrize(("layer", "task", "units"), [("gru", "char-ptb", 256), ("lstm", "pixel-mnist", 128)])
-def test_settings_of_other_tasks_are_not_for_data_sets(data_rows, layer, task, units):
+def test_nearest_data_set_ignores_recipes_of_other_task_kinds(data_rows, layer, task, units):
     """Rows have both layers, on adding and speech, on copy and texts."""
     found = nearest(layer, task)
     assert found.source == f"the task with its own settings; {layer} with {units} units"
@@ -218,7 +218,7 @@ def test_settings_of_other_tasks_are_not_for_data_sets(data_rows, layer, task, u
     }
 
 
-def test_settings_of_data_sets_are_not_for_other_tasks(data_rows):
+def test_nearest_synthetic_task_ignores_data_set_recipes(data_rows):
     assert nearest("lstm", "adding").tables["layer"] == {"name": "lstm", "hidden_size": 4}
     assert nearest("gru", "copy").tables["layer"] == {"name": "gru", "hidden_size": 5, "bias": False}
 
@@ -235,12 +235,12 @@ layer = { name = "esbn" }
 task = { name = "same-different" }
 train = { lr = 0.2, steps = 6, batch = 7 }
 """
-RELATIONAL = [*((model, "rmts") for model in MODELS), *(("corelnet", task) for task in OF_OBJECTS), ("nnrnn", "rmts")]
+RELATIONAL = [*((model, "rmts") for model in MODELS), *(("corelnet", task) for task in OBJECT_TASKS), ("nnrnn", "rmts")]
 
 
 @pytest.mark.parametrize(("layer", "task"), RELATIONAL, ids=map("-".join, RELATIONAL))
 @pytest.mark.usefixtures("shipped")
-def test_relational_networks_need_no_settings(layer, task):
+def test_nearest_relational_settings_build_with_finite_loss(layer, task):
     settings = Settings.from_tables(nearest(layer, task).tables)
     built = settings.build_task()
     images, targets = built.sample(2, Generator().manual_seed(0))
@@ -248,7 +248,7 @@ def test_relational_networks_need_no_settings(layer, task):
 
 
 @pytest.mark.parametrize(("task", "steps"), [("rmts", 5000), ("relational-game", 2500)])
-def test_without_rows_the_task_says_how_to_train(rows, task, steps):
+def test_nearest_object_task_without_recipe_uses_task_training_defaults(rows, task, steps):
     found = nearest("corelnet", task)
     assert found.source == "the defaults"
     assert found.tables["layer"] == {"name": "corelnet"}
@@ -257,7 +257,7 @@ def test_without_rows_the_task_says_how_to_train(rows, task, steps):
     assert (train.evaluate_every, train.evaluate_examples) == (250, 1000)
 
 
-def test_a_layer_over_time_says_nothing_of_its_name_among_objects(rows):
+def test_nearest_object_task_ignores_sequence_recipe_of_same_name(rows):
     """The rows have an lstm with 4 units, trained by gradient descent on copy."""
     found = nearest("lstm", "rmts").tables
     assert found["layer"] == {"name": "lstm"}
@@ -265,7 +265,7 @@ def test_a_layer_over_time_says_nothing_of_its_name_among_objects(rows):
     assert nearest("gru", "rmts").tables["layer"] == {"name": "gru", "hidden_size": 128}
 
 
-def test_rows_among_objects_are_put_together_in_the_same_way(instead):
+def test_nearest_combines_relational_recipes(instead):
     instead(paper=RELATIONAL_ROWS)
     assert nearest("corelnet", "rmts").tables["train"] == {"lr": 0.1, "steps": 5, "clip": 1.0}
     found = nearest("esbn", "rmts")
@@ -280,6 +280,6 @@ def test_rows_among_objects_are_put_together_in_the_same_way(instead):
     assert (alone.tables["train"]["steps"], alone.tables["train"]["lr"]) == (5, 5e-4)
 
 
-def test_a_relational_network_over_time_is_refused(rows):
+def test_nearest_rejects_relational_network_on_sequence_task(rows):
     with pytest.raises(ValueError, match="layer esbn expects a task out of same-different, "):
         nearest("esbn", "copy")

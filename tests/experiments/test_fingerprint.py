@@ -46,7 +46,7 @@ def settings(**changes):
     return Settings.from_tables(tables)
 
 
-def test_the_canonical_form_has_what_differs_from_defaults():
+def test_canonical_form_lists_non_default_settings():
     """When this fails, every stored fingerprint changes."""
     assert canonical(RNN.settings(), RNN.transfers()) == [
         "layer.hidden_size=3",
@@ -81,28 +81,28 @@ def test_the_canonical_form_has_what_differs_from_defaults():
         {"layer__bias": False},
     ],
 )
-def test_another_value_changes_it(changes):
+def test_different_setting_changes_fingerprint(changes):
     assert fingerprint(settings(**changes)) != fingerprint(settings())
 
 
-def test_other_tests_change_it():
+def test_different_transfer_evaluations_change_fingerprint():
     tests = RNN.transfers()
     assert fingerprint(settings(), tests) == fingerprint(settings(), tests[::-1])
     assert len({fingerprint(settings(), some) for some in ([], tests[:1], tests[1:], tests)}) == 4
 
 
-def test_a_default_that_is_written_out_does_not_change_it():
+def test_explicit_default_does_not_change_fingerprint():
     tables = {"layer": dict(RNN.layer), "task": dict(RNN.task), "train": dict(RNN.train)}
     assert fingerprint(Settings.from_tables(tables)) == fingerprint(settings())
     assert fingerprint(settings(train__lr=1e-3, layer__num_layers=1)) == fingerprint(settings())
 
 
-def test_equal_numbers_are_one():
+def test_int_and_float_of_same_value_have_same_fingerprint():
     assert (plain(2.0), plain([1.0, (0.5,)]), plain(True), plain("1.0")) == (2, [1, [0.5]], True, "1.0")
     assert fingerprint(settings(layer__dropout=0)) == fingerprint(settings(layer__dropout=0.0))
 
 
-def test_a_new_option_with_a_default_does_not_change_it(monkeypatch):
+def test_new_option_with_default_does_not_change_fingerprint(monkeypatch):
     before = fingerprint(settings())
     known, complete = Settings.known_options, Settings.complete
     option = inspect.Parameter("twist", inspect.Parameter.KEYWORD_ONLY, default=0.1, annotation=float)
@@ -126,7 +126,7 @@ def test_a_renamed_key_does_not_change_it(monkeypatch):
     assert fingerprint(RNN.settings(), tests) == before
 
 
-def test_a_renamed_layer_does_not_change_it(monkeypatch):
+def test_renamed_layer_does_not_change_fingerprint(monkeypatch):
     before = fingerprint(settings())
     monkeypatch.setitem(LAYERS, "simple", LAYERS["rnn"])
     assert fingerprint(settings(layer__name="simple")) != before
@@ -134,7 +134,7 @@ def test_a_renamed_layer_does_not_change_it(monkeypatch):
     assert fingerprint(settings(layer__name="simple")) == before
 
 
-def test_names_are_renamed_both_ways(monkeypatch):
+def test_settings_names_convert_between_first_and_current(monkeypatch):
     names = {"train.steps2": "train.steps", "train.updates": "train.steps", "layer.name=b": "layer.name=a"}
     monkeypatch.setattr(settings_module, "FIRST_NAMES", names)
     first = {"seed": 0, "layer": {"name": "a", "recurrent": {"name": "a"}}, "train": {"steps": 3}}
@@ -144,7 +144,7 @@ def test_names_are_renamed_both_ways(monkeypatch):
     assert settings_module.with_first_names(now) == settings_module.with_first_names(first) == first
 
 
-def test_a_run_directory_of_before_a_renaming_can_be_read(monkeypatch, tmp_path):
+def test_run_directory_with_old_names_is_readable(monkeypatch, tmp_path):
     reproduce([RNN], scale="paper", out=tmp_path)
     directory = RunDirectory(run_directory(RNN, 0, tmp_path))
     monkeypatch.setitem(LAYERS, "simple", LAYERS["rnn"])
@@ -155,7 +155,7 @@ def test_a_run_directory_of_before_a_renaming_can_be_read(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("cls", [LAYERS["rnn"], TASKS["copy"], SequenceModel])
-def test_a_revision_changes_it(monkeypatch, cls, tmp_path):
+def test_new_revision_changes_fingerprint_and_invalidates_runs(monkeypatch, cls, tmp_path):
     """And a run of the old one neither counts nor goes on."""
     before = fingerprint(settings())
     reproduce([RNN], scale="paper", out=tmp_path)
@@ -179,7 +179,7 @@ def test_a_revision_changes_it(monkeypatch, cls, tmp_path):
     assert train(RNN.settings(), new.path, resume=True)["status"] == row["runs"][0]["status"] == "done"
 
 
-def test_a_run_without_its_tests_is_no_result(tmp_path):
+def test_run_without_transfer_evaluations_has_no_result_scale(tmp_path):
     reproduce([RNN], scale="paper", out=tmp_path)
     directory = RunDirectory(run_directory(RNN, 0, tmp_path))
     assert result_scale(RNN, 0, directory, ["paper"]) == "paper"
@@ -191,7 +191,7 @@ def test_a_run_without_its_tests_is_no_result(tmp_path):
     assert result_scale(replace(RNN, transfer={"delay": [4]}), 0, directory) == "paper"
 
 
-def test_what_is_different_is_said(tmp_path):
+def test_why_not_names_differing_settings(tmp_path):
     reproduce([RNN], scale="paper", out=tmp_path)
     directory = RunDirectory(run_directory(RNN, 0, tmp_path))
     longer = replace(RNN, train=RNN.train | {"steps": 8, "lr": 0.5})
@@ -202,7 +202,7 @@ def test_what_is_different_is_said(tmp_path):
     assert why_not(longer, 0, directory, "paper") == "the run has not ended"
 
 
-def test_defaults_are_those_of_fields():
+def test_field_defaults_returns_dataclass_defaults():
     assert field_defaults(TASKS["copy"])["recall"] == "after"
 
 

@@ -21,7 +21,7 @@ from tests.stopping import StopAt, StoppedError
 
 TINY = {"steps": 30, "batch": 4, "evaluate_every": 10, "evaluate_examples": 10, "log_every": 5}
 COPY = {"name": "copy", "delay": 5, "length": 3}
-SHORT = {
+TASK_OPTIONS = {
     "copy": COPY,
     "adding": {"length": 6},
     "denoise": {"delay": 6, "length": 2},
@@ -36,7 +36,7 @@ def quick_runs():
     """Save no checkpoint in between, however slow the machine, do not ask git, and observe two sequences.
 
     A portrait takes most of a short run, and most of a portrait are the gradients of its 32 sequences. How many there
-    are matters to `test_several_sequences_are_taken_together` only, which takes as many as the package.
+    are matters to `test_batch_gradients_are_root_mean_square_over_sequences` only, which takes as many as the package.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
@@ -45,15 +45,15 @@ def quick_runs():
         yield
 
 
-def tiny(layer="nnrnn", task=None, **options):
+def tiny_settings(layer="nnrnn", task=None, **options):
     table = {"hidden_size": 6} | ({"name": layer} if isinstance(layer, str) else layer)
     return Settings.from_tables({"layer": table, "task": task or COPY, "train": TINY | options, "seed": 3})
 
 
-def quick(**options):
+def quick_settings(**options):
     """Many updates in no time."""
     task = {"name": "copy", "delay": 1, "length": 1, "symbols": 2}
-    return tiny({"name": "rnn", "hidden_size": 2}, task, **{"batch": 1, "evaluate_examples": 1, **options})
+    return tiny_settings({"name": "rnn", "hidden_size": 2}, task, **{"batch": 1, "evaluate_examples": 1, **options})
 
 
 def refuse(word):
@@ -65,7 +65,7 @@ def observations(folder):
     return [json.loads(line, parse_constant=refuse) for line in lines]
 
 
-def drawn(folder):
+def read_portrait(folder):
     return json.loads((folder / PORTRAIT).read_text("utf-8"), parse_constant=refuse)
 
 
@@ -73,7 +73,7 @@ def steps(folder):
     return [row["step"] for row in observations(folder)]
 
 
-def outcome(folder):
+def metrics_and_weights(folder):
     """What a run has left: its rows without the time, and its weights byte by byte."""
     rows = RunDirectory(folder).rows()
     assert all(row.pop("seconds") >= 0 for row in rows)
@@ -84,7 +84,7 @@ def outcome(folder):
 # the run is the same
 
 
-LAYER_TABLES = {
+OBSERVED_LAYERS = {
     **{name: {"name": name} for name in LAYERS},
     "dropout": {"name": "lstm", "num_layers": 2, "dropout": 0.5},
     "dtriv": {"name": "rnn", "recurrent": {"name": "exponential", "rebase_every": 3}},
@@ -93,11 +93,11 @@ LAYER_TABLES = {
 }
 
 
-@pytest.mark.parametrize("layer", LAYER_TABLES.values(), ids=LAYER_TABLES)
-def test_a_run_is_the_same_bit_by_bit_with_and_without(tmp_path, layer):
-    settings = tiny(layer, steps=8, log_every=1, evaluate_every=3)
+@pytest.mark.parametrize("layer", OBSERVED_LAYERS.values(), ids=OBSERVED_LAYERS)
+def test_observer_does_not_change_weights_or_metrics(tmp_path, layer):
+    settings = tiny_settings(layer, steps=8, log_every=1, evaluate_every=3)
     results = [train(settings, tmp_path / "alone"), train(settings, tmp_path / "watched", callbacks=[Observer()])]
-    assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
+    assert metrics_and_weights(tmp_path / "watched") == metrics_and_weights(tmp_path / "alone")
     assert steps(tmp_path / "watched") == [0, 3, 6, 8]
     for result in results:
         assert result.pop("wall_seconds") > 0
@@ -122,22 +122,22 @@ def test_a_run_is_the_same_bit_by_bit_with_and_without(tmp_path, layer):
         ({"steps": 82, "evaluate_every": 15}, [*range(0, 76, 15), 82]),
     ],
 )
-def test_it_looks_at_the_start_at_evaluations_and_at_the_end(tmp_path, options, expected):
-    train(quick(**options), tmp_path, callbacks=[Observer()])
+def test_observer_observes_at_start_evaluations_and_end(tmp_path, options, expected):
+    train(quick_settings(**options), tmp_path, callbacks=[Observer()])
     assert steps(tmp_path) == expected
 
 
 @pytest.mark.parametrize("updates", [79, 85])
-def test_it_never_looks_too_often(tmp_path, updates):
-    train(quick(steps=updates, evaluate_every=1, log_every=1000), tmp_path, callbacks=[Observer()])
+def test_observer_limits_number_of_observations(tmp_path, updates):
+    train(quick_settings(steps=updates, evaluate_every=1, log_every=1000), tmp_path, callbacks=[Observer()])
     found = steps(tmp_path)
     assert (found[0], found[-1]) == (0, updates)
     assert found == sorted(set(found))
     assert LOOKS // 2 <= len(found) <= LOOKS + 2
 
 
-def test_a_look_has_the_numbers_of_that_moment(tmp_path):
-    settings = tiny("ncgru")
+def test_observation_has_eigenvalues_of_current_weights(tmp_path):
+    settings = tiny_settings("ncgru")
     train(settings, tmp_path, callbacks=[Observer()])
     first, *_, last = observations(tmp_path)
     assert first.keys() == last.keys() == {"step", "matrices", "gates"}
@@ -169,7 +169,7 @@ def files(folder):
     return [(folder / name).read_bytes() for name in (OBSERVATIONS, PORTRAIT)]
 
 
-CUT = {layer: tiny(layer, evaluate_every=5) for layer in ("nnrnn", "ncgru")}
+RESUMED_SETTINGS = {layer: tiny_settings(layer, evaluate_every=5) for layer in ("nnrnn", "ncgru")}
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def alone(tmp_path_factory):
     """The same runs, left alone."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("alone")
-    for layer, settings in CUT.items():
+    for layer, settings in RESUMED_SETTINGS.items():
         train(settings, folder / layer, callbacks=[Observer()])
     return folder
 
@@ -186,50 +186,52 @@ def alone(tmp_path_factory):
     ("layer", "save", "die"),
     [("nnrnn", None, 17), ("nnrnn", 10, 11), ("nnrnn", 9, 25), ("ncgru", 15, 21)],
 )
-def test_killed_and_resumed_it_has_seen_the_same(tmp_path, alone, layer, save, die):
+def test_killed_and_resumed_run_has_same_observations(tmp_path, alone, layer, save, die):
     with pytest.raises(StoppedError):
-        train(CUT[layer], tmp_path, callbacks=[StopAt(save, die), Observer()])
-    assert train(CUT[layer], tmp_path, resume=True, callbacks=[Observer()])["status"] == "done"
+        train(RESUMED_SETTINGS[layer], tmp_path, callbacks=[StopAt(save, die), Observer()])
+    assert train(RESUMED_SETTINGS[layer], tmp_path, resume=True, callbacks=[Observer()])["status"] == "done"
     assert files(tmp_path) == files(alone / layer)
-    assert outcome(tmp_path) == outcome(alone / layer)
+    assert metrics_and_weights(tmp_path) == metrics_and_weights(alone / layer)
 
 
 @pytest.mark.parametrize("step", [1, 12])
-def test_interrupted_and_resumed_it_has_seen_the_same(tmp_path, alone, step):
-    result = train(CUT["nnrnn"], tmp_path, callbacks=[Interrupt(step), Observer()])
+def test_interrupted_and_resumed_run_has_same_observations(tmp_path, alone, step):
+    result = train(RESUMED_SETTINGS["nnrnn"], tmp_path, callbacks=[Interrupt(step), Observer()])
     assert (result["status"], result["steps"]) == ("interrupted", step)
-    assert drawn(tmp_path)["step"] == (result["best"]["step"] if step >= 5 else step)  # no evaluation yet: the latest
-    train(CUT["nnrnn"], tmp_path, resume=True, callbacks=[Observer()])
+    assert read_portrait(tmp_path)["step"] == (
+        result["best"]["step"] if step >= 5 else step
+    )  # no evaluation yet: the latest
+    train(RESUMED_SETTINGS["nnrnn"], tmp_path, resume=True, callbacks=[Observer()])
     assert files(tmp_path) == files(alone / "nnrnn")
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:-40], lambda text: text.replace('"step": 15', '"step": 16')])
-def test_rows_after_the_checkpoint_are_written_again(tmp_path, alone, damage):
+def test_observations_after_checkpoint_are_rewritten_on_resume(tmp_path, alone, damage):
     """Whether the last one was cut off, or is of a past that will not come again."""
     with pytest.raises(StoppedError):
-        train(CUT["nnrnn"], tmp_path, callbacks=[StopAt(10, 17), Observer()])
+        train(RESUMED_SETTINGS["nnrnn"], tmp_path, callbacks=[StopAt(10, 17), Observer()])
     path = tmp_path / OBSERVATIONS
     assert steps(tmp_path) == [0, 5, 10, 15]
     path.write_text(damage(path.read_text()))
-    train(CUT["nnrnn"], tmp_path, resume=True, callbacks=[Observer()])
+    train(RESUMED_SETTINGS["nnrnn"], tmp_path, resume=True, callbacks=[Observer()])
     assert files(tmp_path) == files(alone / "nnrnn")
 
 
-def test_a_run_that_grows_goes_on_with_what_was_seen(tmp_path):
-    train(tiny(steps=20), tmp_path, callbacks=[Observer()])
+def test_longer_resumed_run_keeps_earlier_observations(tmp_path):
+    train(tiny_settings(steps=20), tmp_path, callbacks=[Observer()])
     before = observations(tmp_path)
-    train(tiny(steps=40), tmp_path, resume=True, callbacks=[Observer()])
+    train(tiny_settings(steps=40), tmp_path, resume=True, callbacks=[Observer()])
     assert steps(tmp_path) == [0, 10, 20, 30, 40]
     assert observations(tmp_path)[:3] == before
 
 
-def test_who_comes_late_sees_the_rest(tmp_path):
-    train(tiny(steps=20), tmp_path)
-    train(tiny(steps=40), tmp_path, resume=True, callbacks=[Observer()])
+def test_observer_added_on_resume_observes_remaining_steps(tmp_path):
+    train(tiny_settings(steps=20), tmp_path)
+    train(tiny_settings(steps=40), tmp_path, resume=True, callbacks=[Observer()])
     assert steps(tmp_path) == [20, 30, 40]
 
 
-class Killed(Observer):
+class KilledBeforePortrait(Observer):
     """Dies in the minute in which the portrait is made."""
 
     def sequence_portrait(self, model, trainer):
@@ -240,53 +242,53 @@ def left(folder):
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name not in (".lock", SETTINGS)}
 
 
-@pytest.mark.parametrize("layer", CUT)
-def test_a_run_killed_before_its_portrait_has_it_later(tmp_path, alone, layer):
+@pytest.mark.parametrize("layer", RESUMED_SETTINGS)
+def test_resume_writes_portrait_of_run_killed_before_it(tmp_path, alone, layer):
     with pytest.raises(StoppedError):
-        train(CUT[layer], tmp_path, callbacks=[Killed()])
+        train(RESUMED_SETTINGS[layer], tmp_path, callbacks=[KilledBeforePortrait()])
     before = left(tmp_path)
     assert "result.json" in before
     assert PORTRAIT not in before
-    again = train(CUT[layer], tmp_path, resume=True, callbacks=[Observer()])
+    again = train(RESUMED_SETTINGS[layer], tmp_path, resume=True, callbacks=[Observer()])
     assert again == RunDirectory(tmp_path).result()
     assert files(tmp_path) == files(alone / layer)
-    assert outcome(tmp_path) == outcome(alone / layer)
+    assert metrics_and_weights(tmp_path) == metrics_and_weights(alone / layer)
     assert left(tmp_path) == left(tmp_path) | {name: before[name] for name in before if name != OBSERVATIONS}
 
 
-def test_a_portrait_of_weights_that_were_the_best_once_is_made_anew(tmp_path, alone):
-    train(CUT["nnrnn"], tmp_path, callbacks=[Interrupt(12), Observer()])
+def test_resume_replaces_portrait_of_outdated_best_weights(tmp_path, alone):
+    train(RESUMED_SETTINGS["nnrnn"], tmp_path, callbacks=[Interrupt(12), Observer()])
     with pytest.raises(StoppedError):
-        train(CUT["nnrnn"], tmp_path, resume=True, callbacks=[Killed()])
+        train(RESUMED_SETTINGS["nnrnn"], tmp_path, resume=True, callbacks=[KilledBeforePortrait()])
     assert files(tmp_path)[1] != files(alone / "nnrnn")[1]
-    train(CUT["nnrnn"], tmp_path, resume=True, callbacks=[Observer()])
+    train(RESUMED_SETTINGS["nnrnn"], tmp_path, resume=True, callbacks=[Observer()])
     assert files(tmp_path) == files(alone / "nnrnn")
 
 
-def test_a_run_that_diverged_has_its_portrait_later_too(tmp_path):
-    settings = tiny("irnn", optimizer="sgd", max_loss=100.0, evaluate_every=1, lr=1e8)
+def test_resume_writes_portrait_of_diverged_run(tmp_path):
+    settings = tiny_settings("irnn", optimizer="sgd", max_loss=100.0, evaluate_every=1, lr=1e8)
     with pytest.raises(StoppedError):
-        train(settings, tmp_path / "killed", callbacks=[Killed()])
+        train(settings, tmp_path / "killed", callbacks=[KilledBeforePortrait()])
     train(settings, tmp_path / "killed", resume=True, callbacks=[Observer()])
     train(settings, tmp_path / "alone", callbacks=[Observer()])
     assert files(tmp_path / "killed") == files(tmp_path / "alone")
 
 
-def test_a_run_that_has_its_portrait_is_not_looked_at_again(tmp_path, monkeypatch):
-    result = train(tiny(), tmp_path, callbacks=[Observer()])
+def test_resume_of_finished_run_with_portrait_changes_nothing(tmp_path, monkeypatch):
+    result = train(tiny_settings(), tmp_path, callbacks=[Observer()])
     before = left(tmp_path)
     monkeypatch.setattr(Observer, "begin", refuse)
     monkeypatch.setattr(Observer, "end", refuse)
-    assert train(tiny(), tmp_path, resume=True, callbacks=[Observer()]) == finite(result)
+    assert train(tiny_settings(), tmp_path, resume=True, callbacks=[Observer()]) == finite(result)
     assert left(tmp_path) == before
 
 
 @pytest.mark.parametrize("weights", [None, b"damaged", save({"old": torch.zeros(2)})], ids=["gone", "damaged", "old"])
-def test_without_its_weights_a_run_that_is_over_has_no_portrait(tmp_path, weights):
-    result = train(tiny(), tmp_path)
+def test_finished_run_without_weights_gets_no_portrait(tmp_path, weights):
+    result = train(tiny_settings(), tmp_path)
     for path in tmp_path.glob("*.safetensors"):
         path.unlink() if weights is None else path.write_bytes(weights)
-    assert train(tiny(), tmp_path, resume=True, callbacks=[Observer()]) == finite(result)
+    assert train(tiny_settings(), tmp_path, resume=True, callbacks=[Observer()]) == finite(result)
     assert not (tmp_path / PORTRAIT).exists()
 
 
@@ -302,10 +304,10 @@ def best_model(folder):
 
 
 def test_the_portrait_is_of_the_best_weights(tmp_path):
-    settings = tiny("rnn", optimizer="sgd", lr=10.0, steps=16, evaluate_every=2)
+    settings = tiny_settings("rnn", optimizer="sgd", lr=10.0, steps=16, evaluate_every=2)
     result = train(settings, tmp_path, callbacks=[Observer()])
     assert 2 < result["best"]["step"] < 16  # up and down
-    found = drawn(tmp_path)
+    found = read_portrait(tmp_path)
     assert found["step"] == result["best"]["step"]
     model, task, x, target = best_model(tmp_path)
     expected = portrait(model.layer, x[0], lambda hidden: task.loss(model.read(hidden[:, None]), target))
@@ -315,22 +317,24 @@ def test_the_portrait_is_of_the_best_weights(tmp_path):
     assert found["matrices"] != json.loads(json.dumps(finite(portrait(model.layer, x[0])["matrices"])))
 
 
-@pytest.mark.parametrize("task", SHORT)
-def test_its_gradients_are_those_of_the_tasks_loss(tmp_path, task):
-    settings = tiny("gru", {"name": task, **SHORT[task]}, steps=4, evaluate_every=2, evaluate_examples=4)
+@pytest.mark.parametrize("task", TASK_OPTIONS)
+def test_portrait_gradients_are_of_task_loss(tmp_path, task):
+    settings = tiny_settings(
+        "gru", {"name": task, **TASK_OPTIONS[task]}, steps=4, evaluate_every=2, evaluate_examples=4
+    )
     train(settings, tmp_path, callbacks=[Observer()])
     model, task, x, target = best_model(tmp_path)
     h_0 = torch.zeros(1, 1, 6, requires_grad=True)
     task.loss(model.walk(x, h_0)[0], target).backward()
-    found = drawn(tmp_path)
+    found = read_portrait(tmp_path)
     assert found["loss_gradients"][0] == pytest.approx(float(h_0.grad.norm()), rel=1e-4)
     assert found["of_steps"] == len(found["loss_gradients"]) == len(found["output_gradients"]) == x.shape[1]
 
 
 @pytest.mark.parametrize("layer", ["gru", "relrnn"])
-def test_several_sequences_are_taken_together(tmp_path, monkeypatch, layer):
+def test_batch_gradients_are_root_mean_square_over_sequences(tmp_path, monkeypatch, layer):
     monkeypatch.setattr(observer, "SEQUENCES", SEQUENCES)
-    train(tiny(layer), tmp_path, callbacks=[Observer()])
+    train(tiny_settings(layer), tmp_path, callbacks=[Observer()])
     model, task, settings = load_model(RunDirectory(tmp_path))
     x, targets = task.sample(SEQUENCES, stream(settings.seed, "observe"))
 
@@ -338,11 +342,11 @@ def test_several_sequences_are_taken_together(tmp_path, monkeypatch, layer):
         return gradient_norms(model.layer, x[i], lambda hidden: task.loss(model.read(hidden[:, None]), targets[[i]]))
 
     expected = np.linalg.norm([norms(i).numpy() for i in range(SEQUENCES)], axis=0) / SEQUENCES**0.5
-    assert drawn(tmp_path)["batch_gradients"] == pytest.approx(expected, rel=1e-4)
+    assert read_portrait(tmp_path)["batch_gradients"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_every_sequence_is_looked_at():
-    assert set(SHORT) == {
+def test_observed_tasks_cover_all_sequence_tasks():
+    assert set(TASK_OPTIONS) == {
         task for task, cls in TASKS.items() if not issubclass(cls, ObjectTask | TextTask | EnvironmentTask)
     }
 
@@ -350,18 +354,18 @@ def test_every_sequence_is_looked_at():
 # texts
 
 
-def reading(layer, **options):
+def language_settings(layer, **options):
     table = {"layer": {"embedding_size": 4, **layer}, "task": {"name": "char-ptb"}, "seed": 3}
     return Settings.from_tables(table | {"train": {"steps": 4, "batch": 2, "window": 7, "evaluate_every": 2} | options})
 
 
-def test_a_language_model_is_looked_at(tmp_path):
-    settings = reading({"name": "nnrnn", "hidden_size": 6})
+def test_observer_works_on_language_model(tmp_path):
+    settings = language_settings({"name": "nnrnn", "hidden_size": 6})
     train(settings, tmp_path / "alone")
     train(settings, tmp_path / "watched", callbacks=[Observer()])
-    assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
+    assert metrics_and_weights(tmp_path / "watched") == metrics_and_weights(tmp_path / "alone")
     assert steps(tmp_path / "watched") == [0, 2, 4]
-    found = drawn(tmp_path / "watched")
+    found = read_portrait(tmp_path / "watched")
     model, task, settings = load_model(RunDirectory(tmp_path / "watched"))
     tokens, targets = task.sample(1, stream(settings.seed, "observe"))
     h_0 = torch.zeros(1, 1, 6, requires_grad=True)
@@ -371,9 +375,9 @@ def test_a_language_model_is_looked_at(tmp_path):
     assert list(found["schur"]) == ["cells.0.W"]
 
 
-def test_layers_of_a_language_model_are_looked_at_as_one(tmp_path):
-    train(reading({"name": "gru", "sizes": [5, 3]}), tmp_path, callbacks=[Observer()])
-    found = drawn(tmp_path)
+def test_portrait_of_language_model_covers_all_layers(tmp_path):
+    train(language_settings({"name": "gru", "sizes": [5, 3]}), tmp_path, callbacks=[Observer()])
+    found = read_portrait(tmp_path)
     assert list(found["input_maps"]) == ["layer 0", "layer 1"]
     assert len(found["exponents"]) == 8
     assert {name.split(".")[0] for name in found["matrices"]} == {"0", "1"}
@@ -382,51 +386,51 @@ def test_layers_of_a_language_model_are_looked_at_as_one(tmp_path):
 # objects
 
 
-def among_objects(layer):
+def object_settings(layer):
     task = {"name": "same-different", "glyphs": "own"}
     return Settings.from_tables({"layer": layer, "task": task, "train": TINY | {"steps": 4}, "seed": 3})
 
 
-def test_a_network_without_a_recurrent_layer_or_a_matrix_of_relations_is_left_alone(tmp_path):
-    assert train(among_objects({"name": "transformer"}), tmp_path, callbacks=[Observer()])["status"] == "done"
+def test_observer_writes_nothing_for_transformer(tmp_path):
+    assert train(object_settings({"name": "transformer"}), tmp_path, callbacks=[Observer()])["status"] == "done"
     assert not (tmp_path / OBSERVATIONS).exists()
     assert not (tmp_path / PORTRAIT).exists()
 
 
 @pytest.mark.parametrize("layer", ["corelnet", "corelnet-mix"])  # the second draws random numbers in training
-def test_how_a_network_relates_unseen_objects_is_kept(tmp_path, layer):
-    settings = among_objects({"name": layer})
+def test_observer_writes_relation_portrait_of_unseen_problem(tmp_path, layer):
+    settings = object_settings({"name": layer})
     train(settings, tmp_path / "alone")
     result = train(settings, tmp_path / "watched", callbacks=[Observer()])
-    assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
+    assert metrics_and_weights(tmp_path / "watched") == metrics_and_weights(tmp_path / "alone")
     assert not (tmp_path / "watched" / OBSERVATIONS).exists()
     model, task, _, _ = best_model(tmp_path / "watched")
     images, answers = task.sample_unseen(1, stream(settings.seed, "observe"))
     expected = relation_portrait(model, images[0], int(answers))
-    assert drawn(tmp_path / "watched") == {"step": result["best"]["step"], **expected}
+    assert read_portrait(tmp_path / "watched") == {"step": result["best"]["step"], **expected}
 
 
-def test_a_problem_that_cannot_be_had_does_not_end_a_run(tmp_path, monkeypatch):
+def test_failing_relation_portrait_does_not_stop_run(tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError("no images")
 
     monkeypatch.setattr(observer, "relation_portrait", fail)
-    result = train(among_objects({"name": "corelnet"}), tmp_path, callbacks=[Observer()])
+    result = train(object_settings({"name": "corelnet"}), tmp_path, callbacks=[Observer()])
     assert result["status"] == "done"
-    assert drawn(tmp_path) == {"step": result["best"]["step"], "failed": "no images"}
+    assert read_portrait(tmp_path) == {"step": result["best"]["step"], "failed": "no images"}
 
 
-def test_a_layer_that_looks_at_objects_is_looked_at(tmp_path):
-    settings = among_objects({"name": "gru", "hidden_size": 6})
+def test_observer_works_on_recurrent_layer_over_objects(tmp_path):
+    settings = object_settings({"name": "gru", "hidden_size": 6})
     train(settings, tmp_path / "alone")
     train(settings, tmp_path / "watched", callbacks=[Observer()])
-    assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
+    assert metrics_and_weights(tmp_path / "watched") == metrics_and_weights(tmp_path / "alone")
     assert steps(tmp_path / "watched") == [0, 4]
     model, task, images, target = best_model(tmp_path / "watched")
     z = model.encode(images).detach()
     h_0 = torch.zeros(1, 1, 6, requires_grad=True)
     task.loss(model.sequence.walk(z, h_0)[0], target).backward()
-    found = drawn(tmp_path / "watched")
+    found = read_portrait(tmp_path / "watched")
     assert found["loss_gradients"][0] == pytest.approx(float(h_0.grad.norm()), rel=1e-4)
     assert found["of_steps"] == 2
 
@@ -434,10 +438,10 @@ def test_a_layer_that_looks_at_objects_is_looked_at(tmp_path):
 # what cannot be looked at
 
 
-def test_a_network_that_the_flow_refuses_is_trained_to_its_end(tmp_path):
+def test_bidirectional_run_finishes_with_failed_portrait(tmp_path):
     layer = {"name": "gru", "bidirectional": True}
-    assert train(tiny(layer), tmp_path, callbacks=[Observer()])["status"] == "done"
-    found = drawn(tmp_path)
+    assert train(tiny_settings(layer), tmp_path, callbacks=[Observer()])["status"] == "done"
+    found = read_portrait(tmp_path)
     assert found.keys() == {"step", "failed"}
     assert "one direction" in found["failed"]
     assert all(row["matrices"] for row in observations(tmp_path))  # these do not need the flow
@@ -451,44 +455,44 @@ def test_a_network_that_the_flow_refuses_is_trained_to_its_end(tmp_path):
         (ValueError(), ""),  # has no first line
     ],
 )
-def test_looking_never_ends_a_run(tmp_path, monkeypatch, error, words):
+def test_failing_observer_does_not_stop_run(tmp_path, monkeypatch, error, words):
     def fail(*_):
         raise error
 
     monkeypatch.setattr(observer, "observe", fail)
     monkeypatch.setattr(observer, "portrait", fail)
-    assert train(tiny(), tmp_path, callbacks=[Observer()])["status"] == "done"
+    assert train(tiny_settings(), tmp_path, callbacks=[Observer()])["status"] == "done"
     assert [set(row) for row in observations(tmp_path)] == [{"step", "failed"}] * 4
-    assert words in drawn(tmp_path)["failed"]
-    assert "tomorrow" not in drawn(tmp_path)["failed"]
+    assert words in read_portrait(tmp_path)["failed"]
+    assert "tomorrow" not in read_portrait(tmp_path)["failed"]
 
 
 @pytest.mark.parametrize(("layer", "lr"), [("irnn", 1e8), ("nnrnn", 1e8), ("ncgru", 1e30)])
-def test_a_run_that_diverges_ends_as_it_would_alone(tmp_path, layer, lr):
-    settings = tiny(layer, optimizer="sgd", max_loss=100.0, evaluate_every=1, lr=lr)
+def test_observer_does_not_change_diverging_run(tmp_path, layer, lr):
+    settings = tiny_settings(layer, optimizer="sgd", max_loss=100.0, evaluate_every=1, lr=lr)
     results = [train(settings, tmp_path / "alone"), train(settings, tmp_path / "watched", callbacks=[Observer()])]
     assert [result["status"] for result in results] == ["diverged", "diverged"]
     assert results[0]["why"] == results[1]["why"]
-    assert outcome(tmp_path / "watched") == outcome(tmp_path / "alone")
+    assert metrics_and_weights(tmp_path / "watched") == metrics_and_weights(tmp_path / "alone")
     best = results[1]["best"]
-    assert drawn(tmp_path / "watched")["step"] == (best["step"] if best else results[1]["steps"])
+    assert read_portrait(tmp_path / "watched")["step"] == (best["step"] if best else results[1]["steps"])
     assert steps(tmp_path / "watched")[0] == 0
     again = train(settings, tmp_path / "watched", resume=True, callbacks=[Observer()])
     assert again == finite(results[1])  # and is not tried again
 
 
-def test_a_run_that_diverges_at_once_is_shown_as_it_started(tmp_path):
-    settings = tiny(max_loss=1e-3)
+def test_portrait_of_run_that_diverges_at_first_update_is_of_step_0(tmp_path):
+    settings = tiny_settings(max_loss=1e-3)
     result = train(settings, tmp_path, callbacks=[Observer()])
     assert (result["status"], result["best"]) == ("diverged", None)
     (first,) = observations(tmp_path)
-    found = drawn(tmp_path)
+    found = read_portrait(tmp_path)
     assert found["step"] == 0
     for name, seen in first["matrices"].items():
         assert found["matrices"][name]["eigenvalues"] == seen["eigenvalues"]
 
 
-class Spoil(Callback):
+class SetParameterToNaN(Callback):
     """A parameter overflows just before it is looked at."""
 
     def row(self, trainer, row):
@@ -497,10 +501,10 @@ class Spoil(Callback):
 
 
 @pytest.mark.parametrize("layer", ["rnn", "lstm", "nnrnn", "ncgru"])
-def test_what_is_not_finite_says_so_and_is_not_written(tmp_path, layer):
-    result = train(tiny(layer), tmp_path, callbacks=[Spoil(), Observer()])
+def test_non_finite_observation_is_recorded_as_failed(tmp_path, layer):
+    result = train(tiny_settings(layer), tmp_path, callbacks=[SetParameterToNaN(), Observer()])
     assert result["status"] == "diverged"
     *_, last = observations(tmp_path)
     assert (last["step"], last.keys()) == (20, {"step", "failed"})
     assert "finite" in last["failed"]
-    assert "matrices" in drawn(tmp_path)  # the best weights were still good
+    assert "matrices" in read_portrait(tmp_path)  # the best weights were still good

@@ -37,7 +37,7 @@ layer = { name = "rnn", hidden_size = 2 }
 layer = { name = "gru", hidden_size = 2 }
 """
 SLOW, QUICK, MIDDLE = ROWS = read("paper", PAPER).recipes
-SECONDS = {"slow": 3 * HOUR, "quick": 10, "middle": 20}
+SECONDS_BY_ROW = {"slow": 3 * HOUR, "quick": 10, "middle": 20}
 
 
 CRASH = object()
@@ -62,7 +62,9 @@ class FakeWorker:
     def send(self, job):
         self.row = job["recipe"]["row"]
         self.jobs.append((self.verb, self.row, job["seed"]))
-        usual = {"timings": timings(SECONDS[self.row])} if self.verb == "probe" else {"status": "done", "value": 0.5}
+        usual = (
+            {"timings": timings(SECONDS_BY_ROW[self.row])} if self.verb == "probe" else {"status": "done", "value": 0.5}
+        )
         answer = self.answers.get((self.verb, self.row), usual)
         if answer is not None:
             self.answer(answer)
@@ -84,7 +86,7 @@ class FakeWorker:
         return "the process ended by signal 9 (Killed)"
 
 
-class Notes(Listener):
+class RecordingListener(Listener):
     """What came of a call, as the listener heard it."""
 
     def __init__(self):
@@ -101,7 +103,7 @@ class Notes(Listener):
 
 
 @pytest.fixture
-def fake(monkeypatch):
+def fake_workers(monkeypatch):
     """Workers that answer at once; returns them, to say what they answer and to see what they were given."""
     monkeypatch.setattr(module, "Worker", FakeWorker)
     monkeypatch.setattr(module, "TICK_SECONDS", 0.001)
@@ -119,39 +121,48 @@ def state(out):
     return json.loads((out / "runs" / "queue.json").read_text("utf-8"))
 
 
-def ran(fake):
-    return [(row, seed) for verb, row, seed in fake.jobs if verb == "run"]
+def started_runs(fake_workers):
+    return [(row, seed) for verb, row, seed in fake_workers.jobs if verb == "run"]
 
 
 # selection and order
 
 
-def test_cheapest_first_and_long_runs_last(fake, tmp_path):
+def test_queue_runs_cheapest_rows_first(fake_workers, tmp_path):
     runs = call(tmp_path, seeds=2)
-    assert ran(fake) == [("quick", 0), ("quick", 1), ("middle", 0), ("middle", 1), ("slow", 0), ("slow", 1)]
+    assert started_runs(fake_workers) == [
+        ("quick", 0),
+        ("quick", 1),
+        ("middle", 0),
+        ("middle", 1),
+        ("slow", 0),
+        ("slow", 1),
+    ]
     assert {run.status for run in runs.values()} == {"done"}
-    assert [job for job in fake.jobs if job[0] == "probe"] == [("probe", row.row, 0) for row in (SLOW, QUICK, MIDDLE)]
+    assert [job for job in fake_workers.jobs if job[0] == "probe"] == [
+        ("probe", row.row, 0) for row in (SLOW, QUICK, MIDDLE)
+    ]
 
 
 @pytest.mark.parametrize(("hours", "status"), [(2.9, "too long"), (6.0, "long")])
-def test_what_takes_too_long_is_listed_and_not_run(fake, tmp_path, hours, status):
+def test_run_over_hours_per_run_is_listed_but_not_run(fake_workers, tmp_path, hours, status):
     runs = call(tmp_path, hours_per_run=hours, dry_run=True)
-    assert [runs[row, 0].status for row in SECONDS] == [status, "queued", "queued"]
+    assert [runs[row, 0].status for row in SECONDS_BY_ROW] == [status, "queued", "queued"]
     assert runs["slow", 0].seconds == 3 * HOUR
-    assert not ran(fake)
+    assert not started_runs(fake_workers)
     call(tmp_path, hours_per_run=hours)
-    assert (("slow", 0) in ran(fake)) == (status == "long")
+    assert (("slow", 0) in started_runs(fake_workers)) == (status == "long")
 
 
-def test_estimates_are_kept(fake, tmp_path):
+def test_estimates_are_cached_per_machine(fake_workers, tmp_path):
     call(tmp_path, dry_run=True)
-    fake.jobs.clear()
+    fake_workers.jobs.clear()
     assert call(tmp_path, dry_run=True)["quick", 0].seconds == 10
-    assert not fake.jobs
+    assert not fake_workers.jobs
     path = tmp_path / "runs" / "queue.json"
     path.write_text(path.read_text("utf-8").replace('"machine": "', '"machine": "another '), "utf-8")
     call(tmp_path, dry_run=True)
-    assert len(fake.jobs) == 3
+    assert len(fake_workers.jobs) == 3
 
 
 def test_an_estimate_counts_updates_rounds_evaluations_and_tests():
@@ -159,33 +170,33 @@ def test_an_estimate_counts_updates_rounds_evaluations_and_tests():
     assert estimate(found) == 3 + 2 * 5 + 8 * 1 + 3 * 100 + 1000
 
 
-def test_data_that_are_missing_leave_a_row_out(fake, tmp_path):
-    fake.answers["probe", "quick"] = {"left_out": "needs copy: no such folder"}
+def test_row_with_missing_data_is_left_out(fake_workers, tmp_path):
+    fake_workers.answers["probe", "quick"] = {"left_out": "needs copy: no such folder"}
     runs = call(tmp_path)
     assert (runs["quick", 0].status, runs["quick", 0].why) == ("left out", "needs copy: no such folder")
-    assert ran(fake) == [("middle", 0), ("slow", 0)]
+    assert started_runs(fake_workers) == [("middle", 0), ("slow", 0)]
     assert state(tmp_path)["runs"] == {}
 
 
 @pytest.mark.parametrize("folder", ["runs", "stored"])
-def test_what_has_a_result_does_not_run(fake, tmp_path, folder):
+def test_rows_with_results_are_not_run(fake_workers, tmp_path, folder):
     reproduce([QUICK, MIDDLE], scale="paper", out=tmp_path / folder)
-    listener = Notes()
+    listener = RecordingListener()
     call(tmp_path, listener=listener, seeds=2)
-    assert ran(fake) == [("quick", 1), ("middle", 1), ("slow", 0), ("slow", 1)]
+    assert started_runs(fake_workers) == [("quick", 1), ("middle", 1), ("slow", 0), ("slow", 1)]
     assert (listener.present, listener.refused) == (2, {})
 
 
-def test_a_stored_result_of_other_settings_does_not_count(fake, tmp_path):
+def test_stored_result_of_other_settings_is_rejected(fake_workers, tmp_path):
     other = read("paper", PAPER.replace("steps = 6", "steps = 7")).recipes
     reproduce(other[:1], scale="paper", out=tmp_path / "stored")
-    listener = Notes()
+    listener = RecordingListener()
     call(tmp_path, listener=listener)
-    assert ("slow", 0) in ran(fake)
+    assert ("slow", 0) in started_runs(fake_workers)
     assert listener.refused == {"paper/table/slow/seed-0": "the run has train.steps=7; the recipe has train.steps=6"}
 
 
-def test_a_stored_result_of_a_larger_scale_counts(fake, tmp_path):
+def test_stored_result_of_larger_scale_is_accepted(fake_workers, tmp_path):
     (row,) = read("paper", PAPER.replace("[table.slow]", "desk = { train = { steps = 3 } }\n[table.slow]")).recipes[:1]
     reproduce([row], scale="paper", out=tmp_path / "stored")
     assert call(tmp_path, [row], scale="desk") == {}
@@ -208,43 +219,43 @@ class Clock:
         return self.now
 
 
-def test_it_stops_at_its_limit_and_goes_on(fake, tmp_path, monkeypatch):
+def test_queue_stops_at_time_limit_and_resumes(fake_workers, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "time", Clock())
-    fake.answers["run", "middle"] = None  # goes on and on
-    listener = Notes()
+    fake_workers.answers["run", "middle"] = None  # goes on and on
+    listener = RecordingListener()
     runs = call(tmp_path, listener=listener, hours=100 / HOUR)
-    assert [runs[row, 0].status for row in SECONDS] == ["long", "done", "interrupted"]
+    assert [runs[row, 0].status for row in SECONDS_BY_ROW] == ["long", "done", "interrupted"]
     assert listener.why.startswith("the limit of 0.02")
     assert state(tmp_path)["runs"] == {"paper/table/middle/seed-0": {"status": "interrupted"}}
-    fake.answers.clear()
+    fake_workers.answers.clear()
     assert call(tmp_path, [MIDDLE])["middle", 0].status == "done"
     assert state(tmp_path)["runs"] == {}
 
 
-def test_a_run_that_does_not_stop_is_killed(fake, tmp_path, monkeypatch):
+def test_run_that_ignores_terminate_is_killed(fake_workers, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "time", Clock())
-    monkeypatch.setattr(fake, "terminate", lambda self: None)
-    monkeypatch.setattr(fake, "kill", lambda self: self.events.put((self, None)))
-    fake.answers["run", "quick"] = None
+    monkeypatch.setattr(fake_workers, "terminate", lambda self: None)
+    monkeypatch.setattr(fake_workers, "kill", lambda self: self.events.put((self, None)))
+    fake_workers.answers["run", "quick"] = None
     runs = call(tmp_path, hours=100 / HOUR)
     assert runs["quick", 0].status == "interrupted"
 
 
-def test_ctrl_c_stops_the_runs(fake, tmp_path):
-    class Stop(Notes):
+def test_ctrl_c_stops_the_runs(fake_workers, tmp_path):
+    class Stop(RecordingListener):
         def started(self, run):
             signal.raise_signal(signal.SIGINT)
 
-    fake.answers["run", "quick"] = None
+    fake_workers.answers["run", "quick"] = None
     listener = Stop()
     with pytest.raises(KeyboardInterrupt):
         call(tmp_path, listener=listener)
     assert listener.ends == {"quick": "interrupted"}
     assert listener.why == "it was asked to stop"
-    assert ran(fake) == [("quick", 0)]
+    assert started_runs(fake_workers) == [("quick", 0)]
 
 
-def test_one_queue_a_folder(fake, tmp_path):
+def test_second_queue_in_same_folder_raises_in_use_error(fake_workers, tmp_path):
     (tmp_path / "runs").mkdir()
     with RunDirectory(tmp_path / "runs").locked(), pytest.raises(InUseError, match="runs is in use"):
         call(tmp_path)
@@ -257,46 +268,46 @@ def test_one_queue_a_folder(fake, tmp_path):
     ("answer", "why"),
     [({"status": "failed", "why": "no memory"}, "no memory"), (CRASH, "the process ended by signal 9 (Killed)")],
 )
-def test_a_failure_is_kept_and_tried_again_by_the_next_call(fake, tmp_path, answer, why):
-    fake.answers["run", "quick"] = answer
+def test_failed_run_is_recorded_and_retried_by_next_call(fake_workers, tmp_path, answer, why):
+    fake_workers.answers["run", "quick"] = answer
     runs = call(tmp_path)
     assert (runs["quick", 0].status, runs["quick", 0].why) == ("failed", why)
     assert state(tmp_path)["runs"] == {"paper/table/quick/seed-0": {"status": "failed", "why": why}}
-    assert ran(fake) == [("quick", 0), ("middle", 0), ("slow", 0)]  # once, and the others too
-    fake.answers.clear()
-    fake.jobs.clear()
+    assert started_runs(fake_workers) == [("quick", 0), ("middle", 0), ("slow", 0)]  # once, and the others too
+    fake_workers.answers.clear()
+    fake_workers.jobs.clear()
     assert call(tmp_path, [QUICK])["quick", 0].status == "done"
     assert state(tmp_path)["runs"] == {}
 
 
-def test_a_probe_that_fails_is_a_failure(fake, tmp_path):
-    fake.answers["probe", "quick"] = {"failed": "ValueError: no"}
+def test_failing_probe_marks_run_as_failed(fake_workers, tmp_path):
+    fake_workers.answers["probe", "quick"] = {"failed": "ValueError: no"}
     runs = call(tmp_path)
     assert (runs["quick", 0].status, runs["quick", 0].why) == ("failed", "probe: ValueError: no")
     assert "paper/table/quick/seed-0" in state(tmp_path)["runs"]
-    assert ran(fake) == [("middle", 0), ("slow", 0)]
+    assert started_runs(fake_workers) == [("middle", 0), ("slow", 0)]
 
 
-def test_a_probe_without_an_end_leaves_the_row_out(fake, tmp_path, monkeypatch):
+def test_probe_timeout_leaves_row_out(fake_workers, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "time", Clock())
-    fake.answers["probe", "quick"] = {"updates": 6}
+    fake_workers.answers["probe", "quick"] = {"updates": 6}
     runs = call(tmp_path)
     assert (runs["quick", 0].status, runs["quick", 0].why) == ("left out", "its probe took more than 180 s")
-    assert ran(fake) == [("middle", 0), ("slow", 0)]
+    assert started_runs(fake_workers) == [("middle", 0), ("slow", 0)]
 
 
-def test_a_run_that_was_under_way_is_looked_at_again(fake, tmp_path):
+def test_run_recorded_as_running_is_run_again(fake_workers, tmp_path):
     """It may have been killed between its result and its portrait."""
     call(tmp_path, [QUICK], dry_run=True)
     reproduce([QUICK], scale="paper", out=tmp_path / "runs")
     path = tmp_path / "runs" / "queue.json"
     path.write_text(json.dumps(state(tmp_path) | {"runs": {"paper/table/quick/seed-0": {"status": "running"}}}))
     call(tmp_path, [QUICK])
-    assert ran(fake) == [("quick", 0)]
+    assert started_runs(fake_workers) == [("quick", 0)]
     assert call(tmp_path, [QUICK]) == {}
 
 
-def test_a_state_that_is_not_one_is_refused(fake, tmp_path):
+def test_invalid_queue_state_file_raises_value_error(fake_workers, tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "queue.json").write_text("[")
     with pytest.raises(ValueError, match=r"queue.json is not the state of a queue .*: remove it to start again"):
@@ -321,41 +332,41 @@ def test_bad_options_are_refused(tmp_path, options, words):
 # what a worker does, in this process
 
 
-def messages(capsys):
+def worker_messages(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_a_probe_measures_what_an_estimate_needs(capsys):
+def test_probe_reports_timings_for_estimate(capsys):
     for pattern in ("demo/copy/rnn", "relrnn-2020/transfer-copy/lstm", "nnrnn-2019/psmnist/lstm-86"):
         (recipe,) = select(pattern)
         worker.probe(recipe, "smoke", 0)
-        begun, found = messages(capsys)
+        begun, found = worker_messages(capsys)
         assert begun["updates"] == found["timings"]["updates"] == recipe.settings("smoke").train.steps
         assert 0 < estimate(found["timings"]) < 60
         assert ("tests" in found["timings"]) == bool(recipe.transfers("smoke"))
 
 
-def test_a_probe_of_a_row_that_diverges_at_once_has_an_estimate(capsys):
+def test_probe_of_diverging_row_reports_timings(capsys):
     worker.probe(replace(QUICK, train=QUICK.train | {"max_loss": 1e-9}), "paper", 0)
-    assert "timings" in messages(capsys)[-1]
+    assert "timings" in worker_messages(capsys)[-1]
 
 
-def test_a_probe_says_which_data_are_missing(capsys, monkeypatch, tmp_path):
+def test_probe_reports_missing_data(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("STEADYGRAD_DATA", str(tmp_path))
     (recipe,) = select("enrnn-2020/timit/lstm-468")
     worker.probe(recipe, "smoke", 0)
-    (said,) = messages(capsys)
+    (said,) = worker_messages(capsys)
     assert said["left_out"].startswith("needs timit: ")
 
 
-def test_a_worker_says_what_came_of_a_run(capsys, tmp_path):
+def test_worker_reports_status_of_run(capsys, tmp_path):
     worker.run(QUICK, "paper", 0, tmp_path)
-    *_, said = messages(capsys)
+    *_, said = worker_messages(capsys)
     assert (said["status"], said["why"]) == ("done", None)
     assert 0 <= said["value"] <= 1
     (run_directory(MIDDLE, 0, tmp_path) / "thesis").mkdir(parents=True)
     worker.run(MIDDLE, "paper", 0, tmp_path)
-    *_, said = messages(capsys)
+    *_, said = worker_messages(capsys)
     assert said["status"] == "failed"
     assert "it has files but no settings.toml" in said["why"]
 
@@ -363,11 +374,11 @@ def test_a_worker_says_what_came_of_a_run(capsys, tmp_path):
 # the command
 
 
-def test_the_command_prints_the_plan_and_one_line_a_start_and_an_end(fake, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(SECONDS, "lstm", 30)
-    monkeypatch.setitem(SECONDS, "nnrnn", 30 * HOUR)
-    monkeypatch.setitem(SECONDS, "rnn", 5)
-    fake.answers["run", "lstm"] = {"status": "failed", "why": "no memory"}
+def test_missing_command_prints_plan_starts_and_ends(fake_workers, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(SECONDS_BY_ROW, "lstm", 30)
+    monkeypatch.setitem(SECONDS_BY_ROW, "nnrnn", 30 * HOUR)
+    monkeypatch.setitem(SECONDS_BY_ROW, "rnn", 5)
+    fake_workers.answers["run", "lstm"] = {"status": "failed", "why": "no memory"}
     code = main(["reproduce", "demo", "--missing", "--out", str(tmp_path), "--jobs", "2"])
     out, err = capsys.readouterr()
     lines = out.splitlines()
@@ -392,7 +403,7 @@ def test_the_command_prints_the_plan_and_one_line_a_start_and_an_end(fake, tmp_p
         ("--missing --hours -1", "the queue expects hours above 0; got -1"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, capsys, words, error):
+def test_invalid_input_exits_2_with_one_line(tmp_path, capsys, words, error):
     assert main(["reproduce", "demo", "--out", str(tmp_path / "out"), *words.split()]) == 2
     _, err = capsys.readouterr()
     assert err.startswith(f"steadygrad: {error}")
@@ -403,7 +414,7 @@ def test_bad_input_is_one_line(tmp_path, capsys, words, error):
 # processes
 
 
-def forked(recipes, out):
+def start_queue_process(recipes, out):
     """Start a queue at smoke scale in a process of its own; a copy of this one has loaded torch already."""
     options = {"scale": "smoke", "out": out, "results": out / "none"}
     process = get_context("fork").Process(target=run_missing, args=(recipes,), kwargs=options)
@@ -413,7 +424,7 @@ def forked(recipes, out):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes under /proc")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_queue_that_is_killed_ends_with_the_same_results(tmp_path):
+def test_killed_queue_resumes_to_same_results(tmp_path):
     """Killed while it trains, and when its run is over. tests/kill_queue.py does it at random moments."""
     recipes, out = select("demo/copy/rnn"), tmp_path / "killed"
     reproduce(recipes, scale="smoke", out=tmp_path / "alone", callbacks=lambda recipe, seed: [Observer()])
@@ -423,7 +434,7 @@ def test_a_queue_that_is_killed_ends_with_the_same_results(tmp_path):
     known.probes[recipe_fingerprint(recipes[0], "smoke", 0)] = timings(5)
     known.save()
     for moment in ("settings.toml", "result.json"):
-        queue = forked(recipes, out)
+        queue = start_queue_process(recipes, out)
         while not (directory / moment).exists():
             queue.join(0.01)
             assert queue.is_alive()

@@ -12,9 +12,9 @@ from steadygrad.training.loop import readings
 
 RECIPES = {recipe.name: recipe for recipe in every()}
 every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-ANSWERING = ("decoder.", "readout.", "f.", "sequence.readout.")
+OUTPUT_PARAMETER_PREFIXES = ("decoder.", "readout.", "f.", "sequence.readout.")
 """the part of a relational network that makes the answer"""
-SIZES = {"hidden_size", "sizes", "embedding_size", "short_size", "reflections", "every"}
+SIZE_KEYS = {"hidden_size", "sizes", "embedding_size", "short_size", "reflections", "every"}
 """what a smoke test makes smaller of a layer for a data set"""
 
 
@@ -34,14 +34,14 @@ def printed(words):
 # what ships
 
 
-def test_names_are_paths_of_one_row():
+def test_recipe_name_selects_exactly_that_recipe():
     for recipe in RECIPES.values():
         assert select(recipe.name) == [recipe]
         assert recipe.paper in names()
 
 
 @every_recipe
-def test_paper_scale_builds_with_the_printed_size(recipe):
+def test_parameter_count_at_paper_scale_matches_published_count(recipe):
     count = size(recipe)
     about, unit = printed(recipe.parameters) if recipe.parameters else (count, 0)
     assert abs(count - about) <= unit
@@ -56,18 +56,18 @@ def test_paper_scale_builds_with_the_printed_size(recipe):
         ("enrnn-2020/copying/enrnn", 22_395),
     ],
 )
-def test_known_sizes(name, count):
+def test_parameter_counts_match_known_values(name, count):
     assert size(RECIPES[name]) == count
 
 
-def test_printed_sizes_are_read_with_their_last_digit():
+def test_published_parameter_count_is_parsed_with_unit():
     assert printed("18.9K") == (18_900, 100)
     assert printed("15K") == (15_000, 1000)
     assert printed("1.32M") == (1_320_000, 10_000)
 
 
 @every_recipe
-def test_smoke_learns_for_a_step_and_measures_the_metric(recipe, tmp_path):
+def test_smoke_scale_trains_one_update_and_computes_metric(recipe, tmp_path):
     """Both in one test, because building a model and an update take most of the time."""
     trainer = Trainer(recipe.settings("smoke"), RunDirectory(tmp_path), (), "cpu")
     assert trainer.task.steps <= 50 or isinstance(trainer.task, DataTask)
@@ -81,7 +81,7 @@ def test_smoke_learns_for_a_step_and_measures_the_metric(recipe, tmp_path):
     if kind_of(
         recipe.task["name"]
     ).networks:  # softmax over a normalised pair may have no gradient left for the encoder
-        assert any(name.startswith(ANSWERING) for name in moved)
+        assert any(name.startswith(OUTPUT_PARAMETER_PREFIXES) for name in moved)
     else:
         held = {name for name in before if name.endswith("W.free.2")} if "modulus" in recipe.layer else set()
         assert moved == {name for name, p in trainer.model.named_parameters() if p.numel()} - held
@@ -96,13 +96,13 @@ def test_smoke_learns_for_a_step_and_measures_the_metric(recipe, tmp_path):
 
 
 @every_recipe
-def test_scales_change_what_they_say(recipe):
+def test_scales_change_only_listed_settings(recipe):
     assert recipe.settings() == recipe.settings("paper")
     assert recipe.reduced("paper") == ""
     assert recipe.reduced("smoke")
     smoke = recipe.settings("smoke")
     if issubclass(TASKS[recipe.task["name"]], DataTask):
-        assert {key for key, value in smoke.layer.items() if recipe.layer.get(key) != value} <= SIZES
+        assert {key for key, value in smoke.layer.items() if recipe.layer.get(key) != value} <= SIZE_KEYS
     else:
         assert smoke.layer == recipe.layer
     assert (smoke.train.steps, smoke.train.epochs) == (20, None)
@@ -162,7 +162,7 @@ NC_GRU = {  # section 4: power of ten, metric, hidden sizes, and the two columns
 
 
 @pytest.mark.parametrize("table", NC_GRU)
-def test_ncgru_tables_1_to_4(table):
+def test_ncgru_recipes_match_tables_1_to_4(table):
     power, metric, short, long, lines = NC_GRU[table]
     found = {recipe.row: recipe for recipe in select(f"ncgru-2022/{table}")}
     assert set(found) == {f"{name}-{T}" for name in lines for T in (short, long)}
@@ -191,7 +191,7 @@ def test_ncgru_tables_1_to_4(table):
         ("rnn", 128, 1e-3, None, 0.9, None, None, "glorot"),
     ],
 )
-def test_nnrnn_table_2(row, hidden, lr, lr_orth, smoothing, pull, decay, init):
+def test_nnrnn_copy_recipes_match_table_2(row, hidden, lr, lr_orth, smoothing, pull, decay, init):
     recipe = RECIPES[f"nnrnn-2019/copy/{row}"]
     layer, train = recipe.layer, recipe.train
     assert (layer["hidden_size"], layer.get("spectrum_pull")) == (hidden, pull)
@@ -247,7 +247,7 @@ TUNED = {  # appendix B.4, tables 3 and 4: optimizer, lr, activation, ν, ρ
 TUNED["copy"] = TUNED["transfer-copy"]
 
 
-def test_relrnn_table_1():
+def test_relrnn_transfer_copy_recipes_match_table_1():
     found = {recipe.row: recipe for recipe in select("relrnn-2020/transfer-copy")}
     assert set(found) == set(TRANSFER_COPY)
     for name, values in TRANSFER_COPY.items():
@@ -263,7 +263,7 @@ def test_relrnn_table_1():
     ("table", "lines", "delays"),
     [("denoise", DENOISE, (100, 300, 500, 1000, 2000)), ("copy", COPY, (100, 200, 300, 500, 1000, 2000))],
 )
-def test_relrnn_tables_by_delay(table, lines, delays):
+def test_relrnn_denoise_and_copy_recipes_match_tables(table, lines, delays):
     found = {recipe.row: recipe for recipe in select(f"relrnn-2020/{table}")}
     assert set(found) == {f"{name}-{T}" for name in lines for T in delays}
     for name, values in lines.items():
@@ -275,7 +275,7 @@ def test_relrnn_tables_by_delay(table, lines, delays):
 
 
 @pytest.mark.parametrize("table", TUNED)
-def test_relrnn_tables_3_and_4(table):
+def test_relrnn_hyperparameters_match_tables_3_and_4(table):
     for recipe in select(f"relrnn-2020/{table}"):
         layer, train = recipe.layer, recipe.train
         assert (layer["hidden_size"], train["batch"], train["clip"], train["steps"]) == (128, 10, 1.0, 200_000)
@@ -300,7 +300,7 @@ MINIGRID = {  # appendix B.2, table 1 of the thesis: MemLSTM and RelLSTM in trai
 }
 
 
-def test_relrnn_minigrid():
+def test_relrnn_minigrid_recipes_match_table():
     found = {recipe.row: recipe for recipe in select("relrnn-2020/minigrid")}
     assert set(found) == {f"{name}-{layer}" for name in MINIGRID for layer in ("memlstm", "rellstm")}
     for name, (small, large, *rewards) in MINIGRID.items():
@@ -324,7 +324,7 @@ ROW = '[table.row]\nlayer = { name = "lstm", hidden_size = 4 }\n'
 WHOLE = HEADER + TABLE + ROW
 
 
-def test_a_row_inherits_and_overrides_key_by_key():
+def test_row_overrides_table_settings_per_key():
     text = TABLE.replace("[table]\n", '[table]\nlayer = { name = "lstm", hidden_size = 4 }\ncaption = "all"\n')
     own = '[table.plain]\n[table.own]\ntask = { delay = 7 }\ntrain = { lr = 0.2 }\nlayer = { name = "gru" }\n'
     plain, changed = read("paper", HEADER + text + own).recipes
@@ -336,7 +336,7 @@ def test_a_row_inherits_and_overrides_key_by_key():
     assert [plain.name, changed.name] == ["paper/table/plain", "paper/table/own"]
 
 
-def test_what_is_not_said_has_a_default():
+def test_recipe_fields_have_defaults():
     (recipe,) = read("paper", WHOLE).recipes
     assert (recipe.seeds, recipe.metric, recipe.attained, recipe.counts) == ((0,), "loss", "min", "best")
     assert (recipe.parameters, recipe.published, recipe.note) == (None, {}, "")
@@ -344,19 +344,19 @@ def test_what_is_not_said_has_a_default():
     assert recipe.settings().seed == 0
 
 
-def test_seeds_are_the_recipes_or_those_asked():
+def test_settings_use_recipe_seed_unless_given():
     (recipe,) = read("paper", WHOLE + "seeds = [5400, 7]\n").recipes
     assert recipe.settings().seed == 5400
     assert recipe.settings(seed=3).seed == 3
 
 
-def test_what_a_run_draws_anew_takes_its_seed():
+def test_seeded_task_options_take_run_seed():
     (recipe,) = read("paper", WHOLE + 'seeds = [5400, 7]\nseeded = ["delay"]\n').recipes
     assert recipe.settings().task["delay"] == 5400
     assert recipe.settings("smoke", seed=3).task["delay"] == 3
 
 
-def test_a_scale_changes_key_by_key():
+def test_scale_overrides_settings_per_key():
     desk = "desk = { layer = { hidden_size = 2 }, task = { delay = 1 }, train = { steps = 1 } }\n"
     (recipe,) = read("paper", WHOLE + desk).recipes
     settings = recipe.settings("desk")
@@ -367,7 +367,7 @@ def test_a_scale_changes_key_by_key():
     assert recipe.settings("paper").train.steps == 5
 
 
-def test_a_scale_in_updates_has_no_epochs():
+def test_scale_with_updates_removes_epochs():
     table = TABLE.replace("steps = 5", "epochs = 5") + "desk = { train = { epochs = 2 } }\n"
     (recipe,) = read("paper", HEADER + table + "smoke = { train = { steps = 3 } }\n" + ROW).recipes
     found = {scale: (recipe.settings(scale).train.epochs, recipe.settings(scale).train.steps) for scale in SCALES}
@@ -375,7 +375,7 @@ def test_a_scale_in_updates_has_no_epochs():
     assert recipe.reduced("desk") == "epochs 2"
 
 
-def test_an_optimizer_without_smoothing_takes_none_over():
+def test_train_with_drops_smoothing_for_optimizer_without_it():
     train = {"optimizer": "rmsprop", "smoothing": 0.9, "lr": 0.1}
     assert train_with(train, {"optimizer": "sgd"}) == {"optimizer": "sgd", "lr": 0.1}
     assert train_with(train, {"optimizer": "adam"}) == train | {"optimizer": "adam"}
@@ -384,7 +384,7 @@ def test_an_optimizer_without_smoothing_takes_none_over():
     assert train_with({"optimizer": "sgd", "smoothing": 0.5}, {})["smoothing"] == 0.5
 
 
-def test_weights_are_tested_on_other_settings_too():
+def test_transfer_settings_are_inherited_and_overridden():
     table = TABLE + "transfer = { delay = [6, 9] }\nsmoke = { transfer = { delay = [2] } }\n"
     own = '[table.own]\nlayer = { name = "lstm", hidden_size = 4 }\ntransfer = { delay = [12] }\n'
     inherits, overrides = read("paper", HEADER + table + ROW + own).recipes
@@ -397,7 +397,7 @@ def test_weights_are_tested_on_other_settings_too():
     assert (plain.transfers(), plain.trained_on()) == ([], {})
 
 
-def test_a_number_printed_of_a_test_names_it():
+def test_published_transfer_value_is_keyed_by_setting():
     numbers = 'transfer = { delay = [6, 9] }\npublished = { accuracy = 1, "accuracy@9" = 0.5 }\nmetric = "accuracy"\n'
     (recipe,) = read("paper", WHOLE + numbers + 'attained = "max"\n').recipes
     assert recipe.published == {"accuracy": 1.0, "accuracy@9": 0.5}
@@ -428,7 +428,7 @@ def test_a_number_printed_of_a_test_names_it():
         ('published = { "loss@7" = 1 }', r"published expects a value of transfer behind @, out of none; got 'loss@7'"),
     ],
 )
-def test_wrong_tests_are_explained(text, message):
+def test_invalid_transfer_table_raises_value_error(text, message):
     with pytest.raises(ValueError, match=rf"^paper.toml .*{message}"):
         read("paper", WHOLE + text + "\n")
 
@@ -444,7 +444,7 @@ def test_wrong_tests_are_explained(text, message):
         ),
     ],
 )
-def test_tests_that_the_task_refuses_are_explained(text, message):
+def test_transfer_settings_rejected_by_task_raise_value_error(text, message):
     (recipe,) = read("paper", WHOLE + text + "\n").recipes
     with pytest.raises(ValueError, match=message):
         recipe.settings("paper")
@@ -506,7 +506,7 @@ KNOWN = (
         (HEADER + TABLE, r"paper.toml \[table\]: no rows"),
     ],
 )
-def test_wrong_recipes_are_explained(text, message):
+def test_invalid_recipe_keys_raise_value_error(text, message):
     with pytest.raises(ValueError, match=message):
         read("paper", text)
 
@@ -523,14 +523,14 @@ def test_wrong_recipes_are_explained(text, message):
         ('smoke = { layer = { name = "lstn" } }\n', "no layer 'lstn'; known: rnn, "),
     ],
 )
-def test_wrong_settings_are_explained(extra, message):
+def test_invalid_scale_settings_raise_value_error(extra, message):
     (recipe,) = read("paper", WHOLE + extra).recipes
     assert recipe.settings("paper")
     with pytest.raises(ValueError, match=message):
         recipe.settings("smoke")
 
 
-def test_unknown_scale_is_explained():
+def test_unknown_scale_raises_value_error():
     (recipe,) = read("paper", WHOLE).recipes
     with pytest.raises(ValueError, match="paper/table/row expects a scale out of smoke, desk, paper; got 'huge'"):
         recipe.settings("huge")
@@ -565,7 +565,7 @@ def test_every_paper_has_a_title_and_rows():
         ("ncgru-2022/*ing/gru-200*", ["adding/gru-200", "copying/gru-2000"]),
     ],
 )
-def test_patterns(pattern, rows):
+def test_select_supports_glob_patterns(pattern, rows):
     assert [f"{recipe.table}/{recipe.row}" for recipe in select(pattern)] == rows
 
 
@@ -581,7 +581,7 @@ def test_patterns(pattern, rows):
         ("demo/copy/lstm/0", r"expected PAPER\[/TABLE\[/ROW\]\]; got 'demo/copy/lstm/0'"),
     ],
 )
-def test_unknown_rows_are_explained(pattern, message):
+def test_select_unknown_name_raises_value_error(pattern, message):
     with pytest.raises(ValueError, match=message):
         select(pattern)
 
@@ -603,6 +603,6 @@ def test_unknown_rows_are_explained(pattern, message):
         ("[table\n", r"paper.toml: "),
     ],
 )
-def test_wrong_types_are_explained(text, message):
+def test_invalid_recipe_types_raise_value_error(text, message):
     with pytest.raises(ValueError, match=message):
         read("paper", text)

@@ -75,7 +75,9 @@ def start_of(cell, batch, dtype, walked=0, I=2):
     walked=st.integers(0, 8),
 )
 @example([6, 6], False, "elman", "tanh", 4, 3, 0, "additive", "average", 0)  # no R: nobody asks what S received
-def test_c_is_step_by_step(lengths, reverse, cell, activation, hidden, short, relevant, alignment, combine, walked):
+def test_c_kernel_matches_reference_steps(
+    lengths, reverse, cell, activation, hidden, short, relevant, alignment, combine, walked
+):
     steps, dtype = steps_of(sorted(lengths, reverse=True), reverse), torch.float64
     memory = {"short": None} if short is None else {"short": short, "relevant": relevant}
     module = make_cell(cell, activation, hidden, 2, dtype, **memory, alignment=alignment, combine=combine)
@@ -112,7 +114,7 @@ def test_every_instruction_set_and_thread_count_agrees(cell, isa, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("scale", [3.0, 10.0, 50.0, 100.0, 3000.0])
-def test_queries_and_keys_of_any_size(dtype, scale):
+def test_large_queries_and_keys_match_reference(dtype, scale):
     """Where their exponentials would overflow, or a large one of each sign would cancel."""
     module = make_cell("elman", "tanh", 20, 3, dtype, short=4, relevant=0)  # no choices: saturated scores are all alike
     with torch.no_grad():
@@ -126,7 +128,7 @@ def test_queries_and_keys_of_any_size(dtype, scale):
     assert_same(got, expected, scale * bound(module, x, steps))  # rounding errors of q + k are as large as these are
 
 
-def test_two_threads_at_once():
+def test_concurrent_python_threads_get_same_outputs():
     modules = [make_cell("elman", "tanh", 40, 3, torch.float64, short=4, relevant=2) for _ in range(2)]
     steps = Steps.padded(60, 6)
     x = torch.randn(steps.rows, 3, dtype=torch.float64)
@@ -149,7 +151,7 @@ def start_of_zeros(cell, batch):
     return cell.initial_states(batch, torch.empty(0, dtype=torch.float64))
 
 
-def test_backward_twice_is_the_same():
+def test_repeated_backward_gives_same_gradient():
     """Nothing saved for the way back is used up by it."""
     cell = make_cell("lstm", "tanh", 9, 3, torch.float64, short=4, relevant=2)
     steps = Steps.padded(20, 3)

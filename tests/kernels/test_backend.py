@@ -10,7 +10,7 @@ X = torch.zeros(2, 3)
 
 
 @needs_c
-def test_auto_takes_c_where_it_is_built(monkeypatch):
+def test_auto_backend_prefers_c_kernel(monkeypatch):
     monkeypatch.delenv(backend.VARIABLE, raising=False)
     assert backend.choose(X) == "c"
     assert backend.choose(X.half()) == "python"
@@ -18,7 +18,7 @@ def test_auto_takes_c_where_it_is_built(monkeypatch):
     assert "C kernels" in describe()
 
 
-def test_few_rows_through_a_large_matrix_are_left_to_torch(monkeypatch):
+def test_large_matrix_with_few_rows_uses_python_backend(monkeypatch):
     monkeypatch.delenv(backend.VARIABLE, raising=False)
     usual, large = backend.choose(X), torch.zeros(250, 250)
     assert backend.choose_for(X, X) == usual
@@ -30,26 +30,26 @@ def test_few_rows_through_a_large_matrix_are_left_to_torch(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["python", "reference"])
-def test_forced(name, monkeypatch):
+def test_environment_variable_selects_backend(name, monkeypatch):
     monkeypatch.setenv(backend.VARIABLE, name)
     assert backend.choose(X) == name
     assert name in describe()
 
 
-def test_forced_c_says_why_it_cannot(monkeypatch):
+def test_forced_c_backend_raises_on_float16(monkeypatch):
     monkeypatch.setenv(backend.VARIABLE, "c")
     with pytest.raises(ValueError, match=r"cannot run: .*float32 and float64; got torch.float16"):
         backend.choose(X.half())
 
 
-def test_unknown_choice(monkeypatch):
+def test_unknown_backend_name_raises_value_error(monkeypatch):
     monkeypatch.setenv(backend.VARIABLE, "cuda")
     with pytest.raises(ValueError, match="expects one of auto, c, python, reference; got 'cuda'"):
         backend.choose(X)
 
 
 @pytest.mark.filterwarnings("error")
-def test_without_the_library_everything_runs_and_says_so_once(monkeypatch):
+def test_missing_library_falls_back_with_one_warning(monkeypatch):
     monkeypatch.setenv(backend.VARIABLE, "auto")
     monkeypatch.setattr(native, "library", lambda: "it was not built")
     backend.say_once.cache_clear()
@@ -85,7 +85,7 @@ def test_the_instruction_set_can_be_limited(limit, monkeypatch):
         native.library().steadygrad_set_isa(-1)
 
 
-def test_an_unknown_limit_is_explained(monkeypatch):
+def test_unknown_instruction_set_limit_raises_value_error(monkeypatch):
     monkeypatch.setenv(native.LIMIT_VARIABLE, "avx")
     native.library.cache_clear()
     with pytest.raises(ValueError, match="STEADYGRAD_CPU_CAPABILITY expects one of baseline, avx2, avx512; got 'avx'"):

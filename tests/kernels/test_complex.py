@@ -36,7 +36,7 @@ BIASES = {
 every_type = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 every_form = pytest.mark.parametrize("steps", FORMS.values(), ids=FORMS)
 every_bias = pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
-both_fast = pytest.mark.parametrize("backend", [pytest.param("c", marks=needs_c), "python"])
+fast_backends = pytest.mark.parametrize("backend", [pytest.param("c", marks=needs_c), "python"])
 
 
 def tensors(units: int, inputs: int, steps: Steps, bias, dtype=torch.float64) -> list[Tensor | None]:
@@ -111,7 +111,7 @@ def test_every_instruction_set_agrees(isa, dtype):
         library.steadygrad_set_isa(-1)
 
 
-def test_the_biases_silence_some_units_and_not_all():
+def test_silencing_bias_zeroes_some_units():
     """Or the test above would not see the branch that it is for."""
     steps = FORMS["packed"]
     states = solve(unroll, tensors(20, 3, steps, BIASES["silencing"]), steps, "reference")[0]
@@ -123,7 +123,7 @@ def test_the_biases_silence_some_units_and_not_all():
 @every_backend
 @every_form
 @every_bias
-def test_equals_torch_in_complex_numbers(backend, steps, bias):
+def test_unroll_matches_torch_complex_arithmetic(backend, steps, bias):
     """h ← z/|z| · relu(|z| + b), z = U x + W h, all in torch.complex128, gradients by torch."""
     units = 6
     x, U, _, b, initial = tensors(units, 3, steps, bias)
@@ -150,7 +150,7 @@ def test_equals_torch_in_complex_numbers(backend, steps, bias):
     assert_same(got, expected, bound(values, expected[0], steps))
 
 
-def test_known_values():
+def test_complex_modrelu_known_values():
     """3 + 4i has the modulus 5, and modReLU changes nothing else."""
     z = torch.tensor([[3.0, -3.0, 0.0, 4.0, 4.0, -2.0]], dtype=torch.float64)
     b = torch.tensor([-2.5, -5.0, 1.0], dtype=torch.float64)
@@ -158,7 +158,7 @@ def test_known_values():
     assert complex_modrelu(torch.zeros(1, 2), torch.ones(1)).tolist() == [[0, 0]]  # no direction to go
 
 
-@both_fast
+@fast_backends
 @every_bias
 @pytest.mark.parametrize("steps", [Steps((3, 2, 2)), Steps((3, 2, 1), reverse=True)], ids=["forward", "reversed"])
 def test_gradcheck(backend, bias, steps, monkeypatch):
@@ -176,7 +176,7 @@ def test_gradcheck(backend, bias, steps, monkeypatch):
 @every_backend
 @every_type
 @pytest.mark.parametrize("b", [None, 0.0, 0.5, -0.5])
-def test_exactly_zero(backend, dtype, b):
+def test_unit_at_zero_stays_zero_without_gradient(backend, dtype, b):
     """A unit whose z is exactly 0 stays there, and neither hands on a gradient nor asks for a bias."""
     steps, units = Steps.padded(3, 4), 5
     quiet = torch.tensor([1, 4])
@@ -197,7 +197,7 @@ def test_exactly_zero(backend, dtype, b):
 
 @every_backend
 @every_type
-def test_everything_zero(backend, dtype):
+def test_zero_input_and_state_give_zero_gradients(backend, dtype):
     """No input, no state: what a network sees before a sequence begins in earnest."""
     steps = Steps.padded(3, 2)
     x, U, W, bias, initial = tensors(4, 2, steps, BIASES["small"], dtype)
@@ -205,7 +205,7 @@ def test_everything_zero(backend, dtype):
     assert all(not r.any() for r in results)  # NaN would count as true
 
 
-@both_fast
+@fast_backends
 def test_almost_zero_below_a_positive_bias_has_a_finite_gradient(backend):
     """|y|/|z| is huge there, and |z| = |y| − b is lost to rounding: not to infinity, nor to the wrong sign."""
     units, dtype = 64, torch.float32
@@ -223,7 +223,7 @@ def test_almost_zero_below_a_positive_bias_has_a_finite_gradient(backend):
 
 
 @every_backend
-def test_nan_goes_through(backend):
+def test_nan_input_propagates_within_its_sequence(backend):
     """A run that diverges must look diverged."""
     steps = Steps.padded(3, 2)
     values = tensors(4, 2, steps, BIASES["small"], torch.float32)
@@ -245,7 +245,7 @@ def test_nan_in_one_part_is_nan_in_both(backend, part):
 
 
 @every_backend
-def test_nan_in_a_bias_goes_through(backend):
+def test_nan_bias_propagates(backend):
     steps, units = Steps.padded(1, 1), 3
     x, U, W, bias, initial = tensors(units, 2, steps, BIASES["small"])
     bias[2] = torch.nan

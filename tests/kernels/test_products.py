@@ -13,10 +13,10 @@ from tests.rounding import rounding
 sizes = st.integers(1, 70) | st.sampled_from([255, 256, 257, 600])
 
 
-def laid_out(rows, columns, by_columns, gap, dtype):
+def matrix_with_layout(rows, columns, by_columns, gap, dtype):
     """A random matrix in rows or columns, with or without numbers in between."""
     if by_columns:
-        return laid_out(columns, rows, False, gap, dtype).mT
+        return matrix_with_layout(columns, rows, False, gap, dtype).mT
     return torch.randn(rows, columns + gap, dtype=dtype)[:, :columns]
 
 
@@ -30,9 +30,9 @@ def laid_out(rows, columns, by_columns, gap, dtype):
     alpha=st.sampled_from([1.0, -0.5]),
     threads=st.integers(1, 3),
 )
-def test_equals_torch(M, N, K, layout, gap, dtype, alpha, threads):
+def test_matmul_matches_torch(M, N, K, layout, gap, dtype, alpha, threads):
     torch.set_num_threads(threads)
-    A, B = laid_out(M, K, layout[0], gap, dtype), laid_out(K, N, layout[1], gap, dtype)
+    A, B = matrix_with_layout(M, K, layout[0], gap, dtype), matrix_with_layout(K, N, layout[1], gap, dtype)
     C = torch.randn(M, N, dtype=dtype)
     largest = float(A.norm(dim=1).max() * B.norm(dim=0).max()) + float(C.abs().max())
     tolerance = {"rtol": 0, "atol": rounding(dtype, K, scale=largest)}
@@ -46,7 +46,7 @@ def test_equals_torch(M, N, K, layout, gap, dtype, alpha, threads):
 
 
 @needs_c
-def test_threads_do_not_change_a_bit():
+def test_matmul_is_bitwise_equal_for_any_thread_count():
     A, B = torch.randn(130, 300), torch.randn(300, 90)
     results = []
     for threads in (1, 2, 3):
@@ -57,7 +57,7 @@ def test_threads_do_not_change_a_bit():
 
 
 @pytest.mark.parametrize("backend", ["python", "reference", "auto"])
-def test_without_c_and_for_odd_tensors(backend, monkeypatch):
+def test_matmul_falls_back_for_unsupported_tensors(backend, monkeypatch):
     """Expanded and empty factors, half precision: whatever the kernel does not take, torch does."""
     monkeypatch.setenv(VARIABLE, backend)
     A = torch.randn(4, 5)

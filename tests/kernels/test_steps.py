@@ -9,7 +9,7 @@ from steadygrad.kernels import Steps
 
 
 @given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=6), reverse=st.booleans())
-def test_previous_and_last_rows(lengths, reverse):
+def test_previous_and_last_match_packed_sequences(lengths, reverse):
     lengths = sorted(lengths, reverse=True)
     # each row says which sequence and which time it is
     packed = pack_sequence(
@@ -24,7 +24,7 @@ def test_previous_and_last_rows(lengths, reverse):
     assert steps.last(packed.data).tolist() == ends
 
 
-def test_padded_is_packed_with_equal_lengths():
+def test_padded_steps_match_packed_sequence_of_equal_lengths():
     x = torch.randn(4, 3, 2)
     packed = pack_sequence(list(x.unbind(1)))
     assert Steps.padded(4, 3).sizes == tuple(packed.batch_sizes.tolist())

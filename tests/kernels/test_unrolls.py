@@ -92,8 +92,11 @@ def bound(case: Problem) -> float:
     return rounding(x.dtype, W.shape[1] + U.shape[1] + len(x), operations=2 * len(steps.sizes))
 
 
-EXACT = [*((cell, a) for cell in ("elman", "gru", "gru-after") for a in ACTIVATIONS), ("lstm", "tanh")]
-CELLS = [*EXACT, ("lstm-detached", "tanh")]  # which leaves gradients out on purpose
+CELLS_WITH_EXACT_GRADIENTS = [
+    *((cell, a) for cell in ("elman", "gru", "gru-after") for a in ACTIVATIONS),
+    ("lstm", "tanh"),
+]
+CELLS = [*CELLS_WITH_EXACT_GRADIENTS, ("lstm-detached", "tanh")]  # which leaves gradients out on purpose
 every_cell = pytest.mark.parametrize(("cell", "activation"), CELLS)
 lengths = st.lists(st.integers(1, 9), min_size=1, max_size=14)
 
@@ -114,7 +117,7 @@ def steps_of(lengths: list[int], reverse: bool) -> Steps:
     bias=st.booleans(),
     threads=st.integers(1, 2),
 )
-def test_three_paths_agree(cell, activation, lengths, reverse, N, I, dtype, bias, threads):
+def test_c_and_python_match_reference(cell, activation, lengths, reverse, N, I, dtype, bias, threads):
     torch.set_num_threads(threads)
     case = problem(cell, activation, steps_of(lengths, reverse), N, I, dtype, bias)
     expected = case.solve("reference")
@@ -144,7 +147,7 @@ def test_every_instruction_set_and_thread_count_agrees(cell, activation, isa, dt
 
 @needs_c
 @every_cell
-def test_non_contiguous_tensors(cell, activation):
+def test_non_contiguous_tensors_match_reference(cell, activation):
     case = problem(cell, activation, Steps.padded(5, 4), 9, 3, torch.float64)
     expected = case.solve("reference")
     case.tensors = [None if t is None else torch.stack([t, t], dim=-1)[..., 0] for t in case.tensors]
@@ -156,7 +159,7 @@ def test_non_contiguous_tensors(cell, activation):
 @needs_c
 @every_cell
 @pytest.mark.parametrize("backend", ["c", "python"])
-def test_a_gradient_that_is_one_number_spread_out(cell, activation, backend, monkeypatch):
+def test_expanded_output_gradient_matches_reference(cell, activation, backend, monkeypatch):
     """``output.sum()`` hands back an expanded tensor, without memory of its own."""
     case = problem(cell, activation, Steps.padded(4, 3), 5, 2, torch.float64)
 
@@ -171,7 +174,7 @@ def test_a_gradient_that_is_one_number_spread_out(cell, activation, backend, mon
 
 
 @needs_c
-@pytest.mark.parametrize(("cell", "activation"), EXACT)
+@pytest.mark.parametrize(("cell", "activation"), CELLS_WITH_EXACT_GRADIENTS)
 @pytest.mark.parametrize("backend", ["c", "python"])
 def test_gradcheck(cell, activation, backend, monkeypatch):
     monkeypatch.setenv(VARIABLE, backend)
@@ -201,7 +204,7 @@ LAYOUTS = {"padded": (5, 5, 5, 5, 5), "packed": (5, 4, 4, 2, 1)}
 @pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_detached_steps(mask, sizes, reverse, dtype):
+def test_detached_steps_change_only_gradients(mask, sizes, reverse, dtype):
     """Values never change, gradients do as in the definition; where no step is detached nothing changes at all."""
     steps = Steps(sizes, reverse)
     expected = detached_problem(torch.tensor(mask), steps, dtype).solve("reference")
@@ -219,7 +222,7 @@ def test_detached_steps(mask, sizes, reverse, dtype):
 @needs_c
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("backend", ["c", "python", "reference"])
-def test_a_detached_step_is_the_step_in_the_order_of_time(backend, reverse, monkeypatch):
+def test_detached_step_matches_two_separate_unrolls(backend, reverse, monkeypatch):
     """One sequence, one step detached: the state that it starts from gets nothing from the other side but through c."""
     monkeypatch.setenv(VARIABLE, backend)
     steps, N, T, t = Steps((1,) * 6, reverse), 4, 6, 2
@@ -246,14 +249,14 @@ def test_gradcheck_with_no_step_detached(backend, monkeypatch):
     assert torch.autograd.gradcheck(lambda *values: lstm(*values, case.rest[0], torch.zeros(3)), present)
 
 
-def test_detached_of_another_length_is_refused():
+def test_detached_mask_of_wrong_length_raises_value_error():
     case = detached_problem(torch.zeros(4), Steps.padded(5, 2), torch.float32)
     with pytest.raises(ValueError, match=r"lstm_unroll expects detached of shape \(5,\); got \(4,\)"):
         case.solve("auto")
 
 
 @pytest.mark.parametrize("reset", ["before", "after"])
-def test_only_a_reset_after_the_product_keeps_the_product(reset):
+def test_gru_saves_products_only_with_reset_after(reset):
     case = problem("gru", "tanh", Steps.padded(3, 2), 4, 2, torch.float32)
     case.tensors[0].requires_grad_()
     *_, products = gru(*case.tensors, *case.rest, reset).grad_fn.saved_tensors
@@ -262,7 +265,7 @@ def test_only_a_reset_after_the_product_keeps_the_product(reset):
 
 @needs_c
 @every_cell
-def test_two_python_threads_at_once(cell, activation):
+def test_concurrent_python_threads_get_same_results(cell, activation):
     torch.set_num_threads(2)
     cases = [problem(cell, activation, Steps.padded(40, 16), 48, 8, torch.float64) for _ in range(2)]
     os.environ[VARIABLE] = "c"  # held for both threads, so neither takes it from under the other
@@ -287,7 +290,7 @@ def test_two_python_threads_at_once(cell, activation):
         del os.environ[VARIABLE]
 
 
-FORKING = """
+FORK_SCRIPT = """
 import os, sys, torch
 from steadygrad.kernels import GRUInputs, Steps, gru_unroll
 torch.manual_seed(0)
@@ -308,18 +311,18 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 @needs_c
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_after_a_fork():
+def test_c_kernel_works_after_fork():
     """In a process of its own, with a deadline: an OpenMP pool that is used after a fork hangs for ever."""
     import subprocess
     import sys
 
-    subprocess.run([sys.executable, "-c", FORKING], check=True, timeout=120, env=os.environ | {VARIABLE: "c"})
+    subprocess.run([sys.executable, "-c", FORK_SCRIPT], check=True, timeout=120, env=os.environ | {VARIABLE: "c"})
 
 
 @needs_c
 @every_cell
 @pytest.mark.parametrize("backend", ["c", "python"])
-def test_nan_goes_through(cell, activation, backend):
+def test_nan_input_propagates_within_its_sequence(cell, activation, backend):
     """A run that diverges must look diverged, whatever the activation does with a comparison."""
     case = problem(cell, activation, Steps.padded(3, 2), 4, 2, torch.float32)
     case.tensors[0][1, 0] = float("nan")  # second sequence, first step
@@ -331,7 +334,7 @@ def test_nan_goes_through(cell, activation, backend):
 @needs_c
 @every_cell
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_large_and_small_numbers(cell, activation, dtype):
+def test_activations_are_accurate_for_large_and_small_inputs(cell, activation, dtype):
     """The kernel's own exp keeps its accuracy in the tails, where gates close and tanh saturates."""
     case = problem(cell, activation, Steps.padded(1, 1), 64, 1, dtype)
     case.tensors = [None if t is None else torch.zeros_like(t) for t in case.tensors]  # z is W, to the last digit
@@ -343,7 +346,7 @@ def test_large_and_small_numbers(cell, activation, dtype):
     torch.testing.assert_close(got, expected, rtol=rounding(dtype, 1, operations=3), atol=1e-30)
 
 
-def test_other_types_take_the_python_path():
+def test_bfloat16_uses_python_backend():
     case = problem("elman", "tanh", Steps.padded(3, 2), 4, 2, torch.float32)
     expected = case.solve("reference")[0]
     case.tensors = [t.bfloat16() for t in case.tensors]
@@ -351,14 +354,14 @@ def test_other_types_take_the_python_path():
     torch.testing.assert_close(case.solve("auto")[0].float(), expected, rtol=0.1, atol=0.1)
 
 
-def test_empty_batch():
+def test_empty_batch_returns_empty_states():
     case = problem("elman", "tanh", Steps.padded(3, 0), 4, 2, torch.float32)
     for backend in ("reference", "python", "auto"):
         assert case.solve(backend)[0].shape == (0, 4)
 
 
 @needs_c
-def test_c_is_given_nothing_of_another_type_size_or_place():
+def test_mismatched_dtype_device_or_shape_raises_value_error():
     layer, x = RNN(3, 8), torch.randn(5, 2, 3)
     layer.cells[0].W.double()
     with pytest.raises(

@@ -40,13 +40,13 @@ def traced(layer, x):
     return output.view(time, batch, -1), found
 
 
-def contents(layer, state):
+def memory_contents(layer, state):
     """The memory that a state of one level ends in, by name."""
     (cell,) = layer.cells
     return dict(zip(cell.memory.parts, (part[0] for part in state[len(cell.state_sizes) :]), strict=True))
 
 
-class Written:
+class ReferenceAttention:
     """Algorithm 1 of the thesis for one sequence, one item after another: lists, and no cleverness."""
 
     def __init__(self, layer, short, relevant, factor=0.5):
@@ -98,7 +98,7 @@ class Written:
         return torch.stack(outputs), attended, R
 
 
-def test_relrnn_is_the_authors(backend):
+def test_relrnn_matches_authors_outputs_and_gradients(backend):
     """From the state after their first step, which is their own; values, the relevant set, its scores, gradients."""
     stored = {key: torch.as_tensor(value) for key, value in np.load(ORACLE).items() if key != "meta"}
     nu, rho = int(stored["nu"]), int(stored["rho"])
@@ -120,7 +120,7 @@ def test_relrnn_is_the_authors(backend):
     output, end = layer(x[1:], start)
     torch.testing.assert_close(output, stored["h"][1:])
     torch.testing.assert_close(end[1][0], stored["s"][-1])
-    memory = contents(layer, end)
+    memory = memory_contents(layer, end)
     assert torch.equal(memory["times"], stored["rel_ids_after"][-1])
     torch.testing.assert_close(memory["scores"], stored["rel_scores_after"][-1])
     assert memory["states"].shape == (batch, places, 8)
@@ -143,7 +143,7 @@ def test_relrnn_is_the_authors(backend):
     combine=st.sampled_from(["add", "average"]),
     seed=st.integers(0, 10_000),
 )
-def test_screening_is_the_algorithm_written_out(make, short, relevant, time, hidden, alignment, combine, seed):
+def test_relevance_screening_matches_plain_reference(make, short, relevant, time, hidden, alignment, combine, seed):
     """Every kept index, every weight, every value and every gradient."""
     torch.manual_seed(seed)
     options = {"short": short, "relevant": relevant, "alignment": alignment, "combine": combine}
@@ -152,7 +152,7 @@ def test_screening_is_the_algorithm_written_out(make, short, relevant, time, hid
     layer.eval()  # in training NC-GRU's matrix counts its updates
     x = torch.randn(time, 2, 3, **double).requires_grad_()
     G = torch.randn(time, 2, hidden, **double)
-    written = Written(layer, short, relevant, {"add": 1.0, "average": 0.5}[combine])
+    written = ReferenceAttention(layer, short, relevant, {"add": 1.0, "average": 0.5}[combine])
     expected, attended, kept = zip(*(written(x[:, b]) for b in range(2)), strict=True)
     output, end = layer(x)
     torch.testing.assert_close(output, torch.stack(expected, dim=1))
@@ -162,7 +162,7 @@ def test_screening_is_the_algorithm_written_out(make, short, relevant, time, hid
             found = dict(zip(step.times[b].long().tolist(), step.weights[b].tolist(), strict=True))
             found.pop(-1, None)
             assert found == pytest.approx(attended[b][t])
-    memory = contents(layer, end)
+    memory = memory_contents(layer, end)
     for b in range(2):
         there = len(kept[b])
         assert memory["times"][b, :there].tolist() == [item["time"] for item in kept[b]]
@@ -178,10 +178,10 @@ def test_screening_is_the_algorithm_written_out(make, short, relevant, time, hid
 
 @pytest.mark.parametrize("make", [MemRNN, MemLSTM])
 @pytest.mark.parametrize("alignment", ["additive", "dot"])
-def test_full_attention_is_written_out(make, alignment, backend):
+def test_full_attention_matches_plain_reference(make, alignment, backend):
     layer = make(3, 5, alignment=alignment, **double)
     x = torch.randn(12, 1, 3, **double).requires_grad_()
-    expected, _, _ = Written(layer, None, 0)(x[:, 0])
+    expected, _, _ = ReferenceAttention(layer, None, 0)(x[:, 0])
     output, _ = layer(x)
     torch.testing.assert_close(output[:, 0], expected)
     wanted = [x, *layer.parameters()]
@@ -190,14 +190,14 @@ def test_full_attention_is_written_out(make, alignment, backend):
         torch.testing.assert_close(a, b)
 
 
-def test_full_attention_is_a_buffer_as_long_as_the_sequence(backend):
+def test_full_attention_equals_short_memory_as_long_as_sequence(backend):
     full, screened = MemRNN(3, 5, **double), RelRNN(3, 5, short=30, relevant=2, **double)
     screened.load_state_dict(full.state_dict())
     x = torch.randn(30, 2, 3, **double)
     torch.testing.assert_close(full(x)[0], screened(x)[0])
 
 
-def test_without_anything_to_say_attention_is_the_mean_of_the_past():
+def test_zero_scores_attend_to_mean_of_past_states():
     """v = 0: every weight is 1/(number of states), and s = h plus their mean."""
     layer = MemRNN(3, 4, activation="identity", bias=False, combine="add", **double)
     (cell,) = layer.cells
@@ -221,7 +221,7 @@ def mixed_thresholds(scores, taken, top):
 
 
 @pytest.mark.parametrize("name", ["sab_trunc5", "sab_full_bptt", "sab_trunc5_mixed_thresholds"])
-def test_sab_is_the_authors(name):
+def test_sab_matches_released_program_outputs_and_gradients(name):
     """States, weights, outputs of the readout and every gradient of the released program."""
     close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-12)
     stored = {key: torch.as_tensor(value) for key, value in np.load(ORACLE.with_name(f"{name}.npz")).items()}
@@ -265,7 +265,7 @@ def test_sab_is_the_authors(name):
         assert (step.times == torch.arange(3, 25, 4)[: step.weights.shape[1]]).all()
 
 
-def test_sab_starts_as_the_authors():
+def test_sab_initialisation_matches_released_program():
     """The standard deviation, kurtosis and range of every tensor, over eight layers."""
     stored = np.load(ORACLE.with_name("start_sab.npz"))
     cells = [SAB(1, 128).cells[0] for _ in range(8)]
@@ -290,7 +290,7 @@ def test_sab_starts_as_the_authors():
 
 
 @pytest.mark.parametrize("truncate", [None, 1, 4])
-def test_sab_written_out(truncate):
+def test_sab_matches_plain_reference(truncate):
     """One sequence, with lists: each third state is kept, and gradients through h and c stop every few steps."""
     layer = SAB(3, 5, every=3, top=3, truncate=truncate, **double)
     (cell,) = layer.cells
@@ -339,7 +339,7 @@ def test_sab_truncates_each_sequence_by_its_own_steps():
         torch.testing.assert_close(a, b)
 
 
-def test_sab_keeps_the_gradients_of_few_states():
+def test_sab_saves_few_states_for_backward():
     """What autograd stores for a step grows by far less than a state for each entry of the memory."""
     layer, stored = SAB(3, 64, every=1, top=4), []
     for time in (100, 200, 300):
@@ -357,7 +357,7 @@ def test_sab_keeps_the_gradients_of_few_states():
     assert stored[2] - stored[1] < states / 4
 
 
-def test_sparse_weights():
+def test_sparse_attention_weights_known_values():
     taken = torch.tensor([[True, True, True, True], [False, True, True, False], [True, True, True, True]])
     scores = torch.tensor([[3.0, 1.0, 2.0, 0.5], [9.0, -1.0, 0.5, 9.0], [1.0, 1.0, 1.0, 1.0]], **double)
     weights = sparse(scores, taken, top=3)
@@ -384,7 +384,7 @@ def test_a_packed_batch_keeps_each_sequence_s_own_memory(make, bidirectional, ba
 
 
 @pytest.mark.parametrize("make", [RelRNN, RelLSTM, MemRNN, SAB])
-def test_step_by_step_is_the_whole(make, backend):
+def test_streaming_matches_whole_sequence(make, backend):
     """Streaming: one step a call, 40 times, memory and gradients included."""
     layer = make(3, 5, **double)
     x = torch.randn(40, 2, 3, **double).requires_grad_()
@@ -405,7 +405,7 @@ def test_step_by_step_is_the_whole(make, backend):
 
 
 @pytest.mark.parametrize("make", [RelRNN, RelLSTM, MemRNN, partial(RelRNN, alignment="dot", activation="modrelu")])
-def test_gradients_of_gradients_are_the_definition_s(make, monkeypatch):
+def test_second_derivatives_match_reference(make, monkeypatch):
     """In both directions, with sequences of unequal length, from a memory that others left and beyond S and R."""
     sizes = {} if make is MemRNN else {"short": 3, "relevant": 2}
     layer = make(2, 4, bidirectional=True, **sizes, **double)
@@ -428,7 +428,7 @@ def test_gradients_of_gradients_are_the_definition_s(make, monkeypatch):
     torch.testing.assert_close(found[0], found[1], check_dtype=False)
 
 
-def test_concatenation_starts_as_the_mean_and_learns():
+def test_concatenate_starts_as_average_and_gets_gradients():
     layer = RelRNN(3, 5, combine="concatenate", **double)
     plain = RelRNN(3, 5, **double)
     plain.load_state_dict({k: v for k, v in layer.state_dict().items() if not k.endswith(".C")})
@@ -439,7 +439,7 @@ def test_concatenation_starts_as_the_mean_and_learns():
     assert layer.cells[0].C.grad.ne(0).all()
 
 
-def test_learned_score_is_trained_by_the_attention_it_grants():
+def test_learned_score_gets_correct_gradients():
     layer = RelRNN(3, 6, short=3, relevant=2, score="learned", **double)
     score = layer.cells[0].memory.score
     x = torch.randn(9, 2, 3, **double)  # longer than S and R together
@@ -457,7 +457,7 @@ def test_learned_score_is_trained_by_the_attention_it_grants():
     assert torch.autograd.gradcheck(run, leaves)
 
 
-class Largest(Score):
+class LargestNormScore(Score):
     """Keeps the states of the largest norm."""
 
     def __init__(self, units):
@@ -467,16 +467,16 @@ class Largest(Score):
         return states.norm(dim=1)
 
 
-def test_any_score_decides_what_is_kept(backend):
-    layer = RelRNN(3, 6, short=3, relevant=4, score=Largest, **double)
+def test_custom_score_decides_which_states_are_kept(backend):
+    layer = RelRNN(3, 6, short=3, relevant=4, score=LargestNormScore, **double)
     output, state = layer(torch.randn(30, 2, 3, **double))
-    memory = contents(layer, state)
+    memory = memory_contents(layer, state)
     left = output[:-3].norm(dim=2)  # the last three are still in S
     for b in range(2):
         assert set(memory["times"][b].tolist()) == set(left[:, b].topk(4).indices.tolist())
 
 
-def test_what_is_relevant_stays_in_reach(backend):
+def test_relevant_state_is_kept_and_gets_gradient_after_many_steps(backend):
     """A state that everybody looks at survives a thousand steps, and gradients reach it there: R holds it.
 
     The loops in Python are slow and take 200 steps.
@@ -498,7 +498,7 @@ def test_what_is_relevant_stays_in_reach(backend):
     share = x.grad[20, 0, 0].item()
     assert share > 0.5
     _, state = layer(x)
-    assert 20 in contents(layer, state)["times"][0].tolist()
+    assert 20 in memory_contents(layer, state)["times"][0].tolist()
 
 
 @pytest.mark.parametrize("make", [RNN, LSTM, GRU, NNRNN, NCGRU])
@@ -513,7 +513,7 @@ def test_every_layer_takes_attention(make):
     assert torch.as_tensor(attending.penalty()).item() == pytest.approx(torch.as_tensor(plain.penalty()).item())
 
 
-def test_copies_and_pickles(tmp_path):
+def test_deepcopy_and_pickle_give_same_outputs(tmp_path):
     layer = SAB(3, 5)
     x = torch.randn(25, 2, 3)
     torch.testing.assert_close(copy.deepcopy(layer)(x)[0], layer(x)[0])
@@ -535,32 +535,32 @@ def test_copies_and_pickles(tmp_path):
         ({"long": 3}, "attention has the options short, relevant, score, alignment, combine; got long"),
     ],
 )
-def test_wrong_options_are_explained(options, message):
+def test_invalid_attention_options_raise_value_error(options, message):
     with pytest.raises(ValueError, match=message):
         RNN(3, 5, attention=options)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_steps_are_counted_in_any_precision(dtype, pieces):
+def test_step_counter_is_exact_in_half_precision(dtype, pieces):
     """2049 is no number of float16, 257 none of bfloat16."""
     length = 2100 if dtype == torch.float16 else 700
     layer, state = RelRNN(3, 4, short=5, relevant=300, dtype=dtype), None
     with torch.no_grad():
         for part in torch.randn(length, 1, 3, dtype=dtype).chunk(pieces):
             _, state = layer(part, state)
-    memory = contents(layer, state)
+    memory = memory_contents(layer, state)
     assert memory["age"].tolist() == [length]
     assert len(set(memory["times"][0].tolist())) == 300  # all full, of 300 different steps
     layer, state = SAB(3, 4, every=300, dtype=dtype), None
     with torch.no_grad():
         for part in torch.randn(700, 1, 3, dtype=dtype).chunk(pieces):
             _, state = layer(part, state)
-    memory = contents(layer, state)
+    memory = memory_contents(layer, state)
     assert (memory["age"].tolist(), layer.cells[0].memory.times(memory).tolist()) == ([700], [[299, 599]])
 
 
-def test_wrong_sab_options_are_explained():
+def test_invalid_sab_options_raise_value_error():
     for wrong in (1, 0, True, 2.5):
         with pytest.raises(ValueError, match=f"SAB expects top to be an integer of at least 2, .*; got {wrong}"):
             SAB(3, 5, top=wrong)
@@ -580,7 +580,7 @@ def test_wrong_sab_options_are_explained():
         layer(torch.randn(4, 2, 3), (h, s, states, age.float()))
 
 
-def test_a_state_that_is_nan_stays_nan(backend):
+def test_nan_state_propagates_within_its_sequence(backend):
     """A diverged run must look diverged: the softmax hides nothing."""
     layer = RelRNN(3, 5, short=4, relevant=2, **double)
     x = torch.randn(12, 2, 3, **double)

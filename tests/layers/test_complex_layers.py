@@ -15,7 +15,7 @@ from steadygrad.training.options import Train
 from tests.rounding import rounding
 
 I, N = 3, 6
-MAKE = {
+MAKE_LAYER = {
     "urnn": URNN,
     "full-urnn": FullCapacityURNN,
     "scurnn": ScuRNN,
@@ -24,14 +24,14 @@ MAKE = {
     "eurnn, fft": lambda *size, **options: EURNN(*size, style="fft", **options),
     "nnrnn": lambda *size, **options: NNRNN(*size, complex=True, **options),
 }
-UNITARY = [name for name in MAKE if name != "nnrnn"]
-OPERATED = {"urnn": UnitaryEvolution, "eurnn": Givens, "eurnn, full": Givens, "eurnn, fft": Givens}
-every_layer = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+UNITARY = [name for name in MAKE_LAYER if name != "nnrnn"]
+OPERATOR_LAYERS = {"urnn": UnitaryEvolution, "eurnn": Givens, "eurnn, full": Givens, "eurnn, fft": Givens}
+every_layer = pytest.mark.parametrize("make", MAKE_LAYER.values(), ids=MAKE_LAYER)
 FORMS = {"plain": {}, "deep, both ways": {"num_layers": 2, "bidirectional": True}}
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
-def stirred(layer: torch.nn.Module) -> torch.nn.Module:
+def perturb_parameters(layer: torch.nn.Module) -> torch.nn.Module:
     """Away from its start, with biases that matter: some silence their units, some do not."""
     with torch.no_grad():
         for name, p in layer.named_parameters():
@@ -72,8 +72,8 @@ def complex_loop(cell, W: np.ndarray, x: np.ndarray, h: np.ndarray) -> np.ndarra
 
 @every_layer
 @every_form
-def test_equals_a_loop_in_complex_numbers(make, form, x):
-    layer = stirred(make(I, N, dtype=torch.float64, **form))
+def test_outputs_match_complex_numpy_loop(make, form, x):
+    layer = perturb_parameters(make(I, N, dtype=torch.float64, **form))
     start = torch.randn(len(layer.cells), 4, 2 * N, dtype=torch.float64)
     output, end = layer(x, start)
     matrices = layer.matrices()
@@ -99,15 +99,15 @@ def test_equals_a_loop_in_complex_numbers(make, form, x):
 
 
 @every_layer
-def test_starts_from_zero_without_a_state(make, x):
-    layer = stirred(make(I, N, dtype=torch.float64))
+def test_default_initial_state_is_zero(make, x):
+    layer = perturb_parameters(make(I, N, dtype=torch.float64))
     zero = torch.zeros(1, 4, 2 * N, dtype=torch.float64)
     torch.testing.assert_close(layer(x)[0], layer(x, zero)[0])
 
 
 @pytest.mark.parametrize("matrix", ["cayley", "exponential", "schur", "free"])
 def test_complex_units_take_real_matrices(matrix, x):
-    layer = stirred(RNN(I, N, complex=True, activation="modrelu", recurrent=matrix, dtype=torch.float64))
+    layer = perturb_parameters(RNN(I, N, complex=True, activation="modrelu", recurrent=matrix, dtype=torch.float64))
     W = layer.matrices()["recurrent_l0"].detach()
     assert not W.is_complex()
     start = torch.randn(1, 4, 2 * N, dtype=torch.float64)
@@ -139,29 +139,29 @@ def test_sizes_count_complex_units(make):
         (FullCapacityURNN, N**2),
         (ScuRNN, N**2 + N),
         (EURNN, 2 * 5 + N),
-        (MAKE["eurnn, full"], N**2),
-        (MAKE["eurnn, fft"], 2 * (3 + 2 + 2) + N),
-        (MAKE["nnrnn"], N**2 + 2 * N + N * (N - 1)),
+        (MAKE_LAYER["eurnn, full"], N**2),
+        (MAKE_LAYER["eurnn, fft"], 2 * (3 + 2 + 2) + N),
+        (MAKE_LAYER["nnrnn"], N**2 + 2 * N + N * (N - 1)),
     ],
 )
-def test_parameters(make, recurrent):
+def test_parameter_counts_match_formulas(make, recurrent):
     """U of a complex unit has two real numbers an input, its bias is one."""
     layer = make(I, N)
     assert sum(p.numel() for p in layer.parameters()) == 2 * N * I + N + recurrent
 
 
 @pytest.mark.parametrize("name", UNITARY)
-def test_bias_may_be_left_out(name, x):
-    layer = MAKE[name](I, N, bias=False, dtype=torch.float64)
+def test_bias_false_removes_bias_parameters(name, x):
+    layer = MAKE_LAYER[name](I, N, bias=False, dtype=torch.float64)
     assert layer.cells[0].b is None
     assert not any(key.endswith(".b") for key in layer.state_dict())
     layer(x)[0].sum().backward()
 
 
 @pytest.mark.parametrize("name", UNITARY)
-def test_memory_and_gradient_keep_their_length(name):
+def test_state_and_gradient_norms_are_preserved_over_300_steps(name):
     """Without bias and input h_T = W^T h_0: the norm of the state, and of its gradient, for 300 steps."""
-    layer = MAKE[name](I, N, bias=False, dtype=torch.float64)
+    layer = MAKE_LAYER[name](I, N, bias=False, dtype=torch.float64)
     start = torch.randn(1, 2, 2 * N, dtype=torch.float64, requires_grad=True)
     output, end = layer(torch.zeros(300, 2, I, dtype=torch.float64), start)
     norms, rtol = output.norm(dim=2), rounding(torch.float64, 2 * N, operations=300)
@@ -172,7 +172,7 @@ def test_memory_and_gradient_keep_their_length(name):
 
 
 @every_layer
-def test_silence_before_the_first_input(make):
+def test_zero_input_gives_zero_output_and_finite_gradients(make):
     """h_0 = 0 and x = 0: |z| = 0 has no direction, but zeros and finite gradients come out."""
     layer = make(I, N)
     output, _ = layer(torch.zeros(4, 2, I))
@@ -184,7 +184,7 @@ def test_silence_before_the_first_input(make):
 class TestOperator:
     """Stepping without W, where a layer is large; here forced on small ones."""
 
-    @pytest.fixture(params=OPERATED)
+    @pytest.fixture(params=OPERATOR_LAYERS)
     def both(self, request, monkeypatch):
         """A function that runs a layer densely, then by its operator; it counts the calls of the latter."""
         calls = []
@@ -192,11 +192,11 @@ class TestOperator:
         monkeypatch.setattr(elman, "operator_unroll", lambda *args: calls.append(1) or original(*args))
 
         def run(form, work):
-            layer = stirred(MAKE[request.param](I, N, dtype=torch.float64, **form))
+            layer = perturb_parameters(MAKE_LAYER[request.param](I, N, dtype=torch.float64, **form))
             dense = work(layer)
             assert not calls
             with monkeypatch.context() as patch:
-                patch.setattr(OPERATED[request.param], "operator_from", 1)
+                patch.setattr(OPERATOR_LAYERS[request.param], "operator_from", 1)
                 operated = work(layer)
             assert len(calls) == len(layer.cells)
             return dense, operated
@@ -205,7 +205,7 @@ class TestOperator:
 
     @every_form
     @pytest.mark.parametrize("lengths", [[6, 6, 6], [6, 4, 4, 1]], ids=["even", "packed"])
-    def test_equals_the_dense_path(self, both, form, lengths):
+    def test_operator_path_matches_dense_path(self, both, form, lengths):
         sequences = [torch.randn(length, I, dtype=torch.float64) for length in lengths]
         cells = 1 if not form else 4
         start = torch.randn(cells, len(lengths), 2 * N, dtype=torch.float64)
@@ -225,7 +225,7 @@ class TestOperator:
         for a, b in zip(operated, dense, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
-    def test_without_gradients(self, both, x):
+    def test_operator_path_matches_dense_path_under_no_grad(self, both, x):
         def work(layer):
             with torch.no_grad():
                 return layer.eval()(x)[0].clone()
@@ -233,7 +233,7 @@ class TestOperator:
         dense, operated = both({}, work)
         torch.testing.assert_close(operated, dense, rtol=0, atol=1e-12)
 
-    def test_large_layers_take_it_by_themselves(self, monkeypatch):
+    def test_large_layer_uses_operator_automatically(self, monkeypatch):
         calls = []
         original = elman.operator_unroll
         monkeypatch.setattr(elman, "operator_unroll", lambda *args: calls.append(1) or original(*args))
@@ -247,7 +247,7 @@ class TestOperator:
 
 
 class TestPenalty:
-    def test_complex_nnrnn_pulls_its_moduli_to_one(self):
+    def test_complex_nnrnn_penalty_pulls_moduli_to_one(self):
         layer = NNRNN(I, N, 2, complex=True, spectrum_pull=0.3, dtype=torch.float64)
         assert layer.penalty().item() == 0
         gammas = [cell.W.free[2] for cell in layer.cells]
@@ -264,30 +264,30 @@ class TestPenalty:
             "cells.1.W.free.2",
         ]
 
-    def test_moduli_are_those_of_the_eigenvalues(self):
-        layer = stirred(NNRNN(I, N, complex=True, dtype=torch.float64))
+    def test_modulus_parameters_match_eigenvalue_moduli(self):
+        layer = perturb_parameters(NNRNN(I, N, complex=True, dtype=torch.float64))
         found = torch.linalg.eigvals(layer.matrices()["recurrent_l0"]).abs().log().sum()
         torch.testing.assert_close(found, layer.cells[0].W.free[2].abs().log().sum())
         assert layer.penalty().item() > 0
 
     @pytest.mark.parametrize("name", UNITARY)
-    def test_unitary_layers_have_none(self, name):
-        assert stirred(MAKE[name](I, N)).penalty() == 0
+    def test_unitary_layers_have_zero_penalty(self, name):
+        assert perturb_parameters(MAKE_LAYER[name](I, N)).penalty() == 0
 
 
 class TestErrors:
     @pytest.mark.parametrize("activation", ["tanh", "relu", "identity", "wrong"])
-    def test_complex_units_have_one_activation(self, activation):
+    def test_complex_units_reject_activations_other_than_modrelu(self, activation):
         with pytest.raises(ValueError, match=f"expects activation modrelu.* for complex units; got '{activation}'"):
             RNN(I, N, complex=True, activation=activation)
         with pytest.raises(ValueError, match=f"expects activation modrelu.* for complex units; got '{activation}'"):
             NNRNN(I, N, complex=True, activation=activation)
 
-    def test_tanh_is_the_default_of_rnn(self):
+    def test_complex_rnn_rejects_default_tanh(self):
         with pytest.raises(ValueError, match="modrelu for complex units; got 'tanh'"):
             RNN(I, N, complex=True)
 
-    def test_no_blocks_in_a_diagonal(self):
+    def test_complex_nnrnn_rejects_in_block(self):
         with pytest.raises(ValueError, match="NNRNN expects in_block=False for complex units"):
             NNRNN(I, N, complex=True, in_block=True)
 
@@ -301,12 +301,12 @@ class TestErrors:
             (lambda: RNN(I, N, complex=True, activation="modrelu", recurrent="wrong"), "no matrix 'wrong'"),
         ],
     )
-    def test_options_are_explained(self, make, words):
+    def test_invalid_options_raise_value_error(self, make, words):
         with pytest.raises(ValueError, match=words):
             make()
 
     @pytest.mark.parametrize("option", ["activation", "recurrent", "complex"])
-    def test_presets_do_not_take_what_they_set(self, option):
+    def test_presets_reject_options_they_fix(self, option):
         for make in (URNN, FullCapacityURNN, ScuRNN, EURNN):
             if option not in inspect.signature(make).parameters:
                 with pytest.raises(TypeError, match=option):
@@ -316,7 +316,7 @@ class TestErrors:
 class TestComplexMatricesBetweenRealUnits:
     @pytest.mark.parametrize("name", COMPLEX)
     @pytest.mark.parametrize("make", [RNN, GRU, LSTM])
-    def test_any_cell_takes_them_in_even_sizes(self, make, name, x):
+    def test_real_cells_accept_complex_matrices_of_even_size(self, make, name, x):
         layer = make(I, 6, recurrent=name, dtype=torch.float64)
         output, _ = layer(x)
         assert output.shape == (7, 4, 6)
@@ -332,7 +332,7 @@ class TestComplexMatricesBetweenRealUnits:
             make(I, 5, recurrent=name)
 
     @pytest.mark.parametrize("name", COMPLEX)
-    def test_real_modrelu_differs_from_complex(self, name, x):
+    def test_real_and_complex_modrelu_agree_only_without_bias(self, name, x):
         """The same W, but a real unit has its own sign and bias, a complex one a direction in the plane."""
         real = RNN(I, 2 * N, recurrent=name, activation="modrelu", dtype=torch.float64)
         twin = RNN(I, N, recurrent=name, activation="modrelu", complex=True, dtype=torch.float64)
@@ -353,15 +353,15 @@ class TestComplexMatricesBetweenRealUnits:
 
 @every_layer
 def test_autocast_does_not_touch_the_recurrence(make):
-    layer, x = stirred(make(I, N)), torch.randn(5, 2, I)
+    layer, x = perturb_parameters(make(I, N)), torch.randn(5, 2, I)
     expected = layer(x)[0]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         output = layer(x)[0]
     torch.testing.assert_close(output.float(), expected, rtol=0, atol=0.05)
 
 
-@pytest.mark.parametrize(("make", "hidden"), [*((make, N) for make in MAKE.values()), (URNN, 512)])
-def test_half_precision(make, hidden):
+@pytest.mark.parametrize(("make", "hidden"), [*((make, N) for make in MAKE_LAYER.values()), (URNN, 512)])
+def test_bfloat16_output_is_close_and_gradients_are_finite(make, hidden):
     """Coarse, but the same network: W is still complex, and its parameters learn."""
     layer, x = make(I, hidden), torch.randn(3, 2, I)
     expected = layer(x)[0]
@@ -388,8 +388,8 @@ class TestLearningRates:
             ("nnrnn", [0], [3]),  # A of P; T
         ],
     )
-    def test_groups_go_by_what_a_parameter_is(self, name, slow, transient):
-        layer = MAKE[name](I, N, 2)
+    def test_parameter_groups_depend_on_parameter_kind(self, name, slow, transient):
+        layer = MAKE_LAYER[name](I, N, 2)
         names = {parameter: key for key, parameter in layer.named_parameters()}
         found = {}
         for group in parameter_groups(layer, self.TRAIN):
@@ -406,14 +406,14 @@ class TestLearningRates:
         rest = found.keys() - free(slow) - free(transient)
         assert {found[key] for key in rest} == {(0.5, 0.0625)}
 
-    def test_in_real_form_too(self):
+    def test_parameter_groups_of_complex_matrix_in_real_form(self):
         layer = RNN(I, 2 * N, recurrent="complex-schur")
         slow, transient, *_ = parameter_groups(layer, self.TRAIN)
         assert [p is layer.cells[0].W.free[0] for p in slow["params"]] == [True]
         assert slow["lr"] == 0.25
         assert [p is layer.cells[0].W.free[3] for p in transient["params"]] == [True]
 
-    def test_every_tensor_that_makes_orthogonal_is_slow(self):
+    def test_skew_and_reflector_parameters_use_constrained_lr(self):
         """Whatever is called skew or a reflector, in MATRICES and COMPLEX."""
         for name in [*MATRICES, *COMPLEX]:
             layer = RNN(I, 2 * N, recurrent=name)

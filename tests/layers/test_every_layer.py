@@ -47,7 +47,7 @@ def grows(layer):
     return any(None in part.shape for part in layer.state_parts)
 
 
-def smooth(layer, state):
+def differentiable_parts(layer, state):
     """The parts of a state that have gradients, of a memory its states alone; and the other parts."""
     own = len(layer.state_sizes) + has_memory(layer)
     return parts(state)[:own], parts(state)[own:]
@@ -60,7 +60,7 @@ def x():
 
 @every_layer
 @pytest.mark.parametrize("levels", [1, 2])
-def test_two_halves_equal_the_whole(make, levels, x):
+def test_split_sequence_matches_whole_sequence(make, levels, x):
     layer = build(make, num_layers=levels)
     start = random_state(layer, 4)
     whole, end = layer(x, start)
@@ -72,7 +72,7 @@ def test_two_halves_equal_the_whole(make, levels, x):
 
 
 @every_layer
-def test_outputs_never_see_the_future(make, x):
+def test_outputs_are_causal(make, x):
     x.requires_grad_()
     build(make)(x)[0][2].sum().backward()
     assert x.grad[:3].any()
@@ -106,15 +106,15 @@ def test_gradients_match_finite_differences(make, form):
         state, parameters = (*rest[: len(starts)], *counts), rest[len(starts) :]
         h_0 = state if len(state) > 1 else state[0]
         output, end = torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x, h_0))
-        return output, *smooth(layer, end)[0]
+        return output, *differentiable_parts(layer, end)[0]
 
-    starts, counts = smooth(layer, start)
+    starts, counts = differentiable_parts(layer, start)
     leaves = [x.requires_grad_(), *(s.detach().clone().requires_grad_() for s in starts), *values]
     assert torch.autograd.gradcheck(run, leaves, fast_mode=bool(form) or len(values) > 20 or bool(counts))
 
 
 @every_layer
-def test_gradients_have_gradients(make):
+def test_second_derivatives_pass_gradgradcheck(make):
     """As a gradient penalty needs them."""
     layer = build(make).eval()
     x = torch.randn(3, 2, I, dtype=torch.float64, requires_grad=True)
@@ -128,7 +128,7 @@ def test_gradients_have_gradients(make):
 
 @every_layer
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch.func's own
-def test_torch_func_differentiates_it(make, x):
+def test_torch_func_grad_jvp_and_vmap_match_autograd(make, x):
     layer = build(make).eval()
     parameters = {name: value.detach() for name, value in layer.named_parameters()}
 
@@ -149,7 +149,7 @@ def test_torch_func_differentiates_it(make, x):
 
 @every_layer
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch.func's own
-def test_forward_mode_differentiates_it(make, x):
+def test_forward_mode_ad_matches_jvp(make, x):
     layer = build(make).eval()
     with forward_ad.dual_level():
         along = forward_ad.unpack_dual(layer(forward_ad.make_dual(x, torch.ones_like(x)))[0]).tangent
@@ -157,7 +157,7 @@ def test_forward_mode_differentiates_it(make, x):
 
 
 @every_layer
-def test_born_in_inference_mode(make, x):
+def test_layer_created_in_inference_mode_works(make, x):
     with torch.inference_mode():
         layer = build(make).eval()
         first = layer(x)[0]
@@ -167,7 +167,7 @@ def test_born_in_inference_mode(make, x):
 
 @every_layer
 @every_form
-def test_another_default_device_changes_nothing(make, form, x):
+def test_default_device_does_not_change_outputs(make, form, x):
     layer = build(make, **form).eval()
     packed = pack_sequence([x[:, 0], x[:5, 1], x[:2, 2]])
     expected = layer(x)[0], layer(packed)[0].data
@@ -177,7 +177,7 @@ def test_another_default_device_changes_nothing(make, form, x):
 
 @every_layer
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_another_default_type(make, dtype):
+def test_default_dtype_sets_parameter_and_output_dtype(make, dtype):
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -191,7 +191,7 @@ def test_another_default_type(make, dtype):
 
 
 @every_layer
-def test_an_option_of_somebody_else_is_explained(make):
+def test_unknown_option_raises_type_error(make):
     with pytest.raises(TypeError, match=rf"{make.__name__} has no option proj_size; it has input_size, hidden_size.*"):
         make(I, N, proj_size=2)
 
@@ -222,7 +222,7 @@ def test_autocast_leaves_its_precision_alone(make, backend, monkeypatch):
 @every_layer
 @every_form
 @pytest.mark.parametrize("backend", ["auto", "python", "reference"])
-def test_no_sequences_at_all(make, form, backend, monkeypatch):
+def test_empty_batch_gives_empty_output_and_zero_gradients(make, form, backend, monkeypatch):
     monkeypatch.setenv(VARIABLE, backend)
     layer = build(make, **form)
     output, state = layer(torch.zeros(7, 0, I, dtype=torch.float64))
@@ -233,7 +233,7 @@ def test_no_sequences_at_all(make, form, backend, monkeypatch):
 
 
 @every_layer
-def test_without_numbers(make):
+def test_meta_device_gives_shapes_or_runtime_error(make):
     layer = make(I, N, device="meta")
     x = torch.empty(7, 4, I, device="meta")
     if grows(layer):  # and there are no data
@@ -273,7 +273,7 @@ def test_packed_equals_one_by_one(make, form, sorted):
 
 @every_layer
 @every_form
-def test_a_lookup_stands_for_rows_of_its_table(make, form):
+def test_lookup_matches_embedded_rows(make, form):
     layer = build(make, **form).eval()
     table = torch.randn(5, I, dtype=torch.float64, requires_grad=True)
     leaves = [table, *layer.parameters()]
@@ -281,13 +281,13 @@ def test_a_lookup_stands_for_rows_of_its_table(make, form):
         found = []
         for input in (Lookup(torch.eye(5, dtype=torch.float64)[tokens], table), table[tokens]):
             output, end = layer(input)
-            values = (output, *smooth(layer, end)[0])
+            values = (output, *differentiable_parts(layer, end)[0])
             found.append([*values, *torch.autograd.grad(sum(part.square().sum() for part in values), leaves)])
         for a, b in zip(*found, strict=True):
             torch.testing.assert_close(a, b)
 
 
-def test_a_table_of_another_shape_is_explained():
+def test_table_of_wrong_shape_raises_value_error():
     with pytest.raises(ValueError, match=r"RNN expects a table of shape \(5, 3\); got \(5, 4\)"):
         LAYERS["rnn"](I, N)(Lookup(torch.eye(5)[:, None], torch.zeros(5, 4)))
 
@@ -295,7 +295,7 @@ def test_a_table_of_another_shape_is_explained():
 @every_layer
 @every_form
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_shaped_as_torch(make, form, batch_first, x):
+def test_output_and_state_shapes_match_torch(make, form, batch_first, x):
     """Batched, unbatched, batch first: the shapes of a torch.nn.GRU or LSTM, but for the number of output features."""
     layer = build(make, batch_first=batch_first, **form)
     twin = torch.nn.LSTM if len(layer.state_sizes) == 2 else torch.nn.GRU
@@ -317,7 +317,7 @@ def test_shaped_as_torch(make, form, batch_first, x):
 
 
 @every_layer
-def test_backward_direction_reads_backwards(make, x):
+def test_reverse_direction_matches_flipped_sequence(make, x):
     """The second direction is the first of the reversed sequence, with the weights of its own."""
     both, one = build(make, bidirectional=True), build(make)
     one.cells[0].load_state_dict(both.cells[1].state_dict())
@@ -340,7 +340,7 @@ def test_safetensors_round_trip(make, form, x, tmp_path):
 
 
 @every_layer
-def test_saved_in_the_midst_of_training_goes_on_the_same(make, x, tmp_path):
+def test_training_resumed_from_state_dict_is_bitwise_equal(make, x, tmp_path):
     def update(layer, optimizer):
         optimizer.zero_grad()
         loss = layer(x)[0].square().mean() + layer.penalty()
@@ -378,7 +378,7 @@ def test_deepcopy_is_independent(make, x):
 
 @every_layer
 @every_form
-def test_matrices_are_square_named_and_in_use(make, form, x):
+def test_matrices_are_square_and_named_by_level(make, form, x):
     layer = build(make, **form)
     matrices = layer.matrices()
     assert all(W.shape == (N, N) for W in matrices.values())
@@ -398,7 +398,7 @@ def test_dropout_acts_between_levels_while_training(make, x):
 
 
 @every_layer
-def test_evaluation_follows_the_parameters(make, x):
+def test_cached_matrix_is_invalidated_by_parameter_change(make, x):
     """In eval without gradients the matrix is remembered, but never longer than its parameters last."""
     layer = build(make).eval()
     with torch.no_grad():
@@ -422,7 +422,7 @@ def test_device_and_dtype(make):
 
 
 @every_layer
-def test_numbers_that_come_last(make, x):
+def test_meta_layer_loads_state_dict_after_to_empty(make, x):
     """Built without numbers, given memory, then loaded."""
     layer = build(make).eval()
     empty = build(make, device="meta").to_empty(device="cpu").eval()
@@ -434,14 +434,14 @@ def test_numbers_that_come_last(make, x):
 
 @every_layer
 @pytest.mark.parametrize("hidden", [1, 2, 5])
-def test_any_size(make, hidden):
+def test_small_hidden_sizes_give_finite_gradients(make, hidden):
     layer = make(1, hidden)
     layer(torch.randn(3, 2, 1))[0].sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters() if p.numel())
 
 
 @every_layer
-def test_bad_input_is_explained(make, x):
+def test_invalid_input_raises_value_error(make, x):
     layer = build(make)
     name = make.__name__
     with pytest.raises(ValueError, match=f"{name} expects 3 features per step; got input of shape \\(2, 7, 5\\)"):
@@ -466,7 +466,7 @@ def test_bad_input_is_explained(make, x):
 
 
 @every_layer
-def test_bad_state_is_explained(make, x):
+def test_invalid_state_raises_value_error(make, x):
     layer = build(make)
     good = parts(random_state(layer, 4))
 
@@ -491,7 +491,7 @@ def test_bad_state_is_explained(make, x):
 
 
 @every_layer
-def test_nan_in_a_matrix_is_explained(make, x):
+def test_nan_matrix_parameter_raises_value_error(make, x):
     layer = build(make)
     matrix = next((part for part in layer.modules() if isinstance(part, Matrix)), None)
     if matrix is None:  # a layer of plain parameters
@@ -518,7 +518,7 @@ def test_compiled_layer_is_the_layer(make, x):
 
 
 @every_layer
-def test_equation_comes_first(make):
+def test_docstring_starts_with_equation(make):
     assert "=" in make.__doc__.splitlines()[0]
 
 
@@ -530,7 +530,7 @@ def with_trained_state(make, **options):
     return layer
 
 
-def passed_by_hand(layer, batch):
+def trained_state_as_argument(layer, batch):
     """The trained initial state as a caller would pass it; a memory and its query start at zero."""
     trained = [start[:, None].expand(-1, batch, -1) for start in layer.initial_state]
     rest = layer.state_parts[len(trained) :]
@@ -546,17 +546,17 @@ def test_trained_state_equals_the_same_state_passed_by_hand(make, form, x):
     own = len(getattr(cell, "cell", cell).state_sizes)  # without what attention adds
     assert [s.shape for s in layer.initial_state] == [(len(layer.cells), layer.state_sizes[0])] * own
     packed = pack_sequence([x[:, 0], x[:5, 1], x[:2, 2], x[:6, 3]], enforce_sorted=False)
-    alone = tuple(s[:, 0] for s in parts(passed_by_hand(layer, 1)))
+    alone = tuple(s[:, 0] for s in parts(trained_state_as_argument(layer, 1)))
     for input, state in (
-        (x, passed_by_hand(layer, 4)),
-        (packed, passed_by_hand(layer, 4)),
+        (x, trained_state_as_argument(layer, 4)),
+        (packed, trained_state_as_argument(layer, 4)),
         (x[:, 0], alone if len(alone) > 1 else alone[0]),
     ):
         results = []
         for given in ((), (state,)):
             output, end = layer(input, *given)
             output = output.data if isinstance(output, PackedSequence) else output
-            found = [output, *smooth(layer, end)[0]]
+            found = [output, *differentiable_parts(layer, end)[0]]
             loss = sum(part.square().sum() for part in found)
             results.append(found + list(torch.autograd.grad(loss, list(layer.parameters()))))
         torch.testing.assert_close(*results)
@@ -572,13 +572,13 @@ def test_trained_state_has_the_gradient_of_finite_differences(make, form):
 
     def run(*starts):
         output, end = torch.func.functional_call(layer, dict(zip(names, starts, strict=True)), (x,))
-        return output, *smooth(layer, end)[0]
+        return output, *differentiable_parts(layer, end)[0]
 
     assert torch.autograd.gradcheck(run, list(layer.initial_state), fast_mode=bool(form))
 
 
 @every_layer
-def test_trained_state_yields_to_a_state_that_is_passed(make, x):
+def test_passed_state_overrides_trained_state(make, x):
     layer, plain = with_trained_state(make), build(make).eval()
     missing = plain.load_state_dict(layer.state_dict(), strict=False)
     assert missing.unexpected_keys == [f"initial_state.{i}" for i in range(len(layer.initial_state))]
@@ -591,7 +591,7 @@ def test_trained_state_yields_to_a_state_that_is_passed(make, x):
 
 
 @every_layer
-def test_without_a_trained_state_nothing_changes(make, x):
+def test_trained_state_is_off_by_default_and_starts_neutral(make, x):
     """The default has no new keys, so old checkpoints load; at its start the trained state changes no output."""
     assert not [key for key in build(make).state_dict() if "initial_state" in key]
     layer, plain = build(make, trained_state=True).eval(), build(make).eval()
@@ -602,7 +602,7 @@ def test_without_a_trained_state_nothing_changes(make, x):
 
 @every_layer
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch.func's own
-def test_trained_state_copies_saves_maps_and_lives_on_meta(make, x, tmp_path):
+def test_trained_state_supports_copy_save_func_and_meta(make, x, tmp_path):
     layer = with_trained_state(make)
     output = layer(x)[0]
     twin, other = copy.deepcopy(layer), build(make, trained_state=True).eval()
@@ -634,7 +634,7 @@ def test_trained_state_copies_saves_maps_and_lives_on_meta(make, x, tmp_path):
 
 
 @every_layer
-def test_help_lists_every_option(make):
+def test_signature_lists_every_option_with_default(make):
     """By name, with its default: those of torch.nn.GRU too."""
     shown = inspect.signature(make)
     assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in shown.parameters.values())

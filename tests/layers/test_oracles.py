@@ -55,7 +55,7 @@ def copy_to_torch(cell, theirs, level, suffix, weights, bias):
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_rnn_is_torch_rnn(x, activation):
+def test_rnn_matches_torch_rnn(x, activation):
     """Two levels, both directions; the identity start of IRNN with ReLU included."""
     options = {"num_layers": 2, "bidirectional": True, "dtype": torch.float64}
     make = layers.IRNN if activation == "relu" else layers.RNN
@@ -66,7 +66,7 @@ def test_rnn_is_torch_rnn(x, activation):
         torch.testing.assert_close(a, b)
 
 
-def test_orthogonal_rnn_is_torch_rnn_with_orthogonal_start(x):
+def test_orthogonal_rnn_starts_orthogonal_and_matches_torch_rnn(x):
     ours, theirs = layers.OrthogonalRNN(3, 6, dtype=torch.float64), torch.nn.RNN(3, 6, dtype=torch.float64)
     cell = ours.cells[0]
     assert measures.orthogonality_error(cell.W()) < rounding(torch.float32, 6)  # it starts in single precision
@@ -74,7 +74,7 @@ def test_orthogonal_rnn_is_torch_rnn_with_orthogonal_start(x):
     torch.testing.assert_close(ours(x)[0], theirs(x)[0])
 
 
-def test_lstm_is_torch_lstm(x):
+def test_lstm_matches_torch_lstm(x):
     options = {"num_layers": 2, "bidirectional": True, "dtype": torch.float64}
     ours, theirs = layers.LSTM(3, 6, **options), torch.nn.LSTM(3, 6, **options)
     for index, cell in enumerate(ours.cells):
@@ -85,7 +85,7 @@ def test_lstm_is_torch_lstm(x):
         torch.testing.assert_close(a, b)
 
 
-def test_gru_is_torch_gru_where_the_two_definitions_meet(x):
+def test_gru_with_diagonal_candidate_matches_torch_gru(x):
     """With a diagonal U_c the reset may stand before or after the product; z of torch is 1 − u, so its sign turns."""
     ours, theirs = layers.GRU(3, 6, dtype=torch.float64), torch.nn.GRU(3, 6, dtype=torch.float64)
     cell = ours.cells[0]
@@ -99,7 +99,7 @@ def test_gru_is_torch_gru_where_the_two_definitions_meet(x):
         torch.testing.assert_close(a, b)
 
 
-def test_gru_with_its_reset_after_the_product_is_torch_gru(x):
+def test_gru_with_reset_after_matches_torch_gru(x):
     """Where torch's b_hn, the one bias inside the reset, is 0: values and the gradients of all weights."""
     options = {"num_layers": 2, "bidirectional": True, "dtype": torch.float64}
     ours, theirs = layers.GRU(3, 6, reset="after", **options), torch.nn.GRU(3, 6, **options)
@@ -127,11 +127,11 @@ def loss_and_gradients(layer, o, h_0=None):
     return output
 
 
-def close(a, b):
+def assert_close_to_oracle(a, b):
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
-def test_scornn_is_helfrichs():
+def test_scornn_matches_helfrich_oracle():
     o = load("scornn.npz")
     layer = layers.ScoRNN(4, 10, reflections=3, dtype=torch.float64)
     cell = layer.cells[0]
@@ -140,14 +140,14 @@ def test_scornn_is_helfrichs():
         cell.U.copy_(o["U"]), cell.b.copy_(o["b"])
     h_0 = o["h0"][None] if "h0" in o else None
     output = loss_and_gradients(layer, o, h_0)
-    close(cell.W(), o["W"])
-    close(output, o["h"])
-    close(cell.W.free[0].grad, skew_free(o["grad_A"]))
-    close(cell.U.grad, o["grad_U"])
-    close(cell.b.grad, o["grad_b"])
+    assert_close_to_oracle(cell.W(), o["W"])
+    assert_close_to_oracle(output, o["h"])
+    assert_close_to_oracle(cell.W.free[0].grad, skew_free(o["grad_A"]))
+    assert_close_to_oracle(cell.U.grad, o["grad_U"])
+    assert_close_to_oracle(cell.b.grad, o["grad_b"])
 
 
-def test_exprnn_is_lezcanos():
+def test_exprnn_matches_lezcano_oracle():
     o = load("exprnn_exact.npz")
     layer = layers.ExpRNN(4, 11, dtype=torch.float64)
     cell = layer.cells[0]
@@ -157,14 +157,14 @@ def test_exprnn_is_lezcanos():
         cell.U.copy_(o["U"]), cell.b.copy_(o["b"])
     h_0 = o["h0"][None] if "h0" in o else None
     output = loss_and_gradients(layer, o, h_0)
-    close(output, o["h"])
+    assert_close_to_oracle(output, o["h"])
     # d/dA_raw[i, j] (i < j) is d/d(free of A)[j, i] turned twice: by the triangle and by V = exp(−A)
-    close(cell.W.free[0].grad, skew_free(o["grad_A_raw"].mT))
-    close(cell.U.grad, o["grad_U"])
-    close(cell.b.grad, o["grad_b"])
+    assert_close_to_oracle(cell.W.free[0].grad, skew_free(o["grad_A_raw"].mT))
+    assert_close_to_oracle(cell.U.grad, o["grad_U"])
+    assert_close_to_oracle(cell.b.grad, o["grad_b"])
 
 
-def test_nnrnn_is_kergs():
+def test_nnrnn_matches_kerg_oracle():
     o = load("nnrnn.npz")
     layer = layers.NNRNN(5, 12, in_block=True, dtype=torch.float64)
     cell = layer.cells[0]
@@ -174,16 +174,16 @@ def test_nnrnn_is_kergs():
     with torch.no_grad():
         cell.U.copy_(o["U"]), cell.b.copy_(o["b"])
     output = loss_and_gradients(layer, o, o["h0"][None])
-    close(cell.W(), o["V"])
-    close(output, o["h"])
-    close(cell.U.grad, o["grad_U"])
-    close(cell.b.grad, o["grad_b"])
-    close(cell.W.free[0].grad, -skew_free(o["grad_log_P"].mT))
-    close(cell.W.free[2].grad, o["grad_gamma"])
-    close(cell.W.free[3].grad, o["grad_T"][lower[0], lower[1]])
+    assert_close_to_oracle(cell.W(), o["V"])
+    assert_close_to_oracle(output, o["h"])
+    assert_close_to_oracle(cell.U.grad, o["grad_U"])
+    assert_close_to_oracle(cell.b.grad, o["grad_b"])
+    assert_close_to_oracle(cell.W.free[0].grad, -skew_free(o["grad_log_P"].mT))
+    assert_close_to_oracle(cell.W.free[2].grad, o["grad_gamma"])
+    assert_close_to_oracle(cell.W.free[3].grad, o["grad_T"][lower[0], lower[1]])
 
 
-def test_nnrnn_penalty_is_delta_times_distance():
+def test_nnrnn_penalty_equals_pull_times_squared_distance():
     layer = layers.NNRNN(2, 6, spectrum_pull=0.5, bidirectional=True)
     with torch.no_grad():
         for cell in layer.cells:
@@ -194,7 +194,7 @@ def test_nnrnn_penalty_is_delta_times_distance():
     )
 
 
-def test_nnrnn_penalty_counts_parameters_that_ask_for_no_gradient():
+def test_nnrnn_penalty_works_with_functional_call():
     layer = layers.NNRNN(3, 8, spectrum_pull=1.0)
     moved = {name: value.detach() + (value.shape == (4,)) for name, value in layer.named_parameters()}
     bound = torch.func.functional_call(Penalty(layer), {f"layer.{name}": value for name, value in moved.items()}, ())
@@ -212,7 +212,7 @@ class Penalty(torch.nn.Module):
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "modrelu"])
-def test_henaff_by_hand(activation):
+def test_henaff_rnn_matches_numpy_values_and_gradients(activation):
     """Values and gradients in numpy, of packed sequences that resume from a state."""
     layer = layers.HenaffRNN(2, 5, activation=activation, dtype=torch.float64)
     cell = layer.cells[0]
@@ -252,7 +252,7 @@ def test_henaff_by_hand(activation):
     np.testing.assert_allclose(cell.W.free[0].grad.numpy(), d_V, rtol=0, atol=bound)
 
 
-def test_henaff_starts_with_rotations_and_adds_up_with_the_identity():
+def test_henaff_rnn_starts_orthogonal_and_identity_solves_adding():
     """The adding problem's solution: V = 1, U = (1, K), b = −K lets the marked values through and sums them."""
     assert measures.orthogonality_error(layers.HenaffRNN(3, 6).cells[0].W()) < rounding(torch.float32, 6, operations=6)
     layer = layers.HenaffRNN(2, 1, recurrent={"name": "free", "init": "identity"})
@@ -265,7 +265,7 @@ def test_henaff_starts_with_rotations_and_adds_up_with_the_identity():
     torch.testing.assert_close(layer(x)[1][0, :, 0], x[7, :, 0] + x[31, :, 0])
 
 
-def test_enrnn_is_a_scornn_beside_a_fading_state():
+def test_enrnn_matches_equation_3():
     """By hand, Eq. 3 of Helfrich & Ye: the long state from the long and short ones, the short from itself."""
 
     def modrelu(z, b):
@@ -292,7 +292,7 @@ def test_enrnn_is_a_scornn_beside_a_fading_state():
     torch.testing.assert_close(layer(x)[1].flatten(), torch.cat([h_long, h_short]))
 
 
-def test_enrnn_behind_an_embedding_has_no_input_matrix():
+def test_enrnn_with_identity_input_has_no_input_matrix():
     """h_t = max(x_t + W h_{t−1} + b, 0), section 5.4 of Helfrich & Ye: U is the identity and no parameter."""
     options = {"short_size": 3, "activation": "relu", "coupling_init": "orthogonal", "identity_input": True}
     layer = layers.ENRNN(7, 7, num_layers=2, **options, dtype=torch.float64)
@@ -319,7 +319,7 @@ def test_enrnn_behind_an_embedding_has_no_input_matrix():
 
 
 @pytest.mark.parametrize("orthogonal", ["c", "rc", "ruc"])
-def test_ncgru_by_hand(orthogonal):
+def test_ncgru_matches_equation_19(orthogonal):
     """Eq. 19 of the paper, one sequence, written out; and orthogonal is what was asked to be."""
     layer = layers.NCGRU(2, 5, orthogonal=orthogonal, dtype=torch.float64)
     cell = layer.cells[0]
@@ -342,7 +342,7 @@ def test_ncgru_by_hand(orthogonal):
 
 
 @pytest.mark.parametrize("recurrent", ["exponential", {"name": "cayley", "reflections": 2}, "free"], ids=str)
-def test_goru_by_hand(recurrent):
+def test_goru_matches_numpy_reference(recurrent):
     """Section 3 of Jing et al., in numpy, one sequence after the other: g keeps, 1 − g renews."""
     layer = layers.GORU(2, 5, recurrent=recurrent, dtype=torch.float64)
     cell = layer.cells[0]
@@ -370,7 +370,7 @@ def test_goru_by_hand(recurrent):
     np.testing.assert_allclose(layer(torch.from_numpy(x))[0].detach().numpy(), states, rtol=0, atol=bound)
 
 
-def test_goru_starts_as_the_authors_code():
+def test_goru_initialisation_matches_authors_code():
     layer = layers.GORU(3, 40)
     cell = layer.cells[0]
     assert (cell.b[:40] == 2).all()
@@ -402,7 +402,7 @@ def gradients_of(output, weights, *leaves):
 
 
 @every_backend
-def test_h_detach_with_certainty_is_the_authors_loop(backend, monkeypatch):
+def test_h_detach_with_probability_1_matches_authors_loop(backend, monkeypatch):
     monkeypatch.setenv("STEADYGRAD_KERNELS", backend)
     layer = layers.HDetachLSTM(3, 6, detach_probability=1.0, dtype=torch.float64)
     x, *state = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((7, 3), (1, 6), (1, 6)))
@@ -448,7 +448,7 @@ def test_h_detach_draws_a_step_for_the_whole_batch(backend, monkeypatch):
 
 
 @pytest.mark.parametrize(("probability", "training"), [(0.0, True), (0.25, False)], ids=["never", "in evaluation"])
-def test_h_detach_is_lstm_bit_for_bit(x, probability, training):
+def test_h_detach_without_detaching_is_bitwise_equal_to_lstm(x, probability, training):
     options = {"num_layers": 2, "bidirectional": True, "dtype": torch.float64}
     layer, lstm = layers.HDetachLSTM(3, 6, detach_probability=probability, **options), layers.LSTM(3, 6, **options)
     lstm.load_state_dict(layer.state_dict())
@@ -474,7 +474,7 @@ def test_h_detach_changes_gradients_only(x):
     assert not torch.allclose(layer.cells[0].W.grad, lstm.cells[0].W.grad)
 
 
-def test_h_detach_without_gradients_draws_nothing(x):
+def test_h_detach_under_no_grad_draws_no_random_numbers(x):
     layer = layers.HDetachLSTM(3, 6, dtype=torch.float64)
     before = torch.get_rng_state()
     with torch.no_grad():
@@ -482,7 +482,7 @@ def test_h_detach_without_gradients_draws_nothing(x):
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_h_detach_draws_as_often_as_it_says():
+def test_h_detach_mask_has_given_probability():
     cell = layers.HDetachLSTM(3, 6, detach_probability=0.25).cells[0]
     draws = torch.stack([cell.detached(100) for _ in range(1000)]).double()
     spread = (0.25 * 0.75 / draws.numel()) ** 0.5
@@ -504,7 +504,7 @@ def reflections_in_numpy(free, size):
     return W
 
 
-def walk_in_numpy(cell, W, x):
+def modrelu_rnn_in_numpy(cell, W, x):
     """h_t = modReLU(U x_t + W h_{t−1}; b) for one sequence."""
     U, b, h, states = cell.U.detach().numpy(), cell.b.detach().numpy(), np.zeros(len(W)), []
     for x_t in x:
@@ -514,13 +514,13 @@ def walk_in_numpy(cell, W, x):
     return np.stack(states)
 
 
-def by_hand(states):
+def numpy_tolerance(states):
     """Rounding of up to ten reflections, two products and six steps of two inputs and five units, done twice."""
     return rounding(torch.float64, 2 + 5, operations=2 * (10 + 2 + 6), scale=max(1.0, np.abs(states).max()))
 
 
 @pytest.mark.parametrize("reflections", [None, 1, 3])
-def test_ornn_by_hand(reflections):
+def test_ornn_matches_numpy_reference(reflections):
     """Mhammedi et al. in numpy, reflection by reflection."""
     layer = layers.ORNN(2, 5, reflections=reflections, dtype=torch.float64)
     cell = layer.cells[0]
@@ -528,12 +528,14 @@ def test_ornn_by_hand(reflections):
         cell.b.normal_(std=0.1)
         cell.W.free[0].normal_()
     x = np.random.default_rng(0).normal(size=(6, 2))
-    expected = walk_in_numpy(cell, reflections_in_numpy(cell.W.free[0], 5), x)
-    np.testing.assert_allclose(layer(torch.from_numpy(x))[0].detach().numpy(), expected, rtol=0, atol=by_hand(expected))
+    expected = modrelu_rnn_in_numpy(cell, reflections_in_numpy(cell.W.free[0], 5), x)
+    np.testing.assert_allclose(
+        layer(torch.from_numpy(x))[0].detach().numpy(), expected, rtol=0, atol=numpy_tolerance(expected)
+    )
 
 
 @pytest.mark.parametrize("reflections", [None, 2])
-def test_spectral_rnn_by_hand(reflections):
+def test_spectral_rnn_matches_numpy_reference(reflections):
     """Zhang, Lei & Dhillon in numpy: the singular values by their sigmoid, the bases reflection by reflection."""
     layer = layers.SpectralRNN(2, 5, margin=0.3, reflections=reflections, dtype=torch.float64)
     cell = layer.cells[0]
@@ -544,18 +546,20 @@ def test_spectral_rnn_by_hand(reflections):
     sigma = 1 + 2 * 0.3 * (1 / (1 + np.exp(-p.detach().numpy())) - 0.5)
     W = reflections_in_numpy(left, 5) @ np.diag(sigma) @ reflections_in_numpy(right, 5).T
     x = np.random.default_rng(0).normal(size=(6, 2))
-    expected = walk_in_numpy(cell, W, x)
-    np.testing.assert_allclose(layer(torch.from_numpy(x))[0].detach().numpy(), expected, rtol=0, atol=by_hand(expected))
+    expected = modrelu_rnn_in_numpy(cell, W, x)
+    np.testing.assert_allclose(
+        layer(torch.from_numpy(x))[0].detach().numpy(), expected, rtol=0, atol=numpy_tolerance(expected)
+    )
 
 
-def test_reflections_are_16_unless_there_are_fewer_units():
+def test_default_reflections_are_16_or_number_of_units():
     for make, parts in ((layers.ORNN, 1), (layers.SpectralRNN, 2)):
         for hidden, count in ((64, 904), (16, 136), (5, 15)):
             assert [f.numel() for f in make(3, hidden).cells[0].W.free[:parts]] == [count] * parts
     assert layers.SpectralRNN(3, 64, bases="exponential").cells[0].W.free[0].numel() == 2016
 
 
-def test_pull_in_the_spectral_norm_is_that_of_the_singular_values():
+def test_spectral_pull_matches_singular_values():
     """‖WᵀW − I‖₂ = max |σ² − 1|: values and gradients by svdvals, whichever end of the spectrum is the worst."""
     layer = layers.OrthogonalRNN(2, 6, 2, bidirectional=True, pull=0.5, pull_norm="spectral", dtype=torch.float64)
     with torch.no_grad():
@@ -573,7 +577,7 @@ def test_pull_in_the_spectral_norm_is_that_of_the_singular_values():
     torch.autograd.gradcheck(lambda W: orthogonal.distance(W, "spectral"), free[0])
 
 
-def test_pull_in_the_spectral_norm_leads_to_an_orthogonal_matrix():
+def test_spectral_pull_trains_matrix_to_orthogonal():
     layer = layers.OrthogonalRNN(2, 6, pull=1.0, pull_norm="spectral")
     assert layer.penalty() < rounding(torch.float32, 6, operations=2) ** 2
     with torch.no_grad():
@@ -588,7 +592,7 @@ def test_pull_in_the_spectral_norm_leads_to_an_orthogonal_matrix():
         layers.OrthogonalRNN(3, 6, pull_norm="nuclear")
 
 
-def test_pull_keeps_a_free_matrix_near_orthogonal():
+def test_frobenius_pull_matches_formula_and_gradient():
     """λ Σ ‖WᵀW − I‖_F² over all levels and directions, with its gradient 4 λ W (WᵀW − I)."""
     layer = layers.OrthogonalRNN(2, 6, 2, bidirectional=True, pull=0.5, dtype=torch.float64)
     assert layer.penalty().item() < 0.5 * 4 * rounding(torch.float32, 6) ** 2  # they start in single precision
@@ -633,7 +637,7 @@ def test_any_cell_takes_any_matrix(x):
             assert all(p.grad is not None for p in layer.parameters())
 
 
-def test_matrices_by_gate_by_table_and_by_function():
+def test_recurrent_accepts_gate_dict_table_function_and_matrix():
     gru = layers.GRU(3, 6, recurrent={"candidate": "neumann", "reset": {"name": "cayley", "reflections": 2}})
     kinds = [type(matrix.map).__name__ for matrix in gru.cells[0].U]
     assert kinds == ["ScaledCayley", "Free", "NeumannCayley"]
@@ -686,17 +690,17 @@ def test_matrices_by_gate_by_table_and_by_function():
         (lambda: layers.HDetachLSTM(3, 6, detach_probability=float("nan")), "between 0 and 1; got nan"),
     ],
 )
-def test_bad_settings_are_explained(make, message):
+def test_invalid_settings_raise_value_error(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_forget_bias():
+def test_forget_bias_sets_forget_gate_bias():
     assert (layers.LSTM(3, 4, forget_bias=2.0).cells[0].b[4:8] == 2).all()
 
 
 @pytest.mark.parametrize("reflections", [1, 3])
-def test_ornn_without_its_matrix_is_the_same(reflections, monkeypatch):
+def test_ornn_operator_path_matches_dense_path(reflections, monkeypatch):
     """Values and gradients; real rows, no W."""
     torch.manual_seed(0)
     layer = layers.ORNN(3, 6, reflections=reflections, dtype=torch.float64)

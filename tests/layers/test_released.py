@@ -30,7 +30,7 @@ def load(name):
         return {key: torch.from_numpy(file[key]) for key in file.files if file[key].dtype.kind in "fic"}
 
 
-def close(ours, theirs):
+def assert_close_to_oracle(ours, theirs):
     """Compare at 1e-9 of the largest entry."""
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9 * float(theirs.abs().max()))
 
@@ -52,7 +52,7 @@ def urnn_parameters(model):
     }
 
 
-def test_full_urnn_trains_as_released():
+def test_full_urnn_updates_match_released_program():
     """Two updates: RMSprop from 0.001 for everything, the raw gradient along the manifold for W.
 
     The authors' step of W reads G_used, the part of the gradient that comes from Re h. The layer has the whole
@@ -72,21 +72,21 @@ def test_full_urnn_trains_as_released():
     x = one_hot(o["x"], 5).double()
     for step in (f"step{k}_" for k in range(3)):
         for name, (parameter, transposed) in parameters.items():
-            close(parameter.detach().mT if transposed else parameter.detach(), o[step + name])
+            assert_close_to_oracle(parameter.detach().mT if transposed else parameter.detach(), o[step + name])
         hidden, _ = model.layer(x)
         loss = cross_entropy(model.readout(hidden).flatten(0, 1), o["y"].flatten())
         W = assembled[-1]
-        close(realify(W.detach()).mT, o[step + "Waug"])
-        close(hidden.detach(), o[step + "h"])
-        close(loss.detach(), o[step + "loss"])
+        assert_close_to_oracle(realify(W.detach()).mT, o[step + "Waug"])
+        assert_close_to_oracle(hidden.detach(), o[step + "h"])
+        assert_close_to_oracle(loss.detach(), o[step + "loss"])
         if step + "G_true" not in o:
             return
         optimizer.zero_grad()
         W.retain_grad()
         loss.backward()
         for name, (parameter, transposed) in parameters.items():
-            close(parameter.grad.mT if transposed else parameter.grad, o[f"{step}grad_{name}"])
-        close(W.grad, o[step + "G_true"])
+            assert_close_to_oracle(parameter.grad.mT if transposed else parameter.grad, o[f"{step}grad_{name}"])
+        assert_close_to_oracle(W.grad, o[step + "G_true"])
         (matrix.free[0].grad,) = torch.autograd.grad(matrix(), matrix.free[0], o[step + "G_used"])
         optimizer.step()
     raise AssertionError("the last step has a gradient")
@@ -123,7 +123,7 @@ def test_full_urnn_starts_as_released():
 
 @every_backend
 @pytest.mark.parametrize("smallest", [math.inf, 1], ids=["by matrix", "by operator"])
-def test_smoothed_modrelu_in_complex_numbers(backend, smallest, monkeypatch):
+def test_smoothed_modrelu_matches_torch_complex_arithmetic(backend, smallest, monkeypatch):
     """z/(m + ε) · max(m + b, 0), m = √(|z|² + ε), with torch's complex numbers: every backend, values and gradients."""
     monkeypatch.setenv(VARIABLE, backend)
     monkeypatch.setattr(Givens, "operator_from", smallest)
@@ -152,7 +152,7 @@ def test_smoothed_modrelu_in_complex_numbers(backend, smallest, monkeypatch):
 # the programs of NC-GRU (emucllari1/NC-GRU) and TensorFlow's cells: x and h are (batch, time, features), rows times W
 
 
-def assign(parameter, *blocks):
+def copy_blocks_into(parameter, *blocks):
     with torch.no_grad():
         parameter.copy_(torch.cat(blocks))
 
@@ -170,8 +170,8 @@ def outputs_and_gradients(layer, o):
     (h * o["G"]).sum().backward()
     for hook in hooks:
         hook.remove()
-    close(h.detach(), o["h"])
-    close((h * o["G"]).sum().detach(), o["loss"])
+    assert_close_to_oracle(h.detach(), o["h"])
+    assert_close_to_oracle((h * o["G"]).sum().detach(), o["loss"])
     return {matrix: W.grad for matrix, W in assembled.items()}
 
 
@@ -182,61 +182,63 @@ def set_orthogonal(matrix, A, W):
     """
     map, released = matrix.map, isinstance(matrix.map, ReleasedNeumannCayley)
     own = A if released else -map.D[:, None] * A * map.D
-    assign(matrix.free[0], skew_free(own))
+    copy_blocks_into(matrix.free[0], skew_free(own))
     torch.testing.assert_close(matrix().detach().mT, W, rtol=0, atol=1e-7)
     J = torch.eye(len(A), dtype=A.dtype) - own
     map.inverse = torch.linalg.solve(J, (W if released else W.mT) * map.D, left=False)  # of exactly this W
-    close(matrix().detach().mT, W)
+    assert_close_to_oracle(matrix().detach().mT, W)
 
 
 @pytest.mark.parametrize("released_lr", [None, 1e-3], ids=["algorithm 1", "released"])
-def test_ncgru_with_one_orthogonal_matrix_is_the_released_cell(released_lr):
+def test_ncgru_with_one_orthogonal_matrix_matches_released_cell(released_lr):
     """The program's u keeps the state, so our u, which lets the candidate in, has the opposite signs."""
     o = load("ncgru_released_c")
     layer = layers.NCGRU(4, 10, reflections=4, released_lr=released_lr, batch_first=True, dtype=torch.float64)
     cell = layer.cells[0]
     (x_r, x_u), (h_r, h_u) = (part.mT.chunk(2) for part in o["gate_kernel"].split([4, 10]))
     b_r, b_u = o["gate_bias"].chunk(2)
-    assign(cell.W, x_r, -x_u, o["weight_UC"].mT)
-    assign(cell.U[0].free[0], h_r), assign(cell.U[1].free[0], -h_u)
+    copy_blocks_into(cell.W, x_r, -x_u, o["weight_UC"].mT)
+    copy_blocks_into(cell.U[0].free[0], h_r), copy_blocks_into(cell.U[1].free[0], -h_u)
     set_orthogonal(cell.U[2], o["weight_A"], o["weight_WC"])
-    assign(cell.b, b_r, -b_u), assign(cell.modulus, o["bias_C"])
+    copy_blocks_into(cell.b, b_r, -b_u), copy_blocks_into(cell.modulus, o["bias_C"])
     gradients = outputs_and_gradients(layer, o)
     g_r, g_u, g_c = cell.W.grad.split(10)
     of_x, of_h = torch.cat([g_r, -g_u]).mT, torch.cat([gradients[cell.U[0]], -gradients[cell.U[1]]]).mT
-    close(torch.cat([of_x, of_h]), o["grad_gate_kernel"])
-    close(g_c.mT, o["grad_weight_UC"])
-    close(gradients[cell.U[2]].mT, o["grad_weight_WC"])
+    assert_close_to_oracle(torch.cat([of_x, of_h]), o["grad_gate_kernel"])
+    assert_close_to_oracle(g_c.mT, o["grad_weight_UC"])
+    assert_close_to_oracle(gradients[cell.U[2]].mT, o["grad_weight_WC"])
     g_r, g_u = cell.b.grad.chunk(2)
-    close(torch.cat([g_r, -g_u]), o["grad_gate_bias"])
-    close(cell.modulus.grad, o["grad_bias_C"])
+    assert_close_to_oracle(torch.cat([g_r, -g_u]), o["grad_gate_bias"])
+    assert_close_to_oracle(cell.modulus.grad, o["grad_bias_C"])
 
 
 @pytest.mark.parametrize("released_lr", [None, 1e-3], ids=["algorithm 1", "released"])
-def test_ncgru_with_two_orthogonal_matrices_is_the_released_cell(released_lr):
+def test_ncgru_with_two_orthogonal_matrices_matches_released_cell(released_lr):
     o = load("ncgru_released_rc")
     options = {"orthogonal": "rc", "reflections": 4, "released_lr": released_lr}
     layer = layers.NCGRU(4, 10, **options, batch_first=True, dtype=torch.float64)
     cell = layer.cells[0]
-    assign(cell.W, o["UC_gate_kernel_one"].mT, -o["UC_gate_kernel_two"].mT, o["weight_UC"].mT)
+    copy_blocks_into(cell.W, o["UC_gate_kernel_one"].mT, -o["UC_gate_kernel_two"].mT, o["weight_UC"].mT)
     set_orthogonal(cell.U[0], o["weight_A_w_one"], o["WC_gate_kernel_one"])
-    assign(cell.U[1].free[0], -o["WC_gate_kernel_two"].mT)
+    copy_blocks_into(cell.U[1].free[0], -o["WC_gate_kernel_two"].mT)
     set_orthogonal(cell.U[2], o["weight_A"], o["weight_WC"])
-    assign(cell.b, o["gate_bias_one"], -o["gate_bias_two"]), assign(cell.modulus, o["bias_C"])
+    copy_blocks_into(cell.b, o["gate_bias_one"], -o["gate_bias_two"]), copy_blocks_into(cell.modulus, o["bias_C"])
     gradients = outputs_and_gradients(layer, o)
     g_r, g_u, g_c = cell.W.grad.split(10)
-    close(g_r.mT, o["grad_UC_gate_kernel_one"])
-    close(-g_u.mT, o["grad_UC_gate_kernel_two"])
-    close(g_c.mT, o["grad_weight_UC"])
-    close(gradients[cell.U[0]].mT, o["grad_WC_gate_kernel_one"])
-    close(-gradients[cell.U[1]].mT, o["grad_WC_gate_kernel_two"])
+    assert_close_to_oracle(g_r.mT, o["grad_UC_gate_kernel_one"])
+    assert_close_to_oracle(-g_u.mT, o["grad_UC_gate_kernel_two"])
+    assert_close_to_oracle(g_c.mT, o["grad_weight_UC"])
+    assert_close_to_oracle(gradients[cell.U[0]].mT, o["grad_WC_gate_kernel_one"])
+    assert_close_to_oracle(-gradients[cell.U[1]].mT, o["grad_WC_gate_kernel_two"])
     # the released program trains A of U_c by the gradient of U_r
-    close(gradients[cell.U[2]].mT, o["grad_weight_WC" if released_lr is None else "grad_WC_gate_kernel_one"])
-    close(cell.b.grad, torch.cat([o["grad_gate_bias_one"], -o["grad_gate_bias_two"]]))
-    close(cell.modulus.grad, o["grad_bias_C"])
+    assert_close_to_oracle(
+        gradients[cell.U[2]].mT, o["grad_weight_WC" if released_lr is None else "grad_WC_gate_kernel_one"]
+    )
+    assert_close_to_oracle(cell.b.grad, torch.cat([o["grad_gate_bias_one"], -o["grad_gate_bias_two"]]))
+    assert_close_to_oracle(cell.modulus.grad, o["grad_bias_C"])
 
 
-def test_the_defect_of_two_orthogonal_matrices_by_hand():
+def test_released_defect_with_two_orthogonal_matrices_matches_numpy():
     """60 updates in numpy: both A follow dL/dW_one, and the series of W_one starts from the inverse of the other.
 
     A moves by plain descent with another rate than the one in the series, so that the two can be told apart. Exact
@@ -302,34 +304,34 @@ def rotations(angles, first):
     return Q
 
 
-def test_goru_is_the_released_cell():
+def test_goru_matches_released_cell():
     """Its modReLU adds 0.001 to the modulus, which our bias takes in. Q is four layers of plane rotations."""
     o = load("goru_released")
     thetas = [o["theta_A"].requires_grad_(), o["theta_B"].requires_grad_()]
     Q = torch.eye(10, dtype=torch.float64)
     for angles_a, angles_b in zip(*thetas, strict=True):
         Q = Q @ rotations(angles_a, 0) @ rotations(angles_b, 1)
-    close(Q.detach(), o["Q"])
+    assert_close_to_oracle(Q.detach(), o["Q"])
     layer = layers.GORU(4, 10, recurrent="free", batch_first=True, dtype=torch.float64)
     cell = layer.cells[0]
     x_c, x_r, x_g = o["U"].mT.split(10)
-    assign(cell.W, x_r, x_g, x_c)
+    copy_blocks_into(cell.W, x_r, x_g, x_c)
     for matrix, rows in zip(cell.U, (o["W_r"], o["W_g"], o["Q"]), strict=True):
-        assign(matrix.free[0], rows.mT)
-    assign(cell.b, o["bias_r"], o["bias_g"]), assign(cell.modulus, o["bias_c"] + 0.001)
+        copy_blocks_into(matrix.free[0], rows.mT)
+    copy_blocks_into(cell.b, o["bias_r"], o["bias_g"]), copy_blocks_into(cell.modulus, o["bias_c"] + 0.001)
     gradients = [G.mT for G in outputs_and_gradients(layer, o).values()]
-    close(gradients[0], o["grad_W_r"])
-    close(gradients[1], o["grad_W_g"])
+    assert_close_to_oracle(gradients[0], o["grad_W_r"])
+    assert_close_to_oracle(gradients[1], o["grad_W_g"])
     of_angles = torch.autograd.grad(Q, thetas, gradients[2])
-    close(of_angles[0], o["grad_theta_A"])
-    close(of_angles[1], o["grad_theta_B"])
+    assert_close_to_oracle(of_angles[0], o["grad_theta_A"])
+    assert_close_to_oracle(of_angles[1], o["grad_theta_B"])
     g_r, g_g, g_c = cell.W.grad.split(10)
-    close(torch.cat([g_c, g_r, g_g]).mT, o["grad_U"])
-    close(cell.b.grad, torch.cat([o["grad_bias_r"], o["grad_bias_g"]]))
-    close(cell.modulus.grad, o["grad_bias_c"])
+    assert_close_to_oracle(torch.cat([g_c, g_r, g_g]).mT, o["grad_U"])
+    assert_close_to_oracle(cell.b.grad, torch.cat([o["grad_bias_r"], o["grad_bias_g"]]))
+    assert_close_to_oracle(cell.modulus.grad, o["grad_bias_c"])
 
 
-def test_lstm_is_tensorflows():
+def test_lstm_matches_tensorflow_basic_lstm_cell():
     """BasicLSTMCell: gates i, j, f, o, and a forget bias of 1 that is added at every step."""
     o = load("tf_lstm")
     layer = layers.LSTM(4, 10, batch_first=True, dtype=torch.float64)
@@ -340,20 +342,20 @@ def test_lstm_is_tensorflows():
         return torch.cat([i, f, j, out])
 
     of_x, of_h = o["basic_lstm_cell_kernel"].split([4, 10])
-    assign(cell.W, ours(of_x))
+    copy_blocks_into(cell.W, ours(of_x))
     for matrix, rows in zip(cell.U, ours(of_h).split(10), strict=True):
-        assign(matrix.free[0], rows)
+        copy_blocks_into(matrix.free[0], rows)
     forget = torch.zeros(40, dtype=torch.float64)
     forget[20:30] = 1
-    assign(cell.b, ours((o["basic_lstm_cell_bias"] + forget)[None])[:, 0])
+    copy_blocks_into(cell.b, ours((o["basic_lstm_cell_bias"] + forget)[None])[:, 0])
     gradients = torch.cat(list(outputs_and_gradients(layer, o).values()))
     expected = o["grad_basic_lstm_cell_kernel"].split([4, 10])
-    close(cell.W.grad, ours(expected[0]))
-    close(gradients, ours(expected[1]))
-    close(cell.b.grad, ours(o["grad_basic_lstm_cell_bias"][None])[:, 0])
+    assert_close_to_oracle(cell.W.grad, ours(expected[0]))
+    assert_close_to_oracle(gradients, ours(expected[1]))
+    assert_close_to_oracle(cell.b.grad, ours(o["grad_basic_lstm_cell_bias"][None])[:, 0])
 
 
-def test_gru_is_tensorflows():
+def test_gru_matches_tensorflow_gru_cell():
     """GRUCell: gates r, u, of which u keeps the state; the reset acts before the product."""
     o = load("tf_gru")
     layer = layers.GRU(4, 10, batch_first=True, dtype=torch.float64)
@@ -367,18 +369,18 @@ def test_gru_is_tensorflows():
         return [o[f"{prefix}{name}"].split([4, 10]) for name in ("gates_kernel", "candidate_kernel")]
 
     (gates_x, gates_h), (candidate_x, candidate_h) = both("")
-    assign(cell.W, ours(gates_x, candidate_x))
+    copy_blocks_into(cell.W, ours(gates_x, candidate_x))
     for matrix, rows in zip(cell.U, ours(gates_h, candidate_h).split(10), strict=True):
-        assign(matrix.free[0], rows)
-    assign(cell.b, ours(o["gates_bias"][None], o["candidate_bias"][None])[:, 0])
+        copy_blocks_into(matrix.free[0], rows)
+    copy_blocks_into(cell.b, ours(o["gates_bias"][None], o["candidate_bias"][None])[:, 0])
     gradients = torch.cat(list(outputs_and_gradients(layer, o).values()))
     (gates_x, gates_h), (candidate_x, candidate_h) = both("grad_")
-    close(cell.W.grad, ours(gates_x, candidate_x))
-    close(gradients, ours(gates_h, candidate_h))
-    close(cell.b.grad, ours(o["grad_gates_bias"][None], o["grad_candidate_bias"][None])[:, 0])
+    assert_close_to_oracle(cell.W.grad, ours(gates_x, candidate_x))
+    assert_close_to_oracle(gradients, ours(gates_h, candidate_h))
+    assert_close_to_oracle(cell.b.grad, ours(o["grad_gates_bias"][None], o["grad_candidate_bias"][None])[:, 0])
 
 
-def test_ncgru_takes_the_options_of_its_series():
+def test_ncgru_accepts_and_validates_neumann_options():
     layer = layers.NCGRU(3, 6, exact_above=math.inf, max_drift=math.inf, order=3)
     map = layer.cells[0].U[2].map
     assert (map.exact_above, map.max_drift, map.order) == (math.inf, math.inf, 3)

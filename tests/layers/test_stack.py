@@ -9,7 +9,7 @@ from steadygrad.layers import GRU, LSTM, NCGRU, NNRNN, SAB, MemLSTM, MemRNN, Rel
 X = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(0))
 
 
-def test_it_is_one_layer_after_another():
+def test_stack_matches_sequential_application_of_layers():
     layers = [NCGRU(3, 5), LSTM(5, 4, num_layers=2), NNRNN(4, 6)]
     stack = Stack(layers)
     output, state = stack(X)
@@ -23,7 +23,7 @@ def test_it_is_one_layer_after_another():
     assert sum(part.shape[0] * part.shape[2] for part in state) == 27
 
 
-def test_halves_equal_the_whole():
+def test_split_sequence_matches_whole_sequence():
     stack = Stack([LSTM(3, 5), GRU(5, 4)])
     whole, end = stack(X)
     first, state = stack(X[:2])
@@ -33,7 +33,7 @@ def test_halves_equal_the_whole():
         torch.testing.assert_close(a, b)
 
 
-def test_a_layer_of_a_stack_may_train_its_initial_state():
+def test_stack_layers_may_have_trained_initial_state():
     stack = Stack([LSTM(3, 5, trained_state=True), GRU(5, 4), GRU(4, 2, trained_state=True)])
     starts = [*stack[0].initial_state, *stack[2].initial_state]
     for start in starts:
@@ -46,19 +46,19 @@ def test_a_layer_of_a_stack_may_train_its_initial_state():
     assert all(start.grad.any() for start in starts)
 
 
-def test_a_stack_of_one_has_its_state_alone():
+def test_stack_of_one_layer_returns_its_plain_state():
     _, state = Stack([GRU(3, 4)])(X)
     assert state.shape == (1, 2, 4)
 
 
-def test_something_between():
+def test_between_function_is_applied_between_layers():
     layers = [GRU(3, 4), GRU(4, 5), GRU(5, 2)]
     output, _ = Stack(layers)(X, between=lambda x: 2 * x)
     expected = layers[2](2 * layers[1](2 * layers[0](X)[0])[0])[0]
     assert torch.equal(output, expected)
 
 
-def test_memories_can_be_emptied():
+def test_without_memory_clears_only_memory():
     stack = Stack([RelRNN(3, 4), GRU(4, 5)])
     _, state = stack(X)
     h, s, *memory, above = stack.without_memory(state)
@@ -70,7 +70,7 @@ def test_memories_can_be_emptied():
 
 
 @pytest.mark.parametrize("below", [MemRNN, RelRNN, SAB], ids=lambda layer: layer.__name__)
-def test_halves_equal_the_whole_with_the_memory(below):
+def test_split_sequence_matches_whole_sequence_with_memory(below):
     first = below(3, 4)
     stack = Stack([first, MemLSTM(first.output_size, 5)])
     whole, end = stack(X)
@@ -81,7 +81,7 @@ def test_halves_equal_the_whole_with_the_memory(below):
         torch.testing.assert_close(a, b)
 
 
-def test_a_state_may_be_a_list_and_has_to_be_whole():
+def test_state_may_be_list_and_incomplete_state_raises_value_error():
     stack = Stack([LSTM(3, 5), GRU(5, 4)])
     _, state = stack(X)
     assert torch.equal(stack(X, list(state))[0], stack(X, state)[0])
@@ -92,7 +92,7 @@ def test_a_state_may_be_a_list_and_has_to_be_whole():
             stack(X, wrong)
 
 
-def test_it_says_what_one_layer_would():
+def test_stack_sizes_penalty_and_matrices_combine_its_layers():
     layers = [NNRNN(3, 6, spectrum_pull=1.0), GRU(6, 5), NNRNN(5, 4, spectrum_pull=2.0)]
     stack = Stack(layers)
     with torch.no_grad():
@@ -109,7 +109,7 @@ def test_it_says_what_one_layer_would():
     assert found.keys() == recurrent_matrices(stack).keys()  # one name for a matrix, whoever is asked
 
 
-def test_bad_layers_are_explained():
+def test_invalid_layers_raise_value_error():
     with pytest.raises(ValueError, match="Stack expects at least one layer; got none"):
         Stack([])
     for option in ("batch_first", "bidirectional"):

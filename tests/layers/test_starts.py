@@ -21,11 +21,11 @@ def load(name: str) -> dict[str, np.ndarray]:
         return {key: file[key] for key in file.files}
 
 
-THEIRS = load("start_rnn") | load("start_ncgru")
+PROGRAM_STATISTICS = load("start_rnn") | load("start_ncgru")
 """network and tensor → mean, standard deviation, least, largest, kurtosis, entries"""
 
 
-def compare(make, parts, key: str, readout: int | None = None) -> None:
+def assert_same_distribution(make, parts, key: str, readout: int | None = None) -> None:
     """Compare the parts of many networks with the statistics of the authors' ones.
 
     A mean is off by std/√n, a standard deviation by std √((κ − 1)/(4n)), each with a probability of 1e-6 for five
@@ -36,12 +36,12 @@ def compare(make, parts, key: str, readout: int | None = None) -> None:
         torch.manual_seed(seed)
         network = make()
         if readout is not None:
-            network = SequenceModel(network, THEIRS_OUTPUTS[key.split("|")[0].split(" ")[0]], readout=readout)
+            network = SequenceModel(network, PROGRAM_OUTPUTS[key.split("|")[0].split(" ")[0]], readout=readout)
         for name, part in parts.items():
             values[name].append(part(network).detach().flatten())
     for name, found in values.items():
         ours = torch.cat(found).double()
-        mean, std, least, largest, kurtosis, entries = THEIRS[f"{key}|{name}"]
+        mean, std, least, largest, kurtosis, entries = PROGRAM_STATISTICS[f"{key}|{name}"]
         if std == 0:
             assert (ours - mean).abs().max() < 1e-6, name
             continue
@@ -55,7 +55,7 @@ def compare(make, parts, key: str, readout: int | None = None) -> None:
             assert least * slack < float(ours.min()) < least / slack, name
 
 
-THEIRS_OUTPUTS = {"denoise": 10, "parenthesis": 18, "paper": 9, "MemoryNets": 9}
+PROGRAM_OUTPUTS = {"denoise": 10, "parenthesis": 18, "paper": 9, "MemoryNets": 9}
 
 
 def cell(network):
@@ -82,10 +82,10 @@ READOUT = {"readout.weight": lambda n: n.readout.weight, "readout.bias": lambda 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_rnn_orth_starts_as_in_nnrnns_program(key, features, options, readout):
+def test_orthogonal_rnn_initialisation_matches_nnrnn_program(key, features, options, readout):
     """The program of the paper, May 2019: a bias with V, none with U."""
     parts = ELMAN | {"V.bias": lambda n: cell(n).a, "diag V": lambda n: cell(n).W().diagonal()}
-    compare(
+    assert_same_distribution(
         lambda: layers.OrthogonalRNN(features, 128, activation="modrelu", added_bias="units", **options),
         parts | READOUT if readout else parts,
         f"paper bde8de8|{key}",
@@ -96,9 +96,9 @@ def test_rnn_orth_starts_as_in_nnrnns_program(key, features, options, readout):
 @pytest.mark.parametrize(
     ("features", "key", "law"), [(10, "copy one-hot I=10", "xavier"), (200, "PTB I=200", "kaiming")]
 )
-def test_rnn_starts_as_in_nnrnns_later_program(features, key, law):
+def test_rnn_initialisation_matches_later_nnrnn_program(features, key, law):
     options = {"activation": "modrelu", "recurrent": {"name": "free", "init": "glorot"}, "added_bias": "inputs"}
-    compare(
+    assert_same_distribution(
         lambda: layers.RNN(features, 128, input_init=law, **options),
         ELMAN | {"U.bias": lambda n: cell(n).a},
         f"head 294d4ff|{key}|N=128|xavier_normal_ (Glorot RNN)",
@@ -110,22 +110,22 @@ def test_rnn_starts_as_in_nnrnns_later_program(features, key, law):
     [("copy", "copy one-hot I=10", "xavier"), ("pixels", "psMNIST I=1", "kaiming"), ("text", "PTB I=200", "kaiming")],
 )
 @pytest.mark.parametrize(("make", "name"), [(layers.NNRNN, "nnRNN (ARORNN2)"), (layers.ExpRNN, "expRNN")])
-def test_nnrnn_and_exprnn_start_as_in_nnrnns_program(make, name, task, key, law):
+def test_nnrnn_and_exprnn_initialisation_matches_nnrnn_program(make, name, task, key, law):
     features = int(key.rpartition("=")[2])
     key = f"paper bde8de8|{key}|N=128|{name}"
     (tensor,) = (
         k.rpartition("|")[2]
-        for k in THEIRS
+        for k in PROGRAM_STATISTICS
         if k.startswith(f"{key}|") and k.endswith(("U.weight", "input_kernel.weight"))
     )
-    compare(lambda: make(features, 128, input_init=law), {tensor: lambda n: cell(n).U}, key)
+    assert_same_distribution(lambda: make(features, 128, input_init=law), {tensor: lambda n: cell(n).U}, key)
 
 
 @pytest.mark.parametrize(("task", "law"), [("copy I=10", "xavier"), ("denoise I=11", "kaiming")])
-def test_rnn_starts_as_in_memorynets(task, law):
+def test_orthogonal_rnn_initialisation_matches_memorynets(task, law):
     features = int(task.rpartition("=")[2])
     options = {"init": "henaff", "input_init": law, "added_bias": "inputs", "activation": "modrelu"}
-    compare(
+    assert_same_distribution(
         lambda: layers.OrthogonalRNN(features, 128, **options),
         ELMAN | {"U.bias": lambda n: cell(n).a} | (READOUT if law == "xavier" else {}),
         f"MemoryNets|{task}|N=128|henaff {law}",
@@ -133,7 +133,7 @@ def test_rnn_starts_as_in_memorynets(task, law):
     )
 
 
-def test_relrnn_starts_as_in_memorynets():
+def test_relrnn_initialisation_matches_memorynets():
     parts = {
         "v": lambda n: cell(n).alignment.v,
         "U.weight": lambda n: cell(n).cell.U,
@@ -142,11 +142,11 @@ def test_relrnn_starts_as_in_memorynets():
         "Ua.weight": lambda n: cell(n).alignment.A,
         "Va.weight": lambda n: cell(n).alignment.B,
     }
-    compare(lambda: layers.RelRNN(10, 128), parts, "MemoryNets|copy I=10|N=128|RelMemRNN")
-    compare(lambda: layers.MemRNN(10, 128), parts, "MemoryNets|copy I=10|N=128|RelMemRNN")
+    assert_same_distribution(lambda: layers.RelRNN(10, 128), parts, "MemoryNets|copy I=10|N=128|RelMemRNN")
+    assert_same_distribution(lambda: layers.MemRNN(10, 128), parts, "MemoryNets|copy I=10|N=128|RelMemRNN")
 
 
-def gates_on_both(inner):
+def joint_gate_weights(inner):
     """The weights of each gate on [h; x] together, by the names of MemoryNets."""
     units = inner.output_size
     W, b = inner.W.split(units), inner.b.split(units)
@@ -161,21 +161,21 @@ def gates_on_both(inner):
 @pytest.mark.parametrize(
     ("make", "name"), [(layers.LSTM, "LSTM"), (layers.RelLSTM, "RelLSTM"), (layers.MemLSTM, "RelLSTM")]
 )
-def test_lstm_starts_as_in_memorynets(make, name):
+def test_lstm_initialisation_matches_memorynets(make, name):
     def part(of):
-        return lambda n: gates_on_both(cell(n) if name == "LSTM" else cell(n).cell)[of]
+        return lambda n: joint_gate_weights(cell(n) if name == "LSTM" else cell(n).cell)[of]
 
     parts = {f"W{gate}.{kind}": part(f"W{gate}.{kind}") for gate in "ifgo" for kind in ("weight", "bias")}
-    compare(lambda: make(10, 128, start="memorynets"), parts, f"MemoryNets|copy I=10|N=128|{name}")
+    assert_same_distribution(lambda: make(10, 128, start="memorynets"), parts, f"MemoryNets|copy I=10|N=128|{name}")
 
 
-TASKS = [("denoise", 10, 118, 90, 120, 200), ("parenthesis", 7, 56, 42, 60, None)]
+PROGRAM_SIZES = [("denoise", 10, 118, 90, 120, 200), ("parenthesis", 7, 56, 42, 60, None)]
 every_program = pytest.mark.parametrize(
-    ("task", "features", "nc", "lstm", "goru", "sco"), TASKS, ids=lambda v: v if isinstance(v, str) else ""
+    ("task", "features", "nc", "lstm", "goru", "sco"), PROGRAM_SIZES, ids=lambda v: v if isinstance(v, str) else ""
 )
 
 
-def answers(task):
+def readout_parts(task):
     names = ("V_weights", "V_bias") if task == "denoise" else ("Wo", "bo")
     return dict(zip(names, READOUT.values(), strict=True))
 
@@ -203,20 +203,24 @@ def test_ncgru_starts_as_released(task, features, nc, lstm, goru, sco):
     }
     for orthogonal, parts, name in (("c", one, "U_c"), ("rc", two, "U_r,U_c")):
         options = {"orthogonal": orthogonal, "start": task, "reflections": 50 if task == "denoise" else 40}
-        parts = parts | answers(task)
-        compare(lambda o=options: layers.NCGRU(features, N, **o), parts, f"{task}|NCGRU {name} N={N}", task)
+        parts = parts | readout_parts(task)
+        assert_same_distribution(
+            lambda o=options: layers.NCGRU(features, N, **o), parts, f"{task}|NCGRU {name} N={N}", task
+        )
 
 
 @every_program
-def test_lstm_and_gru_start_as_in_tensorflow(task, features, nc, lstm, goru, sco):
+def test_lstm_and_gru_initialisation_matches_tensorflow(task, features, nc, lstm, goru, sco):
     def kernel(n):
         return torch.cat([cell(n).W.flatten(), *(matrix().flatten() for matrix in cell(n).U)])
 
     def bias(n):  # BasicLSTMCell adds its 1 where the bias is used
         return cell(n).b - torch.tensor([0.0, 1.0, 0.0, 0.0]).repeat_interleave(lstm)
 
-    parts = {"basic_lstm_cell/kernel": kernel, "basic_lstm_cell/bias": bias, **answers(task)}
-    compare(lambda: layers.LSTM(features, lstm, start="tensorflow"), parts, f"{task}|LSTM N={lstm}", task)
+    parts = {"basic_lstm_cell/kernel": kernel, "basic_lstm_cell/bias": bias, **readout_parts(task)}
+    assert_same_distribution(
+        lambda: layers.LSTM(features, lstm, start="tensorflow"), parts, f"{task}|LSTM N={lstm}", task
+    )
     signs = torch.tensor([1.0, -1.0]).repeat_interleave(100)  # their u keeps the state, ours lets the candidate in
     parts = {
         "gru_cell/gates/kernel (input rows)": lambda n: cell(n).W[:200],
@@ -224,9 +228,9 @@ def test_lstm_and_gru_start_as_in_tensorflow(task, features, nc, lstm, goru, sco
         "gru_cell/gates/bias": lambda n: cell(n).b[:200] * signs,
         "gru_cell/candidate/kernel": lambda n: torch.cat([cell(n).W[200:].flatten(), cell(n).U[2]().flatten()]),
         "gru_cell/candidate/bias": lambda n: cell(n).b[200:],
-        **answers(task),
+        **readout_parts(task),
     }
-    compare(lambda: layers.GRU(features, 100, start="tensorflow"), parts, f"{task}|GRU N=100", task)
+    assert_same_distribution(lambda: layers.GRU(features, 100, start="tensorflow"), parts, f"{task}|GRU N=100", task)
 
 
 @every_program
@@ -250,9 +254,9 @@ def test_goru_starts_as_released(task, features, nc, lstm, goru, sco):
         "goru_cell/bias_r": lambda n: cell(n).b[:N],
         "goru_cell/bias_g": lambda n: cell(n).b[N:],
         "goru_cell/bias_c": lambda n: cell(n).modulus - 0.001,
-        **answers(task),
+        **readout_parts(task),
     }
-    compare(lambda: layers.GORU(features, N), parts, f"{task}|GORU N={N}", task)
+    assert_same_distribution(lambda: layers.GORU(features, N), parts, f"{task}|GORU N={N}", task)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +269,7 @@ def test_goru_starts_as_released(task, features, nc, lstm, goru, sco):
     ],
 )
 @pytest.mark.parametrize("backend", ["auto", "python", "reference"])
-def test_added_bias_is_the_programs(name, activation, bias, backend, monkeypatch):
+def test_added_bias_matches_authors_cells(name, activation, bias, backend, monkeypatch):
     """States and every gradient of the authors' cells, whose bias stands before modReLU."""
     monkeypatch.setenv("STEADYGRAD_KERNELS", backend)
     data = {key: torch.from_numpy(np.asarray(value)) for key, value in load(name).items()}
@@ -284,7 +288,7 @@ def test_added_bias_is_the_programs(name, activation, bias, backend, monkeypatch
         torch.testing.assert_close(parameter.grad, data[f"grad_{key}"], rtol=1e-9, atol=1e-12, msg=key)
 
 
-def test_added_bias_behind_a_table_and_under_attention():
+def test_added_bias_works_with_table_and_attention():
     """A bias in U Eᵀ is the same as one beside the input; a memory changes nothing about it."""
     layer = layers.RNN(12, 6, activation="modrelu", added_bias="inputs", dtype=torch.float64)
     table, tokens = torch.randn(5, 12, dtype=torch.float64), torch.randint(5, (40, 2))
@@ -324,6 +328,6 @@ def test_random_orthogonal_is_a_rotation_with_a_positive_diagonal():
         (lambda: SequenceModel(layers.RNN(3, 4), 2, readout="zero"), "readout to be one of xavier, .*; got 'zero'"),
     ],
 )
-def test_unknown_names_are_explained(make, message):
+def test_unknown_initialiser_names_raise_value_error(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -56,7 +56,7 @@ def antisymmetric(known, kind):
         ),
     ],
 )
-def test_a_layer_is_what_others_compute(name, make, translate):
+def test_step_layer_matches_published_outputs_and_gradients(name, make, translate):
     """The authors' programs for coRNN and LEM, torchrecurrent 0.2.5 for AntisymmetricRNN: outputs and gradients."""
     known = load(name)
     layer = make(2, 5).double()
@@ -94,7 +94,7 @@ class Leaky(RecurrentLayer):
         super().__init__(LeakyCell, size, size, **common)
 
 
-def test_a_step_and_a_state_make_a_layer():
+def test_custom_step_cell_makes_a_layer():
     layer, x = Leaky(3), torch.randn(6, 2, 3)
     a = layer.cells[0].a
     expected, h = [], torch.ones(2, 3)
@@ -114,7 +114,7 @@ def test_a_step_and_a_state_make_a_layer():
 
 
 @pytest.mark.parametrize("make", [CoRNN, LEM, AntisymmetricRNN])
-def test_attention_and_diagnosis_come_with_the_step(make):
+def test_step_layers_support_attention_and_diagnosis(make):
     layer, x = make(3, 4, attention={"short": 2, "relevant": 2}), torch.randn(7, 2, 3)
     output, state = layer(x)
     output.sum().backward()

@@ -81,7 +81,7 @@ def test_full_capacity_givens_learns_any_unitary_matrix(double):
     assert learn_by_curvature(matrix, target, steps=150, goal=1e-4) < 1e-3
 
 
-def test_evolution_does_not(double):
+def test_evolution_cannot_learn_random_unitary_matrix(double):
     """The best of several starts, by either way to learn, is about halfway."""
     target = haar_unitary(N)
     errors = [learn(build("evolution", N, complex=True), target, steps=300, lr=0.1) for _ in range(3)]
@@ -90,7 +90,7 @@ def test_evolution_does_not(double):
     assert max(errors) < 4  # it does learn what it can: it started at 5.7
 
 
-def test_evolution_learns_what_it_can_be(double):
+def test_evolution_learns_nearby_matrix_of_its_own_form(double):
     """The same training on a target of its own kind, a little way off, gets there: it is reach that is missing."""
     matrix = build("evolution", N, complex=True)
     target = matrix().detach()
@@ -101,7 +101,7 @@ def test_evolution_learns_what_it_can_be(double):
     assert learn(matrix, target, steps=300, lr=0.02) < 1e-3
 
 
-def dimension(name: str, size: int) -> int:
+def reachable_dimension(name: str, size: int) -> int:
     """Of the set of matrices that a parametrisation reaches, at a random point of it."""
     matrix = build(name, size, complex=True).eval()
     free = tuple(torch.randn_like(f) for f in matrix.free)
@@ -111,19 +111,19 @@ def dimension(name: str, size: int) -> int:
 
 
 @pytest.mark.parametrize("name", ["stiefel", "complex-cayley"])
-def test_full_capacity_has_every_dimension(name, double):
-    assert dimension(name, 6) == 36
-    assert dimension(name, 9) == 81
+def test_full_capacity_maps_have_n_squared_dimensions(name, double):
+    assert reachable_dimension(name, 6) == 36
+    assert reachable_dimension(name, 9) == 81
 
 
-def test_evolution_has_too_few_numbers_beyond_size_seven(double):
+def test_evolution_has_at_most_7n_minus_6_dimensions(double):
     """7 n < n² for n > 7; six go nowhere: length and phase of two reflectors, two phases that all D share."""
     for size in (9, N):
         assert size**2 > 7 * size
-        assert dimension("evolution", size) <= 7 * size - 6
+        assert reachable_dimension("evolution", size) <= 7 * size - 6
 
 
-def test_distance_of_random_matrices(double):
+def test_mean_distance_of_random_unitary_matrices_is_sqrt_2n(double):
     """E ‖U − V‖_F² = 2 n: the scale of all the errors above."""
     apart = torch.stack([residuals(haar_unitary(N), haar_unitary(N)).norm() for _ in range(50)])
     assert apart.mean().item() == pytest.approx(math.sqrt(2 * N), rel=0.02)

@@ -11,11 +11,11 @@ from steadygrad.matrices import Matrix, NeumannCayley, ScaledCayley, build, init
 from steadygrad.matrices.inverse import by_blocks, cayley_inverse
 from tests.rounding import rounding
 
-both = pytest.mark.parametrize("kind", [ScaledCayley, NeumannCayley])
+both_maps = pytest.mark.parametrize("kind", [ScaledCayley, NeumannCayley])
 sizes_and_reflections = st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n)))
 
 
-def test_known_value():
+def test_cayley_of_2x2_is_known_rotation():
     """n = 2, A = [[0, −a], [a, 0]]: a rotation by −2 atan(a)."""
     for a in (1.0, 0.25, -3.0):
         t = -2 * torch.atan(torch.tensor(a, dtype=torch.float64))
@@ -25,13 +25,13 @@ def test_known_value():
         torch.testing.assert_close(ScaledCayley(2, 1).double()(free), expected * torch.tensor([1.0, -1.0]))
 
 
-def test_minus_ones_come_last():
+def test_reflections_are_last_entries_of_d():
     assert ScaledCayley(5, 2).D.tolist() == [1, 1, 1, -1, -1]
 
 
-@both
+@both_maps
 @given(sizes_and_reflections, st.floats(-3, 3))
-def test_orthogonal_from_anywhere(kind, size_and_reflections, magnitude):
+def test_map_is_orthogonal_for_any_parameters(kind, size_and_reflections, magnitude):
     size, reflections = size_and_reflections
     map = kind(size, reflections).double()
     free = 10**magnitude * torch.randn(size * (size - 1) // 2, dtype=torch.float64)
@@ -42,19 +42,19 @@ def test_orthogonal_from_anywhere(kind, size_and_reflections, magnitude):
     assert torch.linalg.det(W).sign() == map.determinant == (-1) ** reflections
 
 
-@both
+@both_maps
 @given(sizes_and_reflections)
-def test_right_inverse(kind, size_and_reflections):
+def test_right_inverse_recovers_parameters(kind, size_and_reflections):
     size, reflections = size_and_reflections
     map = kind(size, reflections).double()
     free = torch.randn(size * (size - 1) // 2, dtype=torch.float64)
     torch.testing.assert_close(map.right_inverse(map(free)), free)
 
 
-@both
+@both_maps
 @pytest.mark.parametrize("size", [1, 4, 7])
 @pytest.mark.parametrize("reflections", [0, 1])
-def test_register_parametrization_on_an_ordinary_weight(kind, size, reflections):
+def test_register_parametrization_projects_linear_weight(kind, size, reflections):
     layer = nn.Linear(size, size)
     target = layer.weight.detach().clone()
     register_parametrization(layer, "weight", kind(size, reflections))
@@ -69,8 +69,8 @@ def test_register_parametrization_on_an_ordinary_weight(kind, size, reflections)
     assert layer.parametrizations.weight.original.grad.shape == (size * (size - 1) // 2,)
 
 
-@both
-def test_out_of_reach_is_explained(kind):
+@both_maps
+def test_unreachable_matrix_raises_value_error(kind):
     with pytest.raises(ValueError, match=r"reflections=0 cannot reach.*eigenvalue −1; choose other reflections"):
         kind(3).right_inverse(torch.diag(torch.tensor([1.0, 1.0, -1.0])))
     with pytest.raises(ValueError, match="reflections=1 cannot reach"):
@@ -78,8 +78,8 @@ def test_out_of_reach_is_explained(kind):
     assert kind(3, 1).right_inverse(torch.diag(torch.tensor([1.0, 1.0, -1.0]))).tolist() == [0, 0, 0]
 
 
-@both
-def test_bad_input_is_explained(kind):
+@both_maps
+def test_invalid_input_raises_value_error(kind):
     with pytest.raises(ValueError, match="reflections counts the −1s of D, so 0 … 4; got 5"):
         kind(4, 5)
     with pytest.raises(ValueError, match="got -1"):
@@ -90,8 +90,8 @@ def test_bad_input_is_explained(kind):
         kind(4).right_inverse(torch.eye(3))
 
 
-@both
-def test_scornn_oracle(kind, oracle):
+@both_maps
+def test_cayley_matches_scornn_oracle(kind, oracle):
     data = oracle("scornn")
     map = kind(10, 3).double()
     assert torch.equal(map.D, data["D"])
@@ -121,7 +121,7 @@ def test_stays_orthogonal_over_999_updates(reflections):
 
 @pytest.mark.parametrize("size", [129, 200, 301])
 @pytest.mark.parametrize("norm", [1.0, 30.0])
-def test_inverse_by_blocks_is_the_inverse(size, norm):
+def test_blockwise_inverse_matches_exact_inverse(size, norm):
     A = skew(torch.randn(size * (size - 1) // 2, dtype=torch.float64))
     A *= norm / torch.linalg.matrix_norm(A, 2)
     exact = torch.linalg.inv(torch.eye(size, dtype=torch.float64) + A)
@@ -131,7 +131,7 @@ def test_inverse_by_blocks_is_the_inverse(size, norm):
     torch.testing.assert_close(cayley_inverse(A.float()).double(), exact, rtol=0, atol=bounds[torch.float32])
 
 
-def test_inverse_falls_back_where_blocks_fail():
+def test_cayley_inverse_falls_back_when_blocks_are_inaccurate():
     """A of rank 2 with a huge norm: block elimination is useless in single precision, pivots are not."""
     x, y = torch.randn(2, 256, dtype=torch.float64)
     A = 100 * (torch.outer(x, y) - torch.outer(y, x))
@@ -141,7 +141,7 @@ def test_inverse_falls_back_where_blocks_fail():
     assert (cayley_inverse(A.float()).double() - exact).abs().max() < 0.005
 
 
-def test_builder_starts_like_the_paper():
+def test_builder_initial_angles_match_paper():
     """Rotations of the planes by angles in (−π/2, 0), times D."""
     W = build({"name": "cayley", "reflections": 10}, 64)().detach() * ScaledCayley(64, 10).D
     pairs = torch.arange(0, 64, 2)

@@ -32,7 +32,7 @@ every_spec = pytest.mark.parametrize("spec", SPECS, ids=str)
 sizes = st.integers(1, 9)
 
 
-def random(n: int) -> torch.Tensor:
+def random_complex(n: int) -> torch.Tensor:
     return torch.randn(n, n, dtype=torch.complex128)
 
 
@@ -65,8 +65,8 @@ def assert_unitary(W: torch.Tensor, atol: float) -> None:
 
 class TestRealForm:
     @given(n=sizes)
-    def test_homomorphism(self, n):
-        A, B = random(n), random(n)
+    def test_realify_preserves_products_sums_and_adjoints(self, n):
+        A, B = random_complex(n), random_complex(n)
         scale = float(A.norm() * B.norm())
         torch.testing.assert_close(
             realify(A @ B), realify(A) @ realify(B), rtol=0, atol=rounding(torch.float64, 2 * n, scale=scale)
@@ -76,14 +76,14 @@ class TestRealForm:
         assert torch.equal(realify(torch.eye(n, dtype=torch.complex128)), torch.eye(2 * n, dtype=torch.float64))
 
     @given(n=sizes)
-    def test_acts_on_real_parts_above_imaginary_parts(self, n):
-        A, h = random(n), torch.randn(n, dtype=torch.complex128)
+    def test_realified_matrix_acts_on_stacked_real_and_imaginary_parts(self, n):
+        A, h = random_complex(n), torch.randn(n, dtype=torch.complex128)
         image = A @ h
         torch.testing.assert_close(realify(A) @ torch.cat([h.real, h.imag]), torch.cat([image.real, image.imag]))
 
     @given(n=sizes)
-    def test_complexify_is_the_inverse(self, n):
-        A = random(n)
+    def test_complexify_inverts_realify(self, n):
+        A = random_complex(n)
         assert torch.equal(complexify(realify(A)), A)
 
     def test_known_value(self):
@@ -96,35 +96,35 @@ class TestRealForm:
         ]
 
     @given(n=sizes)
-    def test_a_real_matrix_is_a_complex_one_without_imaginary_parts(self, n):
+    def test_realify_of_real_matrix_equals_that_of_its_complex_copy(self, n):
         A = torch.randn(n, n, dtype=torch.float64)
         assert torch.equal(realify(A), realify(A.to(torch.complex128)))
 
     @given(n=sizes)
-    def test_unitary_becomes_orthogonal_of_determinant_one(self, n):
-        R = realify(torch.linalg.qr(random(n))[0])
+    def test_realified_unitary_is_orthogonal_with_determinant_one(self, n):
+        R = realify(torch.linalg.qr(random_complex(n))[0])
         torch.testing.assert_close(
             R.mT @ R, torch.eye(2 * n, dtype=torch.float64), rtol=0, atol=rounding(torch.float64, 2 * n, 2)
         )
         assert float(torch.linalg.det(R)) == pytest.approx(1)  # |det W|²
 
     @given(n=sizes)
-    def test_spectrum_is_that_of_both_conjugates(self, n):
-        A = random(n)
+    def test_realified_spectrum_contains_both_conjugates(self, n):
+        A = random_complex(n)
         eigenvalues = torch.linalg.eigvals(A)
         characteristic = torch.linalg.eigvals(realify(A))
         for value in torch.cat([eigenvalues, eigenvalues.conj()]):
             assert (characteristic - value).abs().min() < 1e-10
 
-    def test_gradients_of_both(self):
-        assert torch.autograd.gradcheck(realify, (random(3).requires_grad_(),))
+    def test_realify_and_complexify_pass_gradcheck(self):
+        assert torch.autograd.gradcheck(realify, (random_complex(3).requires_grad_(),))
         assert torch.autograd.gradcheck(realify, (torch.randn(3, 3, dtype=torch.float64, requires_grad=True),))
         assert torch.autograd.gradcheck(complexify, (torch.randn(6, 6, dtype=torch.float64, requires_grad=True),))
 
 
 class TestSkewHermitian:
     @given(n=sizes)
-    def test_packs_and_unpacks(self, n):
+    def test_skew_hermitian_packs_and_unpacks_parameters(self, n):
         free = torch.randn(n * n, dtype=torch.float64)
         R = skew_hermitian(free, n)
         A = complexify(R)
@@ -134,8 +134,8 @@ class TestSkewHermitian:
         assert torch.equal(skew_hermitian_free(A), free)
 
     @given(n=sizes)
-    def test_every_one_is_reached(self, n):
-        A = random(n)
+    def test_every_skew_hermitian_matrix_is_reached(self, n):
+        A = random_complex(n)
         A = A - A.mH
         free = skew_hermitian_free(A)
         assert free.shape == (n * n,)
@@ -158,23 +158,23 @@ class TestSkewHermitian:
         assert torch.autograd.gradgradcheck(lambda f: skew_hermitian(f, n).sin(), (free,))
 
     @pytest.mark.parametrize("shape", [(8,), (10,), (3, 3)])
-    def test_another_length_is_refused(self, shape):
+    def test_wrong_number_of_parameters_raises_value_error(self, shape):
         with pytest.raises(ValueError, match=r"skew_hermitian expects 9 numbers for size 3; got shape \("):
             skew_hermitian(torch.zeros(shape), 3)
 
 
 class TestHaar:
     @given(n=sizes)
-    def test_unitary(self, n):
+    def test_haar_unitary_is_unitary(self, n):
         W = haar_unitary(n)
         assert W.dtype == torch.complex64
         assert_unitary(W, rounding(torch.float32, 2 * n, operations=2))
 
-    def test_double(self, double):
+    def test_haar_unitary_supports_double_precision(self, double):
         assert haar_unitary(5).dtype == torch.complex128
         assert_unitary(haar_unitary(30), rounding(torch.float64, 2 * 30, operations=2))
 
-    def test_moments_of_the_eigenangles(self, double):
+    def test_haar_eigenangle_moments_match_theory(self, double):
         """Uniform, so Σ e^{ikθ} has mean 0; and they repel, so its mean square is min(k, n) (Diaconis & Shahshahani).
 
         Independent angles would have n, and the Q of a plain QR has a mean far from 0.
@@ -194,7 +194,7 @@ class TestHaar:
         chi_squared = float(((counts - 250) ** 2 / 250).sum())
         assert chi_squared < 25  # the 95th percentile of independent angles
 
-    def test_phases_of_a_plain_qr_would_be_noticed(self, double):
+    def test_plain_qr_fails_eigenangle_test(self, double):
         """The same statistic on Q alone: R with a positive diagonal is what makes Q uniform."""
         Q = torch.linalg.qr(torch.randn(2000, 4, 4, dtype=torch.complex128))[0]
         assert torch.linalg.eigvals(Q).sum(1).mean().abs() > 10 * math.sqrt(1 / 2000)
@@ -215,12 +215,12 @@ class TestBetweenComplexUnits:
 
     @every_spec
     @given(size=sizes)
-    def test_starts_unitary(self, spec, size):
+    def test_initial_matrix_is_unitary(self, spec, size):
         assert_unitary(build(spec, size, complex=True)(), rounding(torch.float32, 2 * size, OPERATIONS))
 
     @pytest.mark.parametrize("spec", [s for s in SPECS if s != "complex-schur"], ids=str)
     @given(size=sizes, scale=st.sampled_from([0.1, 1.0, 10.0]))
-    def test_unitary_from_anywhere(self, spec, size, scale):
+    def test_matrix_is_unitary_for_any_parameters(self, spec, size, scale):
         matrix = disturb(build(spec, size, complex=True), scale)
         condition = 1 + max(float(f.detach().norm()) for f in matrix.free)  # of I + A, where there is one
         assert_unitary(matrix(), rounding(torch.float32, 2 * size, OPERATIONS, condition))
@@ -233,7 +233,7 @@ class TestBetweenComplexUnits:
         assert torch.autograd.gradcheck(lambda *free: matrix.map(*free), tuple(matrix.free))
 
     @every_complex
-    def test_parameters_are_counted_once(self, name):
+    def test_parameter_counts_match_formulas(self, name):
         n = 8
         expected = {
             "evolution": 7 * n,
@@ -248,7 +248,7 @@ class TestBetweenComplexUnits:
         assert all(p.dtype == torch.float32 for p in matrix.parameters())
 
     @every_complex
-    def test_remembered_value_is_refreshed(self, name):
+    def test_cached_value_follows_parameter_change(self, name):
         matrix = disturb(build(name, 6, complex=True)).eval()
         with torch.no_grad():
             first = matrix()
@@ -268,7 +268,7 @@ class TestBetweenComplexUnits:
         assert torch.equal(matrix(), W)
 
     @every_complex
-    def test_saved_in_the_middle_goes_on_exactly(self, name):
+    def test_training_resumed_from_state_dict_is_bitwise_equal(self, name):
         matrix = disturb(build(name, 6, complex=True))
         optimizer = train(matrix, 7)
         file = io.BytesIO()
@@ -306,7 +306,7 @@ class TestBetweenComplexUnits:
         assert matrix.free[0].grad.dtype == torch.bfloat16
 
     @every_complex
-    def test_non_finite_parameters_are_refused(self, name):
+    def test_non_finite_parameters_raise_value_error(self, name):
         matrix = build(name, 8, complex=True)
         with torch.no_grad():
             matrix.free[0].view(-1)[[0, 2]] = torch.tensor([torch.nan, -torch.inf])
@@ -316,7 +316,7 @@ class TestBetweenComplexUnits:
             matrix()
 
     @pytest.mark.parametrize("name", MATRICES)
-    def test_real_matrices_serve_complex_units(self, name):
+    def test_real_matrices_work_between_complex_units(self, name):
         matrix = disturb(build(name, 6, complex=True))
         W = matrix()
         assert W.shape == (6, 6)
@@ -331,7 +331,7 @@ class TestBetweenComplexUnits:
 class TestBetweenRealUnits:
     @every_spec
     @pytest.mark.parametrize("size", [2, 6, 10])
-    def test_even_sizes_are_the_real_form(self, spec, size):
+    def test_even_size_gives_real_form_of_complex_matrix(self, spec, size):
         matrix = disturb(build(spec, size)).double()
         R = matrix()
         assert R.shape == (size, size)
@@ -344,13 +344,13 @@ class TestBetweenRealUnits:
         assert all(f.grad is not None for f in matrix.free)
 
     @pytest.mark.parametrize("spec", [s for s in SPECS if s != "complex-schur"], ids=str)
-    def test_orthogonal(self, spec):
+    def test_real_form_is_orthogonal(self, spec):
         matrix = disturb(build(spec, 8))
         condition = 1 + max(float(f.detach().norm()) for f in matrix.free)
         assert_unitary(matrix(), rounding(torch.float32, 8, OPERATIONS, condition))
         assert_unitary(matrix.double()(), rounding(torch.float64, 8, OPERATIONS, condition))
 
-    def test_schur_has_its_spectrum_twice(self, double):
+    def test_schur_in_real_form_has_conjugate_pairs_of_its_spectrum(self, double):
         matrix = disturb(build("complex-schur", 8))
         _, theta, gamma, _ = (f.detach() for f in matrix.free)
         expected = gamma * torch.exp(1j * theta)
@@ -361,7 +361,7 @@ class TestBetweenRealUnits:
 
     @every_complex
     @pytest.mark.parametrize("size", [1, 3, 7])
-    def test_odd_sizes_are_explained(self, name, size):
+    def test_odd_size_raises_value_error(self, name, size):
         with pytest.raises(ValueError, match=rf"'{name}' is complex.*even number of them; got {size}"):
             build(name, size)
 
@@ -370,19 +370,19 @@ class TestBetweenRealUnits:
         matrix = disturb(build(name, 6)).eval()
         assert torch.autograd.gradcheck(lambda *free: matrix.map(*free), tuple(matrix.free))
 
-    def test_a_half_turn_counts_as_many_parameters_as_between_complex_units(self):
+    def test_real_form_has_same_parameters_as_complex_matrix(self):
         for name in COMPLEX:
             real, complex_ = build(name, 12), build(name, 6, complex=True)
             assert [f.shape for f in real.free] == [f.shape for f in complex_.free]
             assert real.kinds == complex_.kinds
 
     @pytest.mark.parametrize("spec", [lambda size: complex_cayley(size), complex_cayley(6)], ids=["function", "Matrix"])
-    def test_a_complex_matrix_by_another_way_is_refused_too(self, spec):
+    def test_complex_matrix_from_function_or_object_raises_value_error(self, spec):
         """A kernel of real numbers would read its memory as twice as many of them."""
         with pytest.raises(ValueError, match="complex"):
             build(spec, 6)
 
-    def test_stiefel_steps_in_real_form_too(self):
+    def test_stiefel_base_moves_in_real_form(self):
         matrix = build("stiefel", 8)
         before = matrix.map.inner.base.clone()
         train(matrix, 2)
@@ -414,14 +414,14 @@ class TestSpecs:
             ({"name": "givens", "size": 4}, ["no option 'size'"]),
         ],
     )
-    def test_bad_specs_are_explained(self, spec, words, complex):
+    def test_invalid_specs_raise_value_error(self, spec, words, complex):
         with pytest.raises(ValueError, match=r".") as e:
             build(spec, 6, complex=complex)
         assert all(word in str(e.value) for word in words), str(e.value)
 
     @every_complex
     @pytest.mark.parametrize("size", [0, -2, 2.0, "4", True])
-    def test_bad_sizes_are_explained(self, name, size):
+    def test_invalid_sizes_raise_value_error(self, name, size):
         for complex in (False, True):
             with pytest.raises(ValueError, match="size of at least 1; got"):
                 build(name, size, complex=complex)
@@ -433,21 +433,21 @@ class TestSpecs:
 class TestMeasures:
     """They know complex matrices by their conjugates."""
 
-    def test_unitary_matrices(self, double):
+    def test_measures_of_unitary_matrix(self, double):
         W = haar_unitary(12)
         assert orthogonality_error(W) < rounding(torch.float64, 2 * 12, operations=2)
         assert orthogonality_error(1j * W) < rounding(torch.float64, 2 * 12, operations=2)
         assert spectral_radius(W) == pytest.approx(1)
         assert departure_from_normality(W) < 1e-6
 
-    def test_known_values(self):
+    def test_measures_of_complex_matrices_known_values(self):
         assert orthogonality_error(2j * torch.eye(4, dtype=torch.complex64)) == pytest.approx(6)
         assert spectral_radius(torch.diag(torch.tensor([1 + 1j, 0.5, 1j]))) == pytest.approx(math.sqrt(2))
         assert departure_from_normality(torch.tensor([[1j, 3 + 4j], [0, 2]])) == pytest.approx(5)
 
-    def test_same_in_real_form(self, double):
+    def test_measures_of_real_form_match_complex_matrix(self, double):
         """Frobenius norms of the real form count every entry twice, eigenvalues come with their conjugates."""
-        A = random(7)
+        A = random_complex(7)
         assert spectral_radius(realify(A)) == pytest.approx(spectral_radius(A))
         assert orthogonality_error(realify(A)) == pytest.approx(np.sqrt(2) * orthogonality_error(A))
         assert departure_from_normality(realify(A)) == pytest.approx(np.sqrt(2) * departure_from_normality(A))

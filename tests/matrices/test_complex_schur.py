@@ -22,7 +22,7 @@ def random_free(size: int, scale: float = 1.0, dtype=torch.float64) -> list[torc
     return [scale * basis, theta, 1 + 0.2 * gamma, 0.3 * T]
 
 
-def dense(basis: torch.Tensor, theta: torch.Tensor, gamma: torch.Tensor, T: torch.Tensor) -> np.ndarray:
+def dense_in_numpy(basis: torch.Tensor, theta: torch.Tensor, gamma: torch.Tensor, T: torch.Tensor) -> np.ndarray:
     """With exp(A) from the eigenvectors of the Hermitian iA."""
     n = len(theta)
     A, core = np.zeros((2, n, n), dtype=complex)
@@ -44,19 +44,19 @@ def dense(basis: torch.Tensor, theta: torch.Tensor, gamma: torch.Tensor, T: torc
 
 @every_size
 @pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 5.0])
-def test_equals_numpy(size, scale):
+def test_matrix_matches_numpy_product(size, scale):
     free = random_free(size, scale)
     # P by four products and perhaps squarings, then two products with Λ + T; each in numpy too, and complex
     A_norm, core_norm = (float(f.norm()) for f in (free[0], torch.cat(free[2:])))
     bounds = [rounding(dtype, 2 * size, 12, (1 + A_norm) * core_norm) for dtype in (torch.float64, torch.float32)]
-    np.testing.assert_allclose(ComplexSchur(size)(*free).numpy(), dense(*free), rtol=0, atol=bounds[0])
+    np.testing.assert_allclose(ComplexSchur(size)(*free).numpy(), dense_in_numpy(*free), rtol=0, atol=bounds[0])
     single = ComplexSchur(size)(*(f.float() for f in free))
     assert single.dtype == torch.complex64
-    np.testing.assert_allclose(single.numpy(), dense(*free), rtol=0, atol=bounds[1])
+    np.testing.assert_allclose(single.numpy(), dense_in_numpy(*free), rtol=0, atol=bounds[1])
 
 
 @given(size=st.integers(1, 10), scale=st.sampled_from([0.1, 1.0, 4.0]))
-def test_spectrum_ignores_basis_and_transients(size, scale):
+def test_spectrum_depends_only_on_moduli_and_angles(size, scale):
     free = random_free(size, scale)
     expected = free[2] * torch.exp(1j * free[1])
     found = torch.linalg.eigvals(ComplexSchur(size)(*free))
@@ -65,7 +65,7 @@ def test_spectrum_ignores_basis_and_transients(size, scale):
         torch.testing.assert_close((found**power).sum(), (expected**power).sum(), rtol=1e-9, atol=1e-8)
 
 
-def test_without_transients_the_eigenvalues_are_exact():
+def test_eigenvalues_without_transients_match_parameters():
     basis, theta, gamma, T = random_free(8)
     found = torch.linalg.eigvals(ComplexSchur(8)(basis, theta, gamma, 0 * T))
     expected = gamma * torch.exp(1j * theta)
@@ -93,7 +93,7 @@ def test_gradients_match_finite_differences(size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 128])
-def test_counts(size):
+def test_parameter_counts_and_kinds(size):
     expected = (size * size, size, size, size * (size - 1))
     assert ComplexSchur.free_sizes(size) == expected
     matrix = build("complex-schur", size, complex=True)
@@ -102,7 +102,7 @@ def test_counts(size):
 
 
 @given(size=st.integers(1, 8))
-def test_every_matrix_has_this_form(size):
+def test_random_matrix_is_reached_by_schur_form(size):
     """Schur's theorem, by numpy: upper triangular in some basis, lower in the reverse one; then W from its parts."""
     M = torch.randn(size, size, dtype=torch.complex128)
     eigenvalues, V = np.linalg.eig(M.numpy())
@@ -122,7 +122,7 @@ def test_every_matrix_has_this_form(size):
     torch.testing.assert_close(ComplexSchur(size)(*free), M, rtol=0, atol=1e-6)
 
 
-def test_starts_unitary_with_all_angles():
+def test_builder_starts_unitary_with_uniform_angles():
     matrix = build("complex-schur", 64, complex=True)
     basis, theta, gamma, T = (f.detach() for f in matrix.free)
     assert orthogonality_error(matrix()) < rounding(torch.float32, 2 * 64, operations=8)  # P twice, two products
@@ -136,7 +136,7 @@ def test_starts_unitary_with_all_angles():
 
 
 @pytest.mark.parametrize("init", ["henaff", "cayley"])
-def test_basis_starts_as_asked(init):
+def test_basis_uses_requested_initialiser(init):
     torch.manual_seed(2)
     matrix = build({"name": "complex-schur", "init": init}, 9, complex=True)
     torch.manual_seed(2)
@@ -163,7 +163,7 @@ def test_state_dict_round_trip():
     assert torch.equal(one(), other())
 
 
-def test_wrong_lengths_are_explained():
+def test_wrong_parameter_lengths_raise_value_error():
     basis, theta, gamma, T = random_free(4)
     for name, wrong, length in (
         ("basis", [basis[1:], theta, gamma, T], 16),

@@ -10,17 +10,17 @@ from steadygrad.matrices.eigenvalue import surely_below_one
 from tests.rounding import rounding
 
 
-def of_radius(size, rho):
+def random_matrix_of_radius(size, rho):
     T = torch.randn(size, size, dtype=torch.float64)
     return T * rho / spectral_radius(T)
 
 
-def test_switches_on_once_and_for_ever():
+def test_normalisation_switches_on_once_and_stays_on():
     map = EigenvalueNormalized(5)
-    small, large = of_radius(5, 0.9), of_radius(5, 1.1)
+    small, large = random_matrix_of_radius(5, 0.9), random_matrix_of_radius(5, 1.1)
     assert torch.equal(map(small), small)
     assert not map.normalised
-    barely = of_radius(5, 1 - 1e-9)
+    barely = random_matrix_of_radius(5, 1 - 1e-9)
     assert torch.equal(map(barely), barely)
     assert not map.normalised
     torch.testing.assert_close(map(large), large / 1.1)
@@ -31,12 +31,12 @@ def test_switches_on_once_and_for_ever():
     torch.testing.assert_close(other(small), small / 0.9)
 
 
-def test_epsilon_leaves_a_margin():
+def test_epsilon_keeps_radius_below_one():
     map = EigenvalueNormalized(6, epsilon=0.25)
-    assert spectral_radius(map(of_radius(6, 2.0))) == pytest.approx(2 / 2.25)
+    assert spectral_radius(map(random_matrix_of_radius(6, 2.0))) == pytest.approx(2 / 2.25)
 
 
-def test_enrnn_oracle(oracle):
+def test_normalisation_matches_enrnn_oracle(oracle):
     data = oracle("enrnn_grad")
     for k in range(5):
         map = EigenvalueNormalized(9).double()
@@ -54,14 +54,14 @@ def test_enrnn_oracle(oracle):
 def test_gradients_match_finite_differences(size, epsilon):
     """ε > 0 too, where the paper prints another inner factor."""
     map = EigenvalueNormalized(size, epsilon).double()
-    T = of_radius(size, 1.5).requires_grad_()
+    T = random_matrix_of_radius(size, 1.5).requires_grad_()
     assert torch.autograd.gradcheck(map, (T,))
     assert map.normalised
     assert map.multiple == 0
 
 
 def test_gradient_is_that_of_autograd_through_eigvals():
-    T = of_radius(30, 1.3).requires_grad_()
+    T = random_matrix_of_radius(30, 1.3).requires_grad_()
     G = torch.randn(30, 30, dtype=torch.float64)
     (ours,) = torch.autograd.grad(EigenvalueNormalized(30).double()(T), T, G)
     (theirs,) = torch.autograd.grad(T / torch.linalg.eigvals(T).abs().max(), T, G)
@@ -82,7 +82,7 @@ def test_gradient_is_that_of_autograd_through_eigvals():
     ids=["scalar", "double", "Jordan", "nearly Jordan", "parallel", "hidden Jordan", "hidden Jordan of 3"],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_multiple_eigenvalue_trains_on(T, dtype):
+def test_multiple_eigenvalue_is_counted_and_gradient_is_finite(T, dtype):
     """W stays normalised, the gradient takes ρ as a constant, and the event is counted."""
     map = EigenvalueNormalized(len(T))
     T = T.to(dtype, copy=True).requires_grad_()
@@ -109,7 +109,7 @@ def test_distinct_eigenvalues_keep_their_gradient(eigenvalues):
     assert T.grad.isfinite().all()
 
 
-def test_zero_and_nilpotent_are_safe():
+def test_zero_and_nilpotent_matrices_are_returned_unchanged():
     map = EigenvalueNormalized(3)
     map.normalised.fill_(True)
     for T in (torch.zeros(3, 3), torch.ones(3, 3).tril(-1)):
@@ -121,15 +121,18 @@ def test_zero_and_nilpotent_are_safe():
 
 
 @pytest.mark.parametrize("rho", [0.3, 0.9, 0.98, 1.0001, 3.0])
-def test_cheap_test_is_never_wrong(rho):
+def test_surely_below_one_matches_spectral_radius(rho):
     for size in (1, 4, 25):
-        for T in (of_radius(size, rho), torch.diag(torch.linspace(0, rho, size + 1, dtype=torch.float64)[1:])):
+        for T in (
+            random_matrix_of_radius(size, rho),
+            torch.diag(torch.linspace(0, rho, size + 1, dtype=torch.float64)[1:]),
+        ):
             assert not (surely_below_one(T) and rho >= 1)
             assert surely_below_one(T) == (rho < 1)
     assert not surely_below_one(torch.full((2, 2), torch.nan, dtype=torch.float64))
 
 
-def test_large_transients_do_not_fool_the_switch():
+def test_large_off_diagonal_entries_do_not_switch_on_normalisation():
     T = 0.9 * torch.eye(4) + 1e6 * torch.ones(4, 4).tril(-1)
     map = EigenvalueNormalized(4)
     assert torch.equal(map(T), T)
@@ -138,7 +141,7 @@ def test_large_transients_do_not_fool_the_switch():
 
 @pytest.mark.parametrize(("size", "lr"), [(9, 3e-2), (32, 1e-2)])
 @pytest.mark.parametrize("radius", ["exact", "power"])
-def test_spectral_radius_over_500_updates(size, lr, radius):
+def test_spectral_radius_stays_at_most_one_over_500_updates(size, lr, radius):
     """Single precision; ρ is measured in double precision of the single-precision W."""
     matrix = build({"name": "eigenvalue", "radius": radius}, size)
     optimizer = torch.optim.Adam(matrix.parameters(), lr=lr)
@@ -158,7 +161,7 @@ def test_spectral_radius_over_500_updates(size, lr, radius):
 def test_power_method_has_the_exact_gradient(size):
     """After updates small enough for it to go on from the eigenvectors of the last call."""
     power, exact = EigenvalueNormalized(size, radius="power").double(), EigenvalueNormalized(size).double()
-    T = of_radius(size, 1.5)
+    T = random_matrix_of_radius(size, 1.5)
     G = torch.randn(size, size, dtype=torch.float64)
     for _ in range(4):
         T = T + 1e-4 * torch.randn(size, size, dtype=torch.float64)
@@ -171,11 +174,11 @@ def test_power_method_has_the_exact_gradient(size):
     assert power.fallbacks == 0
 
 
-def test_power_method_gives_way_to_exact_eigenvalues(monkeypatch):
+def test_power_method_falls_back_to_exact_eigenvalues(monkeypatch):
     """Where it does not converge, where an eigenvalue is multiple, and where another T comes along."""
-    map, T = EigenvalueNormalized(40, radius="power").double(), of_radius(40, 1.5)
+    map, T = EigenvalueNormalized(40, radius="power").double(), random_matrix_of_radius(40, 1.5)
     map(T)
-    other = of_radius(40, 3.0)
+    other = random_matrix_of_radius(40, 3.0)
     torch.testing.assert_close(map(other), other / 3)
     assert map.fallbacks == 1
     torch.testing.assert_close(map(other), other / 3)
@@ -189,9 +192,9 @@ def test_power_method_gives_way_to_exact_eigenvalues(monkeypatch):
     torch.testing.assert_close(multiple.grad, torch.full_like(multiple, 0.5))
 
 
-def test_power_method_switches_on_too():
+def test_power_method_switches_on_above_radius_one():
     map = EigenvalueNormalized(12, radius="power").double()
-    small = of_radius(12, 0.9)
+    small = random_matrix_of_radius(12, 0.9)
     for _ in range(2):
         assert torch.equal(map(small), small)
     assert not map.normalised
@@ -204,7 +207,7 @@ def test_power_method_switches_on_too():
         EigenvalueNormalized(3, radius="schur")
 
 
-def test_register_parametrization_on_an_ordinary_weight():
+def test_register_parametrization_normalises_linear_weight():
     layer = nn.Linear(6, 6)
     small = layer.weight.detach().clone()
     register_parametrization(layer, "weight", EigenvalueNormalized(6))
@@ -215,18 +218,18 @@ def test_register_parametrization_on_an_ordinary_weight():
     assert layer.parametrizations.weight.original.grad.dtype == torch.float32
 
 
-def test_wrong_shape_is_explained():
+def test_wrong_shape_raises_value_error():
     with pytest.raises(ValueError, match=r"EigenvalueNormalized expects a 3 × 3 matrix; got shape \(2, 3\)"):
         EigenvalueNormalized(3)(torch.zeros(2, 3))
 
 
-def test_flag_is_no_parameter():
+def test_normalised_flag_is_not_a_parameter():
     matrix = Matrix(EigenvalueNormalized(3), torch.eye(3))
     assert [name for name, _ in matrix.named_parameters()] == ["free.0"]
 
 
 @pytest.mark.parametrize("T", [torch.zeros(4, 4), torch.ones(4, 4).triu(1), 0.1 * torch.eye(4), 2 * torch.eye(4)])
-def test_plain_operations_have_the_same_gradient(T):
+def test_torch_func_gradient_matches_autograd(T):
     """Also where the eigenvalues, which are not needed then, have none."""
     map = EigenvalueNormalized(4).double()
     K = torch.randn(4, 4, dtype=torch.float64)

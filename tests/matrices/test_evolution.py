@@ -40,12 +40,12 @@ def bound(size, dtype=torch.float64):
 
 
 @every_size
-def test_equals_the_product_of_its_factors(size):
+def test_matrix_matches_product_of_its_factors(size):
     map, free = UnitaryEvolution(size), random_free(size)
     np.testing.assert_allclose(map(*free).numpy(), dense(map, *free), rtol=0, atol=bound(size))
 
 
-def test_the_oracle_has_a_permutation_that_matters():
+def test_permutation_changes_matrix():
     map, free = UnitaryEvolution(8), random_free(8)
     W = map(*free)
     map.permutation = map.permutation.roll(1)
@@ -64,7 +64,7 @@ def test_operator_is_the_matrix_on_rows(size):
 
 
 @every_size
-def test_unitary(size):
+def test_matrix_is_unitary(size):
     map = UnitaryEvolution(size)
     I = torch.eye(size, dtype=torch.complex128)
     W = map(*random_free(size))
@@ -95,7 +95,7 @@ def test_seven_numbers_a_unit(size):
     assert matrix.kinds == ("angle", "reflector")
 
 
-def test_builder_starts_as_the_authors_do():
+def test_builder_initial_ranges_match_authors_code():
     angles, reflectors = build("evolution", 200, complex=True).free
     assert angles.min() >= -math.pi
     assert angles.max() <= math.pi
@@ -121,7 +121,7 @@ def test_permutation_is_random_and_saved():
     torch.testing.assert_close(other().to(torch.complex64), W, rtol=0, atol=bound(12, torch.float32))
 
 
-def test_remembered_value_follows_the_permutation():
+def test_cached_value_follows_permutation_change():
     matrix = build("evolution", 6, complex=True).eval()
     with torch.no_grad():
         W = matrix().clone()
@@ -129,12 +129,12 @@ def test_remembered_value_follows_the_permutation():
         assert not torch.allclose(matrix(), W)
 
 
-def test_steps_without_the_matrix_only_where_that_pays():
+def test_operator_is_used_from_size_512():
     assert build("evolution", 511, complex=True).operator() is None
     assert build("evolution", 512, complex=True).operator() is not None
 
 
-def test_operator_refuses_what_the_matrix_refuses():
+def test_operator_rejects_nan_parameters():
     matrix = build("evolution", 600, complex=True)
     with torch.no_grad():
         matrix.free[1][0, 0, 3] = torch.nan
@@ -142,7 +142,7 @@ def test_operator_refuses_what_the_matrix_refuses():
         matrix.operator()
 
 
-def test_half_precision_is_no_reason_to_fail():
+def test_operator_supports_bfloat16_parameters():
     """The dense path is evaluated in single precision then; so must be the operator."""
     matrix = build("evolution", 512, complex=True)
     h = torch.randn(3, 512, dtype=torch.complex64)
@@ -150,6 +150,6 @@ def test_half_precision_is_no_reason_to_fail():
     torch.testing.assert_close(matrix.bfloat16().operator()(h).to(exact.dtype), exact, rtol=0, atol=0.2)
 
 
-def test_bad_size_is_explained():
+def test_size_zero_raises_value_error():
     with pytest.raises(ValueError, match="UnitaryEvolution expects a size of at least 1; got 0"):
         UnitaryEvolution(0)

@@ -17,7 +17,7 @@ from tests.rounding import rounding
 
 
 @pytest.mark.parametrize("dtype", SCHEMES, ids=str)
-def test_polynomial_is_as_good_as_its_type_on_the_whole_interval(dtype):
+def test_polynomial_reaches_dtype_precision_within_its_radius(dtype):
     """Against cmath.exp, up to the radius where the scheme says it holds, and not as good beyond."""
     radius, coefficients = SCHEMES[dtype]
     # the first term that the series leaves out, with 5 % for the later ones, and four products of sums of four terms
@@ -34,7 +34,7 @@ def test_polynomial_is_as_good_as_its_type_on_the_whole_interval(dtype):
 
 
 @given(size=st.integers(1, 24), scale=st.sampled_from([0.0, 1e-3, 0.3, 1.0, 4.0, 20.0]))
-def test_equals_the_spectral_formula(size, scale):
+def test_exponential_matches_spectral_formula(size, scale):
     """iA is Hermitian, so its eigenvectors give exp(A) to the last digits."""
     free = scale * torch.randn(size * (size - 1) // 2, dtype=torch.float64)
     A = skew(free, size)
@@ -78,7 +78,7 @@ def test_c_and_python_agree(size, dtype, threads, monkeypatch):
 
 
 @pytest.mark.parametrize("angle", [0.0, 1e-6, 1.0, 3.0, 30.0])
-def test_two_by_two_is_a_rotation_by_the_angle(angle):
+def test_exponential_of_2x2_is_rotation_by_angle(angle):
     W = Exponential(2).double()(torch.tensor([angle], dtype=torch.float64))
     c, s = math.cos(angle), math.sin(angle)
     torch.testing.assert_close(W, torch.tensor([[c, -s], [s, c]], dtype=torch.float64))
@@ -86,7 +86,7 @@ def test_two_by_two_is_a_rotation_by_the_angle(angle):
 
 @pytest.mark.parametrize("size", [2, 9, 64, 200, 401])
 @pytest.mark.parametrize("kind", ["henaff", "dense", "one plane"])
-def test_norm_bound_is_one(size, kind):
+def test_norm_bound_is_close_to_spectral_norm(size, kind):
     """The estimate decides about squarings: it may be generous, but not short by more than the polynomial forgives."""
     free = torch.randn(size * (size - 1) // 2, dtype=torch.float64)
     if kind == "henaff":
@@ -119,14 +119,14 @@ def test_stays_orthogonal_over_999_updates(rebase_every):
 
 
 @given(size=st.integers(1, 16), scale=st.sampled_from([1e-4, 0.1, 0.6]))
-def test_logarithm_is_the_inverse(size, scale):
+def test_right_inverse_recovers_parameters(size, scale):
     map = Exponential(size).double()
     free = scale * torch.randn(size * (size - 1) // 2, dtype=torch.float64) / size**0.5
     torch.testing.assert_close(map.right_inverse(map(free)), free, rtol=1e-9, atol=1e-9)
 
 
 @given(size=st.integers(1, 9), turns=st.integers(0, 4))
-def test_logarithm_of_half_turns(size, turns):
+def test_rotation_log_handles_eigenvalues_minus_one(size, turns):
     """Pairs of eigenvalues −1 have no plane of their own; any will do, if exp leads back."""
     Q = init.haar(size).double()
     Q = torch.linalg.qr(Q)[0]
@@ -138,7 +138,7 @@ def test_logarithm_of_half_turns(size, turns):
     torch.testing.assert_close(SkewExp.apply(skew_free(A), size), W)
 
 
-def test_parametrises_a_linear_layer():
+def test_register_parametrization_makes_linear_weight_orthogonal():
     linear = torch.nn.Linear(5, 5)
     register_parametrization(linear, "weight", Exponential(5))
     assert orthogonality_error(linear.weight.detach()) < rounding(torch.float32, 5, operations=4)
@@ -162,10 +162,10 @@ class TestMovingBase:
             assert (matrix.free[0] == 0).all() == (k % 3 == 0)
         assert orthogonality_error(matrix.map.base) < rounding(torch.float64, 7, operations=4)
 
-    def test_double_precision_is_double_from_the_start(self):
+    def test_dtriv_in_double_starts_orthogonal_to_double_precision(self):
         assert orthogonality_error(build("dtriv", 9).double()()) < rounding(torch.float64, 9, operations=4)
 
-    def test_starts_at_its_initial_matrix_with_zero_parameters(self):
+    def test_moving_base_starts_with_zero_parameters_at_initial_matrix(self):
         torch.manual_seed(3)
         moving = build({"name": "exponential", "rebase_every": 10}, 8)
         torch.manual_seed(3)
@@ -173,7 +173,7 @@ class TestMovingBase:
         assert not moving.free[0].any()
         torch.testing.assert_close(moving(), static())
 
-    def test_evaluations_in_between_do_not_count(self):
+    def test_only_training_updates_count_towards_rebase(self):
         matrix = build({"name": "exponential", "rebase_every": 2}, 4)
         for _ in range(5):
             matrix()
@@ -187,14 +187,14 @@ class TestMovingBase:
         matrix()
         assert matrix.map.updates == 1
 
-    def test_state_survives_saving(self):
+    def test_moving_base_resumes_from_state_dict(self):
         matrix, other = (build({"name": "exponential", "rebase_every": 4}, 6) for _ in range(2))
         assert len(list(self.updated(matrix, 6))) == 6
         other.load_state_dict(copy.deepcopy(matrix.state_dict()))
         for (_, a), (_, b) in zip(self.updated(matrix, 5), self.updated(other, 5), strict=True):
             assert torch.equal(a, b)
 
-    def test_at_zero_the_gradient_is_the_manifolds(self):
+    def test_gradient_after_rebase_is_riemannian_gradient(self):
         """d/dA of <G, B exp(A)> at A = 0 is the skew part of BᵀG: no distortion right after a rebase."""
         matrix = build({"name": "exponential", "rebase_every": 5}, 6).double()
         G = torch.randn(6, 6, dtype=torch.float64)
@@ -217,13 +217,13 @@ class TestMovingBase:
         (lambda: Exponential(3).right_inverse(torch.diag(torch.tensor([1.0, 1, -1]))), "its determinant is −1"),
     ],
 )
-def test_bad_input_is_explained(make, message):
+def test_invalid_input_raises_value_error(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize("name", ["dtriv", "stiefel"])
-def test_a_moved_base_is_orthogonal_in_every_precision(name):
+def test_moved_base_is_orthogonal_after_dtype_changes(name):
     """After a detour through 8 bits, and in double precision, converted or loaded.
 
     The polish of the base, the map around it and their product are three products of the order in real form.
@@ -248,7 +248,7 @@ def test_a_moved_base_is_orthogonal_in_every_precision(name):
     assert torch.equal(same.map.base, matrix.map.base)  # or a run would not go on as it was
 
 
-def test_autocast_does_not_reach_a_moving_base():
+def test_autocast_keeps_moving_base_in_float32():
     linear = nn.Linear(32, 32)
     register_parametrization(linear, "weight", Exponential(32, rebase_every=2))
     optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
@@ -262,7 +262,7 @@ def test_autocast_does_not_reach_a_moving_base():
     assert orthogonality_error(linear.weight) < rounding(torch.float32, 32, operations=6)
 
 
-def test_rebasing_a_parametrised_weight_in_double():
+def test_rebased_double_linear_weight_stays_orthogonal():
     linear = nn.Linear(8, 8, dtype=torch.float64)
     register_parametrization(linear, "weight", Exponential(8, rebase_every=2))
     optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)

@@ -19,13 +19,13 @@ STYLES = {"2 layers": {"capacity": 2}, "5 layers": {"capacity": 5}, "full": {"st
 every_style = pytest.mark.parametrize("options", STYLES.values(), ids=STYLES)
 
 
-def block(theta: float, phi: float) -> np.ndarray:
+def rotation_block(theta: float, phi: float) -> np.ndarray:
     """What a rotation does to its pair, as the docstring of `Givens` says."""
     turn = np.diag([np.exp(1j * phi), 1])
     return turn @ np.array([[math.cos(theta), -math.sin(theta)], [math.sin(theta), math.cos(theta)]])
 
 
-def dense(map: Givens, theta: torch.Tensor, phi: torch.Tensor, omega: torch.Tensor) -> np.ndarray:
+def dense_in_numpy(map: Givens, theta: torch.Tensor, phi: torch.Tensor, omega: torch.Tensor) -> np.ndarray:
     """F_L … F_1 D by products of n × n matrices, one a rotation."""
     n = map.size
     pairs = fourier_layout(n) if map.style == "fft" else tunable_layout(n, map.capacity)
@@ -33,7 +33,7 @@ def dense(map: Givens, theta: torch.Tensor, phi: torch.Tensor, omega: torch.Tens
     for layer in pairs:
         for i, j in layer:
             F = np.eye(n, dtype=complex)
-            F[np.ix_([i, j], [i, j])] = block(*next(angles))
+            F[np.ix_([i, j], [i, j])] = rotation_block(*next(angles))
             W = F @ W
     return W
 
@@ -49,10 +49,10 @@ def bound(map: Givens, dtype=torch.float64) -> float:
 
 @every_size
 @every_style
-def test_equals_the_product_of_its_rotations(size, options):
+def test_matrix_matches_product_of_its_rotations(size, options):
     map = Givens(size, **options)
     angles = random_angles(map)
-    np.testing.assert_allclose(map(*angles).numpy(), dense(map, *angles), rtol=0, atol=bound(map))
+    np.testing.assert_allclose(map(*angles).numpy(), dense_in_numpy(map, *angles), rtol=0, atol=bound(map))
 
 
 @every_size
@@ -63,13 +63,13 @@ def test_operator_is_the_matrix_on_rows(size, options):
     h = torch.randn(4, size, dtype=torch.complex128)
     atol = bound(map) * float(h.norm())
     torch.testing.assert_close(map.operator(*angles)(h), h @ map(*angles).mT, rtol=0, atol=atol)
-    expected = (dense(map, *angles) @ h.numpy().T).T
+    expected = (dense_in_numpy(map, *angles) @ h.numpy().T).T
     np.testing.assert_allclose(map.operator(*angles)(h).numpy(), expected, rtol=0, atol=atol)
 
 
 @every_size
 @every_style
-def test_unitary(size, options):
+def test_matrix_is_unitary(size, options):
     map = Givens(size, **options)
     I = torch.eye(size, dtype=torch.complex128)
     W = map(*random_angles(map))
@@ -90,7 +90,7 @@ def test_gradients_match_finite_differences(size, options):
     assert torch.autograd.gradcheck(lambda h, *angles: map.operator(*angles)(h), (h, *angles))
 
 
-def test_known_value():
+def test_two_units_quarter_turn_known_value():
     """Two units: D turns b round, then one rotation by a quarter turn: (a, b) → (a, −b) → (b, a)."""
     W = Givens(2, 1)(torch.tensor([math.pi / 2]), torch.zeros(1), torch.tensor([0.0, math.pi]))
     torch.testing.assert_close(
@@ -116,7 +116,7 @@ class TestLayouts:
         assert fourier_layout(1) == [[]]
 
     @given(size=st.integers(1, 40), capacity=st.integers(1, 12))
-    def test_no_unit_twice_in_a_layer(self, size, capacity):
+    def test_each_unit_occurs_at_most_once_per_layer(self, size, capacity):
         for layout in (tunable_layout(size, capacity), fourier_layout(size)):
             for layer in layout:
                 units = [unit for pair in layer for unit in pair]
@@ -124,7 +124,7 @@ class TestLayouts:
                 assert all(0 <= i < j < size for i, j in layer)
 
     @given(power=st.integers(0, 6))
-    def test_fourier_layers_connect_every_two_units(self, power):
+    def test_fourier_layout_connects_every_pair_of_units(self, power):
         size = 2**power
         map = Givens(size, style="fft")
         assert map.capacity == max(1, power)
@@ -132,7 +132,7 @@ class TestLayouts:
         W = map(theta, torch.zeros_like(theta), torch.zeros(size, dtype=torch.float64))
         assert (W.abs() > 1e-9).all()
 
-    def test_two_layers_of_neighbours_reach_four_units(self):
+    def test_two_tunable_layers_mix_at_most_four_units(self):
         map = Givens(10, 2)
         W = map(*random_angles(map))
         assert int((W != 0).sum(1).max()) == 4
@@ -150,7 +150,7 @@ class TestCounts:
         assert matrix.map.capacity == capacity
 
     @given(size=st.integers(1, 20))
-    def test_full_capacity_has_as_many_as_unitary_matrices_have_dimensions(self, size):
+    def test_full_capacity_has_n_squared_parameters(self, size):
         matrix = build({"name": "givens", "style": "full"}, size, complex=True)
         assert sum(f.numel() for f in matrix.free) == size**2
         assert matrix.map.capacity == size
@@ -162,7 +162,7 @@ class TestCounts:
         assert [f.numel() for f in matrix.free] == [rotations, rotations, size]
 
 
-def dimension(map: Givens) -> int:
+def reachable_dimension(map: Givens) -> int:
     """Of the set of matrices that the map reaches, at a random point of it."""
     angles = random_angles(map)
 
@@ -175,20 +175,20 @@ def dimension(map: Givens) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
-def test_full_capacity_reaches_every_direction(size):
+def test_full_capacity_has_n_squared_dimensions(size):
     """n² numbers for n² dimensions of unitary matrices: none may be wasted."""
-    assert dimension(Givens(size, style="full")) == size**2
+    assert reachable_dimension(Givens(size, style="full")) == size**2
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
 @pytest.mark.parametrize("options", [{"capacity": 2}, {"style": "fft"}], ids=["2 layers", "fft"])
-def test_no_angle_is_wasted(size, options):
+def test_every_angle_adds_a_dimension(size, options):
     """As they would be with phases after the last rotation and a D there too."""
     map = Givens(size, **options)
-    assert dimension(map) == 2 * map.rotations + size
+    assert reachable_dimension(map) == 2 * map.rotations + size
 
 
-def test_the_simplest_matrix_with_phases_is_reached():
+def test_beam_splitter_matrix_is_reached():
     """A beam splitter [[1, i], [i, 1]]/√2 = F(θ, φ) D: it has phases in its rows and in its columns."""
     half, quarter = math.pi / 4, math.pi / 2
     W = Givens(2, 1)(*(torch.tensor(a, dtype=torch.float64) for a in ([half], [-quarter], [quarter, 0])))
@@ -201,7 +201,7 @@ def test_full_capacity_is_size():
     assert build("givens", 7, complex=True).map.capacity == 2  # as the paper mostly has it
 
 
-def test_builder_starts_all_the_way_round():
+def test_builder_initial_angles_cover_full_circle():
     matrix = build({"name": "givens", "capacity": 8}, 100, complex=True)
     for f in matrix.free:
         assert f.min() >= -math.pi
@@ -223,14 +223,14 @@ def test_state_dict_round_trip(options):
     assert list(one.state_dict()) == ["free.0", "free.1", "free.2"]  # where a rotation stands follows from the size
 
 
-def test_steps_without_the_matrix_only_where_that_pays():
+def test_operator_is_used_only_for_large_sizes():
     assert build("givens", 767, complex=True).operator() is None
     assert build("givens", 768, complex=True).operator() is not None
     assert build({"name": "givens", "style": "fft"}, 768, complex=True).operator() is not None
     assert build({"name": "givens", "capacity": 17}, 768, complex=True).operator() is None
 
 
-def test_bad_input_is_explained():
+def test_invalid_input_raises_value_error():
     with pytest.raises(ValueError, match="Givens expects a size of at least 1; got 0"):
         Givens(0)
     with pytest.raises(ValueError, match="style to be tunable, full or fft; got 'dft'"):

@@ -20,7 +20,7 @@ def random_free(size, reflections, dtype=torch.float64):
     return torch.randn(sum(size - i for i in range(reflections)), dtype=dtype)
 
 
-def one_by_one(free, size, reflections):
+def product_of_reflections(free, size, reflections):
     """H_1 … H_k, each written out."""
     W = torch.eye(size, dtype=free.dtype)
     for i, u in enumerate(free.split([size - i for i in range(reflections)])):
@@ -42,9 +42,9 @@ def assert_reaches(map, W):
 
 
 @given(sizes_and_reflections)
-def test_equals_the_reflections_one_by_one(size_and_reflections):
+def test_matrix_matches_product_of_single_reflections(size_and_reflections):
     free = random_free(*size_and_reflections).requires_grad_()
-    W, expected = Householder(*size_and_reflections)(free), one_by_one(free, *size_and_reflections)
+    W, expected = Householder(*size_and_reflections)(free), product_of_reflections(free, *size_and_reflections)
     size, reflections = size_and_reflections
     torch.testing.assert_close(W, expected, rtol=0, atol=rounding(torch.float64, size, operations=2 * reflections))
     G = torch.randn_like(W)
@@ -55,14 +55,14 @@ def test_equals_the_reflections_one_by_one(size_and_reflections):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=bound)
 
 
-def test_two_reflections_turn_by_twice_the_angle_between_them():
+def test_two_reflections_rotate_by_twice_their_angle():
     W = Householder(3, 2)(torch.tensor([0.0, 0.0, 2.0, math.sin(0.4), math.cos(0.4)], dtype=torch.float64))
     c, s = math.cos(0.8), math.sin(0.8)
     torch.testing.assert_close(W, torch.tensor([[1, 0, 0], [0, c, -s], [0, s, c]], dtype=torch.float64))
 
 
 @given(sizes_and_reflections, st.floats(-3, 3))
-def test_orthogonal_from_anywhere(size_and_reflections, magnitude):
+def test_matrix_is_orthogonal_for_any_parameters(size_and_reflections, magnitude):
     size, reflections = size_and_reflections
     map = Householder(size, reflections)
     W = map(10**magnitude * random_free(size, reflections))
@@ -106,7 +106,7 @@ def test_operator_is_the_matrix(size, reflections):
         assert_same([a], [b], rounding(torch.float64, size, operations=4 * reflections))
 
 
-def test_module_apply_still_walks_a_model():
+def test_nn_module_apply_is_not_overridden():
     """torch's own `apply`, which a method of that name would have broken."""
     seen = []
     nn.Sequential(Householder(3)).apply(lambda module: seen.append(type(module)))
@@ -114,7 +114,7 @@ def test_module_apply_still_walks_a_model():
 
 
 @pytest.mark.parametrize("backend", ["auto", "python"])
-def test_c_and_python_agree(backend, monkeypatch):
+def test_float32_gradient_matches_float64_for_each_backend(backend, monkeypatch):
     monkeypatch.setenv("STEADYGRAD_KERNELS", backend)
     free = random_free(133, 40, torch.float32).requires_grad_()
     G = torch.randn(133, 133)
@@ -128,14 +128,14 @@ def test_c_and_python_agree(backend, monkeypatch):
 @pytest.mark.parametrize(
     ("size", "reflections", "count"), [(128, 1, 128), (128, 16, 1928), (8, 8, 36), (8, 7, 35), (1, 1, 1)]
 )
-def test_numbers_are_counted_without_the_zeros(size, reflections, count):
+def test_parameter_count_excludes_structural_zeros(size, reflections, count):
     matrix = build({"name": "householder", "reflections": reflections}, size)
     assert sum(p.numel() for p in matrix.parameters()) == matrix.map.free_size == count
     assert matrix.kinds == ("reflector",)
 
 
 @given(sizes_and_reflections)
-def test_right_inverse(size_and_reflections):
+def test_right_inverse_recovers_unit_vectors(size_and_reflections):
     """The vectors themselves, at length 1 and perhaps turned round."""
     map, free = Householder(*size_and_reflections), random_free(*size_and_reflections)
     W = map(free)
@@ -158,29 +158,31 @@ def test_right_inverse_does_not_amplify_rounding(size, reflections, start, dtype
 
 @pytest.mark.parametrize("size", [1, 2, 7, 8, 40])
 @pytest.mark.parametrize("fewer", [0, 1])
-def test_n_and_one_less_reach_all_of_their_determinant(size, fewer):
+def test_n_or_n_minus_1_reflections_reach_any_matrix_of_determinant(size, fewer):
     if size > fewer:
         map = Householder(size, size - fewer)
         assert_reaches(map, orthogonal(size, map.determinant))
 
 
-D = torch.float64
-TURN = torch.block_diag(torch.eye(2, dtype=D), torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=D), torch.eye(2, dtype=D))
+DTYPE = torch.float64
+PLANE_ROTATION = torch.block_diag(
+    torch.eye(2, dtype=DTYPE), torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=DTYPE), torch.eye(2, dtype=DTYPE)
+)
 
 
 @pytest.mark.parametrize(
     ("W", "reflections"),
     [
-        (torch.eye(6, dtype=D), [2, 4, 6]),
-        (-torch.eye(6, dtype=D), [6]),
-        (torch.diag(torch.tensor([1, 1, 1, -1, 1, 1], dtype=D)), [1, 3, 5]),
-        (torch.diag(torch.tensor([1, 1, 1, -1, 1, -1], dtype=D)), [2, 4, 6]),
-        (TURN, [2, 4, 6]),
-        (torch.eye(6, dtype=D).roll(1, 0), [5]),
+        (torch.eye(6, dtype=DTYPE), [2, 4, 6]),
+        (-torch.eye(6, dtype=DTYPE), [6]),
+        (torch.diag(torch.tensor([1, 1, 1, -1, 1, 1], dtype=DTYPE)), [1, 3, 5]),
+        (torch.diag(torch.tensor([1, 1, 1, -1, 1, -1], dtype=DTYPE)), [2, 4, 6]),
+        (PLANE_ROTATION, [2, 4, 6]),
+        (torch.eye(6, dtype=DTYPE).roll(1, 0), [5]),
     ],
     ids=["identity", "its negative", "one axis", "two axes", "a plane far down", "a cycle"],
 )
-def test_reaches_what_moves_no_more_directions_and_no_other(W, reflections):
+def test_right_inverse_exists_exactly_for_matrices_of_low_rank_change(W, reflections):
     for k in range(1, 7):
         if k in reflections:
             assert_reaches(Householder(6, k), W)
@@ -191,7 +193,7 @@ def test_reaches_what_moves_no_more_directions_and_no_other(W, reflections):
 
 @pytest.mark.parametrize("size", [1, 4, 7])
 @pytest.mark.parametrize("fewer", [0, 1])
-def test_register_parametrization_on_an_ordinary_weight(size, fewer):
+def test_register_parametrization_projects_linear_weight(size, fewer):
     if size == fewer:
         return
     layer = nn.Linear(size, size)
@@ -207,7 +209,7 @@ def test_register_parametrization_on_an_ordinary_weight(size, fewer):
     assert layer.parametrizations.weight.original.grad.shape == (map.free_size,)
 
 
-def test_training_reaches_any_matrix_of_its_determinant():
+def test_training_reaches_random_orthogonal_matrix():
     target, matrix = orthogonal(8, 1), build("householder", 8).double()
     optimizer = torch.optim.Adam(matrix.parameters(), lr=0.2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 800)
@@ -236,7 +238,7 @@ def test_stays_orthogonal_over_999_updates(reflections):
     assert (matrix() - start).norm() > 1  # it did go somewhere
 
 
-def test_last_of_n_is_a_number_that_never_moves():
+def test_last_vector_of_full_set_has_zero_gradient():
     matrix = build("householder", 5)
     with torch.no_grad():
         matrix.free[0][-1] = 0.3
@@ -246,14 +248,14 @@ def test_last_of_n_is_a_number_that_never_moves():
 
 
 @pytest.mark.parametrize("start", ["normal", "haar"])
-def test_starts_at_length_one(start):
+def test_initial_vectors_have_unit_norm(start):
     for size, reflections in ((1, 1), (9, 4), (9, 9)):
         matrix = build({"name": "householder", "reflections": reflections, "init": start}, size)
         for u in matrix.free[0].split([size - i for i in range(reflections)]):
             assert u.norm().item() == pytest.approx(1, abs=rounding(torch.float32, size))
 
 
-def test_haar_start_is_uniform_and_normal_start_is_not():
+def test_haar_init_is_uniform_and_normal_init_is_not():
     """Of a uniform orthogonal matrix every entry has the variance 1/n and no preferred sign."""
     for start, uniform in (("haar", True), ("normal", False)):
         W = torch.stack([build({"name": "householder", "init": start}, 4)().detach() for _ in range(400)])
@@ -261,7 +263,7 @@ def test_haar_start_is_uniform_and_normal_start_is_not():
         assert (max(spread, W.mean(0).abs().max()) < 0.12) == uniform
 
 
-def test_a_vector_of_zeros_is_refused():
+def test_zero_vector_raises_value_error():
     matrix = build({"name": "householder", "reflections": 3}, 5)
     with torch.no_grad():
         matrix.free[0][5:9] = 0
@@ -270,7 +272,7 @@ def test_a_vector_of_zeros_is_refused():
             call()
 
 
-def test_bad_input_is_explained():
+def test_invalid_input_raises_value_error():
     for reflections in (0, 5, -1, 2.0, True, "2"):
         with pytest.raises(
             ValueError, match=f"reflections counts the vectors of Householder, so 1 … 4; got {reflections!r}"
@@ -288,7 +290,7 @@ def test_bad_input_is_explained():
         Householder(2).right_inverse(torch.full((2, 2), torch.nan))
 
 
-def test_repr_and_copies():
+def test_repr_and_deepcopy():
     matrix = Matrix(Householder(4, 2), torch.ones(7))
     assert repr(matrix.map) == "Householder(size=4, reflections=2)"
     torch.testing.assert_close(copy.deepcopy(matrix)(), matrix())

@@ -20,15 +20,15 @@ from steadygrad.matrices import (
 )
 from tests.rounding import rounding
 
-STARTS = init.SKEW | init.FULL
-every_start = pytest.mark.parametrize("name", STARTS)
+INITIALISERS = init.SKEW | init.FULL
+every_initialiser = pytest.mark.parametrize("name", INITIALISERS)
 
 
-@every_start
+@every_initialiser
 @given(size=st.integers(1, 9))
-def test_shapes_and_generators(name, size):
+def test_initialiser_shape_dtype_and_generator(name, size):
     def draw(seed):
-        return STARTS[name](size, generator=torch.Generator().manual_seed(seed))
+        return INITIALISERS[name](size, generator=torch.Generator().manual_seed(seed))
 
     value = draw(0)
     assert value.shape == ((size * (size - 1) // 2,) if name in init.SKEW else (size, size))
@@ -39,18 +39,18 @@ def test_shapes_and_generators(name, size):
         assert not torch.equal(value, draw(1))
 
 
-@every_start
-def test_default_dtype(name, double):
-    assert STARTS[name](5).dtype == torch.float64
+@every_initialiser
+def test_initialiser_uses_default_dtype(name, double):
+    assert INITIALISERS[name](5).dtype == torch.float64
 
 
-@every_start
-def test_sizes_are_checked(name):
+@every_initialiser
+def test_size_zero_raises_value_error(name):
     with pytest.raises(ValueError, match="size of at least 1; got 0"):
-        STARTS[name](0)
+        INITIALISERS[name](0)
 
 
-def blocks(A):
+def superdiagonal_blocks(A):
     """What stands at (0, 1), (2, 3), … above the diagonal, after checking that all else is zero."""
     even = torch.arange(0, len(A) - 1, 2)
     s = A[even, even + 1].clone()
@@ -61,15 +61,15 @@ def blocks(A):
 
 
 @pytest.mark.parametrize("size", [2000, 2001])
-def test_henaff_and_cayley_angles(size):
-    s = blocks(skew(init.henaff(size), size))
+def test_henaff_and_cayley_angle_distributions(size):
+    s = superdiagonal_blocks(skew(init.henaff(size), size))
     assert -math.pi <= s.min() < -3.1
     assert -0.04 < s.max() <= 0
     assert s.mean() == pytest.approx(-math.pi / 2, abs=0.15)
-    s = blocks(skew(init.henaff(size, two_sided=True), size))
+    s = superdiagonal_blocks(skew(init.henaff(size, two_sided=True), size))
     assert s.min() < -3.05
     assert s.max() > 3.05
-    t = 2 * torch.atan(-blocks(skew(init.cayley(size), size)))  # tan²(t/2) = (1 − cos t)/(1 + cos t)
+    t = 2 * torch.atan(-superdiagonal_blocks(skew(init.cayley(size), size)))  # tan²(t/2) = (1 − cos t)/(1 + cos t)
     assert 0 <= t.min() < 0.03
     assert 1.54 < t.max() <= math.pi / 2 + rounding(torch.float32, 1, operations=4)
     assert t.mean() == pytest.approx(math.pi / 4, abs=0.08)
@@ -85,7 +85,7 @@ def test_haar_is_uniform():
 
 @pytest.mark.parametrize("determinant", [1, -1])
 @pytest.mark.parametrize("size", [1, 4, 5])
-def test_haar_of_a_determinant(size, determinant):
+def test_haar_has_requested_determinant(size, determinant):
     for _ in range(5):
         Q = init.haar(size, determinant=determinant)
         assert orthogonality_error(Q) < rounding(torch.float32, size)
@@ -93,7 +93,7 @@ def test_haar_of_a_determinant(size, determinant):
 
 
 @pytest.mark.parametrize("size", [200, 201])
-def test_disc_lies_in_the_disc(size):
+def test_disc_eigenvalues_lie_in_unit_disc(size):
     T = init.disc(size)
     assert 0.9 < spectral_radius(T) <= 1
     eigenvalues = torch.linalg.eigvals(T)
@@ -102,18 +102,18 @@ def test_disc_lies_in_the_disc(size):
     assert (eigenvalues.imag.abs() > 0.5).any()
 
 
-def test_bounds():
+def test_uniform_xavier_and_identity_values():
     assert 0.099 < init.uniform(100).abs().max() <= 0.1
     assert 0.17 < init.xavier(100).abs().max() <= 0.03**0.5
     assert torch.equal(init.identity(3), torch.eye(3))
 
 
-@every_start
+@every_initialiser
 @pytest.mark.parametrize("size", [1, 4, 5])
 @pytest.mark.parametrize(
     "kind", [Free, EigenvalueNormalized, Exponential, ScaledCayley, NeumannCayley], ids=lambda k: k.__name__
 )
-def test_every_start_reaches_every_map(name, kind, size):
+def test_every_initialiser_works_with_every_map(name, kind, size):
     map = kind(size)
     if name == "disc" and size == 5 and isinstance(map, ScaledCayley):
         pytest.skip("its last block may be negative, and then no A leads there")
@@ -124,7 +124,7 @@ def test_every_start_reaches_every_map(name, kind, size):
         assert orthogonality_error(W) < 1e-4
 
 
-def test_skew_starts_mean_the_same_rotation_for_a_free_matrix():
+def test_skew_initialiser_gives_same_matrix_for_free_and_constrained_map():
     def generator():
         return torch.Generator().manual_seed(2)
 
@@ -134,25 +134,25 @@ def test_skew_starts_mean_the_same_rotation_for_a_free_matrix():
 
 
 @pytest.mark.parametrize("reflections", [0, 1, 2, 3])
-def test_haar_through_the_right_inverse_of_any_reflections(reflections):
+def test_haar_init_is_orthogonal_for_any_number_of_reflections(reflections):
     map = ScaledCayley(6, reflections).double()
     for _ in range(10):
         W = map(init.free_tensor("haar", map).double())
         assert orthogonality_error(W) < 1e-10
 
 
-def test_identity_out_of_reach():
+def test_unreachable_identity_raises_value_error():
     with pytest.raises(ValueError, match="choose other reflections"):
         init.free_tensor("identity", ScaledCayley(4, 2))
 
 
-def test_unknown_name():
+def test_unknown_initialiser_raises_value_error():
     with pytest.raises(ValueError, match="no initialiser 'hennaf'; choose from henaff, cayley, haar, random-"):
         init.free_tensor("hennaf", Free(3))
 
 
 @pytest.mark.parametrize("name", init.FULL)
-def test_full_matrices_can_be_drawn_without_data(name):
+def test_full_initialisers_support_meta_device(name):
     """As a model that is built on the meta device and loaded later."""
     with torch.device("meta"):
         W = init.FULL[name](6)

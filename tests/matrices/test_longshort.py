@@ -21,7 +21,7 @@ parts = st.tuples(st.integers(0, 6), st.integers(0, 6)).filter(any)
 
 
 @given(parts, st.booleans())
-def test_blocks(sizes, coupling):
+def test_block_structure_and_number_of_parameters(sizes, coupling):
     q, m = sizes
     matrix = build({"name": "longshort", "short_size": m, "coupling": coupling}, q + m)
     W = matrix()
@@ -36,7 +36,7 @@ def test_blocks(sizes, coupling):
 
 
 @given(parts)
-def test_spectrum_is_that_of_the_blocks_whatever_the_coupling(sizes):
+def test_spectral_radius_is_independent_of_coupling(sizes):
     q, m = sizes
     free = [torch.randn(q * (q - 1) // 2, dtype=torch.float64)] * (q > 0) + [
         3 * torch.randn(m, m, dtype=torch.float64)
@@ -48,14 +48,14 @@ def test_spectrum_is_that_of_the_blocks_whatever_the_coupling(sizes):
         assert spectral_radius(W) >= 1 - 1e-10
 
 
-def test_coupling_is_glorot():
+def test_coupling_starts_with_glorot_bounds():
     C = build("longshort", 100).free[2]
     assert C.shape == (60, 40)
     assert 0.9 * (6 / 100) ** 0.5 < C.abs().max() <= (6 / 100) ** 0.5
 
 
 @pytest.mark.parametrize("short_size", [3, 5, 7])
-def test_coupling_may_start_as_a_block_of_an_orthogonal_matrix(short_size):
+def test_orthogonal_coupling_init_has_orthonormal_rows_or_columns(short_size):
     C = build({"name": "longshort", "short_size": short_size, "coupling_init": "orthogonal"}, 10).free[2]
     assert C.shape == (10 - short_size, short_size)
     gram = C.mT @ C if C.shape[0] >= C.shape[1] else C @ C.mT
@@ -64,7 +64,7 @@ def test_coupling_may_start_as_a_block_of_an_orthogonal_matrix(short_size):
         build({"name": "longshort", "coupling_init": "haar"}, 4)
 
 
-def test_the_radius_of_the_short_part_may_come_from_the_power_method():
+def test_short_part_supports_power_method_radius():
     torch.manual_seed(0)
     matrix = build({"name": "longshort", "radius": "power", "short_size": 12}, 20)
     assert matrix.map.short.radius == "power"
@@ -74,7 +74,7 @@ def test_the_radius_of_the_short_part_may_come_from_the_power_method():
         assert spectral_radius(matrix()[8:, 8:]) <= 1
 
 
-def test_other_maps():
+def test_custom_long_and_short_maps():
     map = LongShort(4, 3, long=Exponential, short=Free, coupling=False)
     T = 5 * torch.randn(3, 3)
     W = map(torch.randn(6), T)
@@ -83,7 +83,7 @@ def test_other_maps():
 
 
 @pytest.mark.parametrize("sizes", [(3, 2), (5, 0), (0, 5)])
-def test_register_parametrization(sizes):
+def test_register_parametrization_bounds_spectral_radius(sizes):
     layer = nn.Linear(5, 5, bias=False)
     register_parametrization(layer, "weight", LongShort(*sizes), unsafe=True)  # one tensor becomes up to three
     W = layer.weight
@@ -91,7 +91,7 @@ def test_register_parametrization(sizes):
     assert not W[sizes[0] :, : sizes[0]].any()
 
 
-def test_right_inverse():
+def test_right_inverse_recovers_parameters():
     map = LongShort(4, 3).double()
     free = torch.randn(6), 0.1 * torch.randn(3, 3), torch.randn(4, 3)
     free = [f.double() for f in free]
@@ -99,7 +99,7 @@ def test_right_inverse():
         torch.testing.assert_close(found, original)
 
 
-def test_bad_input_is_explained():
+def test_invalid_input_raises_value_error():
     with pytest.raises(ValueError, match="two sizes of at least 0, not both 0; got long 0, short 0"):
         LongShort(0, 0)
     with pytest.raises(ValueError, match="got long 3, short -1"):

@@ -31,14 +31,14 @@ def test_skew_known_value():
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_skew_gradients_of_both_orders(size):
+def test_skew_passes_gradcheck_and_gradgradcheck(size):
     free = torch.randn(size * (size - 1) // 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(skew, (free,))
     assert torch.autograd.gradgradcheck(lambda f: skew(f).sin(), (free,))
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 3), ()])
-def test_skew_refuses_what_is_no_triangle(shape):
+def test_skew_rejects_non_triangular_number_of_entries(shape):
     with pytest.raises(ValueError, match=r"skew expects n\(n − 1\)/2 numbers.*got shape"):
         skew(torch.zeros(shape))
 
@@ -52,7 +52,7 @@ def test_skew_refuses_another_size():
         ScaledCayley(4)(torch.zeros(5))
 
 
-def test_index_made_in_inference_mode_serves_training():
+def test_skew_index_cached_in_inference_mode_works_in_training():
     with torch.inference_mode():
         skew(torch.zeros(171))  # a size that no other test uses
     free = torch.zeros(171, requires_grad=True)
@@ -66,7 +66,7 @@ def test_matrix_copies_tensors_and_shares_parameters():
     assert Matrix(ScaledCayley(3), parameter).free[0] is parameter
 
 
-def test_remembering_needs_evaluation_without_gradients():
+def test_value_is_cached_only_in_eval_mode_without_gradients():
     matrix = Matrix(ScaledCayley(3), torch.randn(3))
     with torch.no_grad():
         assert matrix() is not matrix()  # training
@@ -77,7 +77,7 @@ def test_remembering_needs_evaluation_without_gradients():
         assert matrix() is matrix()
 
 
-def test_frozen_matrix_is_remembered_where_gradients_are():
+def test_frozen_matrix_is_cached_in_eval_mode_with_gradients_enabled():
     matrix = Matrix(ScaledCayley(3), torch.randn(3)).eval().requires_grad_(False)
     assert matrix() is matrix()
     matrix.train()
@@ -85,7 +85,7 @@ def test_frozen_matrix_is_remembered_where_gradients_are():
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script")  # torch's own, when it loads forward derivatives
-def test_tangent_of_a_tensor_in_the_place_of_a_frozen_parameter():
+def test_jvp_through_functional_call_ignores_cached_value():
     matrix = Matrix(Free(2), torch.eye(2)).eval().requires_grad_(False)
     matrix()
     free, tangent = torch.eye(2), torch.randn(2, 2)
@@ -95,7 +95,7 @@ def test_tangent_of_a_tensor_in_the_place_of_a_frozen_parameter():
     torch.testing.assert_close(found, tangent)
 
 
-def test_remembered_value_follows_buffers_and_survives_vandalism():
+def test_cached_value_follows_buffers_and_in_place_changes():
     matrix = Matrix(ScaledCayley(3), torch.randn(3)).eval()
     with torch.no_grad():
         before = matrix().clone()
@@ -107,7 +107,7 @@ def test_remembered_value_follows_buffers_and_survives_vandalism():
         assert matrix().dtype == torch.float64
 
 
-def test_remembered_value_of_a_free_matrix_is_current():
+def test_cached_value_of_free_matrix_follows_in_place_update():
     matrix = Matrix(Free(2), torch.eye(2)).eval()
     with torch.no_grad():
         matrix()
@@ -115,7 +115,7 @@ def test_remembered_value_of_a_free_matrix_is_current():
         assert torch.equal(matrix(), 3 * torch.eye(2))
 
 
-def test_a_matrix_of_inference_mode_is_remembered():
+def test_value_is_cached_for_matrix_created_in_inference_mode():
     with torch.inference_mode():
         matrix = Matrix(ScaledCayley(3), torch.randn(3)).eval()
         assert matrix() is matrix()
@@ -130,7 +130,7 @@ def test_a_matrix_of_inference_mode_is_remembered():
         lambda free: torch.nn.utils.vector_to_parameters(torch.ones(free.numel()), [free]),
     ],
 )
-def test_an_edit_through_data_is_noticed(edit):
+def test_cached_value_follows_edit_through_data(edit):
     matrix = Matrix(Free(100), torch.randn(100, 100)).eval()
     with torch.no_grad():
         matrix()
@@ -138,7 +138,7 @@ def test_an_edit_through_data_is_noticed(edit):
         assert torch.equal(matrix(), matrix.free[0])
 
 
-def test_an_edit_of_few_entries_through_data_needs_refresh():
+def test_refresh_updates_cache_after_partial_edit_through_data():
     layer = ScoRNN(3, 100).eval()
     matrix = layer.cells[0].W
     with torch.no_grad():
@@ -150,7 +150,7 @@ def test_an_edit_of_few_entries_through_data_needs_refresh():
 
 
 @given(size=st.integers(1, 8), determinant=st.sampled_from([None, 1, -1]))
-def test_nearest_orthogonal(size, determinant):
+def test_nearest_orthogonal_is_polar_factor_with_given_determinant(size, determinant):
     W = torch.randn(size, size, dtype=torch.float64)
     Q = nearest_orthogonal(W, determinant)
     torch.testing.assert_close(Q.mT @ Q, torch.eye(size, dtype=torch.float64))
@@ -162,7 +162,7 @@ def test_nearest_orthogonal(size, determinant):
         assert (torch.linalg.eigvalsh(P) > 0).all()
 
 
-def test_nearest_orthogonal_is_nearest_in_its_component():
+def test_nearest_orthogonal_minimises_distance_for_given_determinant():
     """No rotation of the plane is nearer to diag(1, −0.1) than the one found."""
     W = torch.diag(torch.tensor([1.0, -0.1], dtype=torch.float64))
     Q = nearest_orthogonal(W, 1)
@@ -184,7 +184,7 @@ def test_free_refuses_another_shape():
 
 
 @pytest.mark.parametrize("name", ["complex-cayley", "longshort"])
-def test_dropout_leaves_a_share_of_the_entries(name):
+def test_weight_dropout_zeroes_and_rescales_entries(name):
     """Complex ones too, for which torch has no dropout; what is left grows, so that the mean stays."""
     matrix = build(name, 40, complex=name == "complex-cayley")
     W = matrix().detach()
@@ -196,7 +196,7 @@ def test_dropout_leaves_a_share_of_the_entries(name):
     torch.testing.assert_close(matrix.eval()().detach(), W)
 
 
-def test_another_thread_may_forget_it(monkeypatch):
+def test_cache_cleared_by_another_thread_is_recomputed(monkeypatch):
     matrix = build("cayley", 6).eval()
     with torch.no_grad():
         W = matrix()
@@ -222,7 +222,7 @@ def test_pruned_and_parametrised_tensors_are_used():
         torch.testing.assert_close(matrix(), 2 * W)
 
 
-def test_a_map_with_a_parameter_of_its_own():
+def test_map_with_own_parameter_is_tracked_and_gets_gradient():
     class Scaled(nn.Module):
         size = 3
 
@@ -243,7 +243,7 @@ def test_a_map_with_a_parameter_of_its_own():
     assert matrix.map.gain.grad == 3
 
 
-def test_what_is_dropped_in_training_is_no_part_of_the_matrix():
+def test_weight_dropout_does_not_affect_penalty_or_matrices():
     layer = OrthogonalRNN(3, 32, pull=1.0)
     layer.drop_weights(0.5)
     assert layer.penalty().item() < 1e-6
@@ -251,7 +251,7 @@ def test_what_is_dropped_in_training_is_no_part_of_the_matrix():
 
 
 @pytest.mark.parametrize("name", ["exponential", "cayley", "schur", "householder"])
-def test_nothing_of_a_transform_or_mode_stays_behind(name):
+def test_functionalize_and_fake_mode_leave_no_cached_tensors(name):
     size = 11  # which no other test has made an index for
     torch.func.functionalize(lambda: build(name, size)())()
     with contextlib.suppress(Exception), FakeTensorMode():  # in which no module can be built

@@ -20,8 +20,8 @@ from steadygrad.matrices import (
 from steadygrad.matrices.neumann import norm_below
 from tests.rounding import rounding
 
-PRINTED = {"name": "neumann", "exact_above": 1.0, "max_drift": math.inf}
-UNCHECKED = PRINTED | {"exact_above": math.inf}
+AS_IN_PAPER = {"name": "neumann", "exact_above": 1.0, "max_drift": math.inf}
+UNCHECKED = AS_IN_PAPER | {"exact_above": math.inf}
 RELEASED = {"name": "neumann", "reset_every": 49, "released_lr": 1e-3}
 
 
@@ -42,7 +42,7 @@ def skew_norm(matrix):
     return float(skew(matrix.free[0].detach()).norm())
 
 
-def test_algorithm_1_oracle(oracle):
+def test_neumann_matches_algorithm_1_oracle(oracle):
     """Twenty Adam updates: A, Ã, U, the defect and the norm after each."""
     data = oracle("ncgru_alg1")
     matrix = Matrix(NeumannCayley(10, 4).double(), skew_free(data["A0"]))
@@ -88,7 +88,7 @@ class TensorFlowAdam:
         self.parameter.grad = None
 
 
-def test_the_released_step_oracle(oracle):
+def test_released_step_matches_oracle(oracle):
     """Twelve updates of the authors' program: A by Adam, the inverse by the raw gradient; G is dL/dW before each."""
     data = oracle("ncgru_released_update")
     reflections = int((data["D"] < 0).sum())
@@ -127,7 +127,7 @@ def test_the_released_step_is_exact_after_updates_1_50_and_99(double):
     assert solves[0] == 2
 
 
-def test_the_released_step_with_descent_is_algorithm_1(double):
+def test_released_step_with_sgd_matches_algorithm_1(double):
     """Then A_old − A_new is the learning rate times the gradient; the program's matrix is the transpose."""
     released = build(RELEASED | {"reflections": 2}, 6)
     printed = build(UNCHECKED | {"reflections": 2, "reset_every": 49}, 6)
@@ -147,7 +147,7 @@ def test_the_released_step_with_descent_is_algorithm_1(double):
     assert released.map.exact_solves == printed.map.exact_solves == 2
 
 
-def test_the_released_step_counts_training_only(double):
+def test_released_step_accumulates_gradients_in_training_only(double):
     """Backward passes add up as in .grad; evaluation leaves no trace, and right_inverse leads back."""
     matrix, twin = (build(RELEASED, 6) for _ in range(2))
     twin.load_state_dict(matrix.state_dict())
@@ -163,7 +163,7 @@ def test_the_released_step_counts_training_only(double):
     torch.testing.assert_close(twin.map.right_inverse(twin().detach()), twin.free[0].detach())
 
 
-def test_without_checks_the_series_alone_follows(double):
+def test_disabled_checks_never_solve_exactly(double):
     matrix = build(UNCHECKED, 8)
     matrix()
     updated(matrix, change_of_norm(matrix.map, 3.0))
@@ -172,12 +172,12 @@ def test_without_checks_the_series_alone_follows(double):
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
-def test_one_update_errs_by_the_next_power(order, double):
+def test_series_error_scales_with_next_power_of_step(order, double):
     """The error of order k falls like ‖X‖^(k+1)."""
     errors = []
     for norm in (0.08, 0.04):
         torch.manual_seed(1)
-        matrix = build({**PRINTED, "order": order}, 8)
+        matrix = build({**AS_IN_PAPER, "order": order}, 8)
         matrix()
         updated(matrix, change_of_norm(matrix.map, norm))
         exact = torch.linalg.inv(torch.eye(8) + skew(matrix.free[0].detach()))
@@ -187,8 +187,8 @@ def test_one_update_errs_by_the_next_power(order, double):
 
 @pytest.mark.parametrize("exact_above", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize(("factor", "solves"), [(0.99, 1), (1.01, 2), (30.0, 2)])
-def test_exact_inverse_when_the_step_is_long(exact_above, factor, solves, double):
-    matrix = build({**PRINTED, "exact_above": exact_above}, 20)
+def test_step_norm_above_threshold_triggers_exact_inverse(exact_above, factor, solves, double):
+    matrix = build({**AS_IN_PAPER, "exact_above": exact_above}, 20)
     matrix()
     W = updated(matrix, change_of_norm(matrix.map, factor * exact_above))
     assert matrix.map.neumann_norm == pytest.approx(factor * exact_above, rel=1e-6)
@@ -204,8 +204,8 @@ def test_exact_above_zero_always_solves():
         updated(matrix, 1e-3 * torch.randn(10))
 
 
-def test_reset_after_so_many_updates(double):
-    matrix = build({**PRINTED, "reset_every": 5}, 6)
+def test_exact_inverse_is_recomputed_every_reset_every_updates(double):
+    matrix = build({**AS_IN_PAPER, "reset_every": 5}, 6)
     matrix()
     errors = []
     for k in range(1, 16):
@@ -216,7 +216,7 @@ def test_reset_after_so_many_updates(double):
     assert max(errors[4::5]) < exact < 1e-8 < min(errors[3::5])  # at a reset, and just before it
 
 
-def test_looking_twice_is_one_update(double):
+def test_second_evaluation_without_update_changes_nothing(double):
     matrix = build("neumann", 6)
     matrix()
     W = updated(matrix, 1e-2 * torch.randn(15))
@@ -225,7 +225,7 @@ def test_looking_twice_is_one_update(double):
     assert all(torch.equal(v, state[k]) for k, v in matrix.state_dict().items())
 
 
-def test_norm_test_agrees_with_the_norm():
+def test_norm_below_matches_spectral_norm():
     for size in (1, 2, 7, 60):
         for kind in (torch.randn(size, size), torch.outer(*torch.randn(2, size)), torch.eye(size)):
             X = kind / torch.linalg.matrix_norm(kind, 2)
@@ -236,7 +236,7 @@ def test_norm_test_agrees_with_the_norm():
     assert not norm_below(torch.zeros(3, 3), 0.0)
 
 
-def run(matrix, steps, optimizer, look=lambda: None):
+def train_on_random_gradients(matrix, steps, optimizer, look=lambda: None):
     generator = torch.Generator().manual_seed(3)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -256,9 +256,9 @@ def test_training_is_the_same_with_or_without_evaluations():
             watched()
         watched.train()
 
-    run(watched, 30, torch.optim.Adam(watched.parameters(), lr=1e-2), look)
+    train_on_random_gradients(watched, 30, torch.optim.Adam(watched.parameters(), lr=1e-2), look)
     look()
-    run(alone, 30, torch.optim.Adam(alone.parameters(), lr=1e-2))
+    train_on_random_gradients(alone, 30, torch.optim.Adam(alone.parameters(), lr=1e-2))
     assert torch.equal(watched(), alone())
     assert watched.map.exact_solves == alone.map.exact_solves > 1
 
@@ -275,7 +275,7 @@ def test_backward_after_later_updates_uses_its_own_inverse(double):
     torch.testing.assert_close(late, expected)
 
 
-def test_map_alone_trains_on_after_inference_mode():
+def test_map_trains_after_call_in_inference_mode():
     map, free = NeumannCayley(6), torch.randn(15, requires_grad=True)
     with torch.inference_mode():
         map(free)
@@ -286,17 +286,17 @@ def test_map_alone_trains_on_after_inference_mode():
 def test_resumed_run_keeps_its_approximate_inverse():
     """Not merely an equal matrix: the same rounding and truncation, the same next reset."""
     matrix = build({"name": "neumann", "reset_every": 10}, 12)
-    run(matrix, 17, torch.optim.SGD(matrix.parameters(), lr=1e-3))
+    train_on_random_gradients(matrix, 17, torch.optim.SGD(matrix.parameters(), lr=1e-3))
     assert matrix.map.age > 0
     resumed = build({"name": "neumann", "reset_every": 10}, 12)
     resumed.load_state_dict(matrix.state_dict())
-    run(matrix, 12, torch.optim.SGD(matrix.parameters(), lr=1e-3))
-    run(resumed, 12, torch.optim.SGD(resumed.parameters(), lr=1e-3))
+    train_on_random_gradients(matrix, 12, torch.optim.SGD(matrix.parameters(), lr=1e-3))
+    train_on_random_gradients(resumed, 12, torch.optim.SGD(resumed.parameters(), lr=1e-3))
     for key, value in matrix.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[key]), key
 
 
-def test_another_precision_means_an_exact_inverse():
+def test_dtype_change_recomputes_exact_inverse():
     single = build("neumann", 6)
     single()
     updated(single, 1e-3 * torch.randn(15))
@@ -310,7 +310,7 @@ def test_another_precision_means_an_exact_inverse():
     assert orthogonality_error(other()) < rounding(torch.float64, 6, operations=2, scale=1 + skew_norm(other))
 
 
-def test_free_parameters_that_break_the_series_do_not_break_the_state():
+def test_huge_parameter_step_keeps_matrix_orthogonal():
     matrix = build("neumann", 6)
     matrix()
     W = updated(matrix, 1e3 * torch.randn(15))
@@ -334,19 +334,19 @@ def drift(matrix, steps, memory):
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.95])
-def test_drift_over_999_updates(memory):
+def test_orthogonality_error_stays_below_1e_4_over_999_updates(memory):
     """Single precision, size 128, order 2; every update counts, those just before a reset too."""
     matrix = Matrix(NeumannCayley(128, 40, order=2, reset_every=50), init.cayley(128))
     assert max(drift(matrix, 999, memory)) <= 1e-4
     assert matrix.map.exact_solves < 200  # it is the series that did the work
 
 
-def test_drift_of_the_printed_algorithm_can_be_seen():
+def test_paper_algorithm_drifts_less_with_higher_order_and_resets():
     """Resets help, order helps; without the guards order 1 is far from orthogonal just before a reset."""
     worst = {}
     for order in (1, 2, 3):
         torch.manual_seed(0)
-        errors = drift(build({**PRINTED, "order": order}, 128), 101, memory=0.95)
+        errors = drift(build({**AS_IN_PAPER, "order": order}, 128), 101, memory=0.95)
         worst[order] = max(errors)
         assert worst[order] in (errors[49], errors[99])  # resets are at 50 and 100
         assert errors[50] < rounding(torch.float32, 128, operations=2, scale=2)  # ‖A‖₂ is still about 1

@@ -62,14 +62,14 @@ def test_every_size_builds_evaluates_and_learns(name, size):
 
 @pytest.mark.parametrize("name", ORTHOGONAL)
 @given(size=st.integers(1, 9))
-def test_orthogonal_starts(name, size):
+def test_initial_matrix_is_orthogonal(name, size):
     W = build(name, size)().double()
     bound = rounding(torch.float32, size, operations=4 + 2 * size)  # as many reflections as svd has
     torch.testing.assert_close(W.mT @ W, torch.eye(size, dtype=torch.float64), atol=bound, rtol=0)
 
 
 @every_matrix
-def test_parameters_are_float_and_counted_once(name):
+def test_parameter_counts_match_expected(name):
     expected = {
         "free": 64, "exponential": 28, "dtriv": 28, "cayley": 28, "neumann": 28,
         "schur": 28 + 4 + 4 + 24, "eigenvalue": 64, "longshort": 10 + 9 + 15,
@@ -79,7 +79,7 @@ def test_parameters_are_float_and_counted_once(name):
 
 
 @every_matrix
-def test_remembered_value_is_refreshed(name):
+def test_cached_value_follows_training_and_load_state_dict(name):
     matrix = disturb(build(name, 6))
     other = disturb(build(name, 6))
     calls = []
@@ -121,7 +121,7 @@ def test_copies_and_pickles_are_independent(name):
 
 
 @every_matrix
-def test_double_is_double(name):
+def test_double_keeps_constraint_to_double_precision(name):
     """The cast matrix keeps its constraint to double precision: it is evaluated anew, not cast."""
     matrix = disturb(build(name, 6))
     train(matrix, 3)
@@ -147,7 +147,7 @@ def test_autocast_does_not_touch_the_constraint(name):
 
 
 @every_matrix
-def test_half_precision(name):
+def test_bfloat16_matrix_and_gradient_dtype(name):
     matrix = disturb(build(name, 6)).bfloat16()
     W = matrix()
     assert W.dtype == torch.bfloat16
@@ -156,7 +156,7 @@ def test_half_precision(name):
 
 
 @every_matrix
-def test_training_goes_on_after_inference_mode(name):
+def test_inference_mode_evaluations_do_not_change_training(name):
     matrix = disturb(build(name, 6))
     twin = copy.deepcopy(matrix)
 
@@ -174,7 +174,7 @@ def test_training_goes_on_after_inference_mode(name):
 
 
 @every_matrix
-def test_saved_in_the_middle_goes_on_exactly(name):
+def test_training_resumed_from_state_dict_is_bitwise_equal(name):
     matrix = disturb(build(name, 6))
     optimizer = train(matrix, 7)
     file = io.BytesIO()
@@ -199,7 +199,7 @@ def test_state_is_contiguous(name):
 
 
 @every_matrix
-def test_non_finite_parameters_are_refused(name):
+def test_non_finite_parameters_raise_value_error(name):
     matrix = build(name, 8)
     which = 0
     with torch.no_grad():
@@ -213,12 +213,12 @@ def test_non_finite_parameters_are_refused(name):
     assert str(shape) in str(e.value)
 
 
-def test_huge_but_finite_parameters_are_not_refused():
+def test_huge_finite_parameters_are_accepted():
     matrix = Matrix(ScaledCayley(3), torch.full((3,), 3e38))
     matrix()
 
 
-def test_build_takes_tables_functions_and_matrices():
+def test_build_accepts_tables_functions_and_matrices():
     assert build({"name": "cayley", "reflections": 3}, 5).map.reflections == 3
     assert build({"name": "dtriv", "rebase_every": 7}, 5).map.rebase_every == 7
     assert build("dtriv", 5).map.rebase_every == 100
@@ -260,7 +260,7 @@ def test_build_takes_tables_functions_and_matrices():
         (lambda size: build("free", size + 1), ["got one of size 6"]),
     ],
 )
-def test_bad_specs_are_explained(spec, words):
+def test_invalid_specs_raise_value_error(spec, words):
     with pytest.raises(ValueError, match=r".") as e:
         build(spec, 5)
     assert all(word in str(e.value) for word in words), str(e.value)
@@ -268,7 +268,7 @@ def test_bad_specs_are_explained(spec, words):
 
 @every_matrix
 @pytest.mark.parametrize("size", [0, -1, 2.0, "5", True])
-def test_bad_sizes_are_explained(name, size):
+def test_invalid_sizes_raise_value_error(name, size):
     with pytest.raises(ValueError, match="size of at least 1; got"):
         build(name, size)
     if not isinstance(size, str):
@@ -276,7 +276,7 @@ def test_bad_sizes_are_explained(name, size):
             MATRICES[name](0)
 
 
-def test_size_of_a_map_that_does_not_say():
+def test_size_is_inferred_for_map_without_size_attribute():
     class Twice(nn.Module):
         def forward(self, M):
             return 2 * M

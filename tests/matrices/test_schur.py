@@ -14,7 +14,7 @@ def random_free(size, in_block, scale=1.0):
 
 
 @given(size=st.integers(1, 11))
-def test_spectrum_ignores_basis_and_transients(size):
+def test_spectrum_depends_only_on_moduli_and_angles(size):
     basis, theta, gamma, T = random_free(size, False, scale=0.5)
     # far enough apart: eigenvalues that meet are ill-conditioned in any matrix that is not normal
     gamma = 1 + 0.1 * torch.arange(len(gamma), dtype=torch.float64)
@@ -26,7 +26,7 @@ def test_spectrum_ignores_basis_and_transients(size):
     torch.testing.assert_close(cosines, angles.cos().sort().values, rtol=0, atol=1e-8)
 
 
-def test_in_block_entries_move_the_spectrum():
+def test_in_block_entries_change_spectrum_by_known_formula():
     """γ cos θ ± √(γ sin θ (−t − γ sin θ)) for a block with t below its diagonal."""
     theta, gamma, t = torch.tensor([0.7]), torch.tensor([0.9]), torch.tensor([-0.8])
     W = RealSchur(2, in_block=True)(torch.tensor([0.3]), theta, gamma, t)
@@ -80,7 +80,7 @@ def test_gradients_match_finite_differences(size, in_block):
     assert torch.autograd.gradcheck(RealSchur(size, in_block), free)
 
 
-def test_nnrnn_oracle(oracle):
+def test_schur_matches_nnrnn_oracle(oracle):
     data = oracle("nnrnn")
     map = RealSchur(12, in_block=True)
     free = skew_free(-data["log_P"].mT), -data["theta"], data["gamma"], skew_free(data["T"])
@@ -108,7 +108,7 @@ def test_transients_make_it_non_normal():
     assert departure_from_normality(matrix()) == pytest.approx(24**0.5, rel=1e-3)
 
 
-def test_wrong_lengths_are_explained():
+def test_wrong_parameter_lengths_raise_value_error():
     basis, theta, gamma, T = random_free(6, False)
     with pytest.raises(ValueError, match=r"RealSchur of size 6 expects 3 numbers in theta; got shape \(2,\)"):
         RealSchur(6)(basis, theta[:2], gamma, T)
@@ -117,7 +117,7 @@ def test_wrong_lengths_are_explained():
 
 
 @pytest.mark.parametrize("name", ["schur", "complex-schur"])
-def test_a_modulus_that_is_given_stays(name):
+def test_fixed_modulus_is_not_trained(name):
     matrix = build({"name": name, "modulus": 0.9}, 6, complex=name != "schur")
     optimizer = torch.optim.Adam(matrix.parameters(), lr=0.01)
     before = matrix().detach()
@@ -129,7 +129,7 @@ def test_a_modulus_that_is_given_stays(name):
     torch.testing.assert_close(torch.linalg.eigvals(matrix()).abs(), torch.full((6,), 0.9), rtol=0, atol=1e-3)
 
 
-def test_bad_modulus_is_explained():
+def test_invalid_modulus_raises_value_error():
     for modulus in (0.0, -1.0, float("nan"), float("inf"), "1"):
         with pytest.raises(ValueError, match=f"RealSchur expects a modulus above 0, or None .* got {modulus!r}"):
             build({"name": "schur", "modulus": modulus}, 6)

@@ -25,7 +25,7 @@ def singular_values(W):
 
 @both
 @given(size=st.integers(1, 9), margin=st.sampled_from([0.0, 0.01, 0.5, 1.0]))
-def test_singular_values_are_those_of_the_formula(bases, size, margin):
+def test_singular_values_match_formula(bases, size, margin):
     map = BoundedSVD(size, margin, bases=bases)
     left, right, p = random_free(map)
     W = map(left, right, p)
@@ -38,7 +38,7 @@ def test_singular_values_are_those_of_the_formula(bases, size, margin):
 
 
 @pytest.mark.parametrize(("bases", "basis"), [("householder", Householder(6, 3)), ("exponential", Exponential(6))])
-def test_bases_are_the_other_maps(bases, basis):
+def test_bases_match_householder_and_exponential(bases, basis):
     map = BoundedSVD(6, 0.3, reflections=3 if bases == "householder" else None, bases=bases)
     left, right, p = random_free(map)
     U, V = basis(left), basis(right)
@@ -55,13 +55,13 @@ def test_gradients_match_finite_differences(bases, size, margin):
 
 
 @both
-def test_starts_orthogonal(bases):
+def test_initial_matrix_is_orthogonal(bases):
     matrix = build({"name": "svd", "bases": bases}, 64).double()
     assert orthogonality_error(matrix()) < rounding(torch.float64, 64, operations=2 * 64 + 2)
     assert not matrix.free[2].any()
 
 
-def test_without_a_margin_it_is_orthogonal_and_p_has_no_effect():
+def test_zero_margin_is_orthogonal_and_ignores_p():
     matrix = build({"name": "svd", "margin": 0.0}, 7).double()
     W = matrix()
     with torch.no_grad():
@@ -81,7 +81,7 @@ def test_without_a_margin_it_is_orthogonal_and_p_has_no_effect():
         ({"bases": "exponential"}, (2016, 2016, 64), ("skew", "skew", "singular")),
     ],
 )
-def test_free_tensors(options, counts, kinds):
+def test_parameter_counts_and_kinds(options, counts, kinds):
     matrix = build({"name": "svd", **options}, 64)
     assert tuple(f.numel() for f in matrix.free) == counts
     assert matrix.kinds == kinds
@@ -108,7 +108,7 @@ def test_singular_values_stay_within_the_margin_over_999_updates(options):
 
 @both
 @given(size=st.integers(1, 9), margin=st.sampled_from([0.01, 0.5, 1.0]))
-def test_right_inverse(bases, size, margin):
+def test_right_inverse_recovers_matrix(bases, size, margin):
     map = BoundedSVD(size, margin, bases=bases)
     W = map(*random_free(map))
     torch.testing.assert_close(map(*map.right_inverse(W)), W, rtol=0, atol=1e-9)
@@ -123,7 +123,7 @@ def test_right_inverse_of_n_or_one_less_reflections(reflections):
 
 @both
 @pytest.mark.parametrize("determinant", [1, -1])
-def test_out_of_bounds_becomes_the_nearest_within(bases, determinant):
+def test_right_inverse_clamps_singular_values_to_margin(bases, determinant):
     """The singular vectors stay, the values come in; where det W < 0 the smallest comes from the other side of 0."""
     U, V = (Exponential(4).double()(torch.randn(6, dtype=torch.float64)) for _ in range(2))
     sigma = torch.tensor([2.0, 1.1, 0.95, 0.1 * determinant], dtype=torch.float64)
@@ -135,7 +135,7 @@ def test_out_of_bounds_becomes_the_nearest_within(bases, determinant):
 
 @both
 @pytest.mark.parametrize("size", [1, 4, 7])
-def test_register_parametrization_on_an_ordinary_weight(bases, size):
+def test_register_parametrization_bounds_singular_values(bases, size):
     layer = nn.Linear(size, size)
     register_parametrization(layer, "weight", BoundedSVD(size, 0.1, bases=bases))
     sigma = singular_values(layer.weight)
@@ -146,14 +146,14 @@ def test_register_parametrization_on_an_ordinary_weight(bases, size):
     assert layer.parametrizations.weight.original2.grad.all()  # no singular value is stuck at its bound
 
 
-def test_out_of_reach_is_explained():
+def test_unreachable_matrix_raises_value_error():
     with pytest.raises(ValueError, match="BoundedSVD cannot reach this matrix: its determinant is negative"):
         BoundedSVD(3).right_inverse(torch.diag(torch.tensor([1.0, 1.0, -1.0])))
     with pytest.raises(ValueError, match="BoundedSVD finds a matrix from n or n − 1 reflections only; got 2 of 4"):
         BoundedSVD(4, reflections=2).right_inverse(torch.eye(4))
 
 
-def test_bad_input_is_explained():
+def test_invalid_input_raises_value_error():
     for margin in (-0.1, 1.1, float("nan"), "0.1", True):
         with pytest.raises(ValueError, match=f"BoundedSVD expects a margin between 0 and 1; got {margin!r}"):
             BoundedSVD(4, margin)

@@ -20,7 +20,7 @@ from tests.rounding import rounding
 sizes = st.integers(1, 9)
 
 
-def unpacked(free: np.ndarray, n: int) -> np.ndarray:
+def skew_hermitian_in_numpy(free: np.ndarray, n: int) -> np.ndarray:
     """A = −Aᴴ of its n² numbers, entry by entry."""
     A, left = np.zeros((n, n), dtype=complex), iter(free)
     for j in range(n):
@@ -46,7 +46,7 @@ def assert_unitary(W: torch.Tensor, atol: float) -> None:
     torch.testing.assert_close(W.mH @ W, torch.eye(len(W), dtype=W.dtype), atol=atol, rtol=0)
 
 
-def special(n: int) -> dict[str, torch.Tensor]:
+def unitary_edge_cases(n: int) -> dict[str, torch.Tensor]:
     """Unitary matrices that a plain Cayley transform cannot reach, or that have no gap to choose."""
     Q = torch.linalg.qr(torch.randn(n, n, dtype=torch.complex128))[0]
     angles = torch.linspace(-math.pi, math.pi, n, dtype=torch.float64)
@@ -64,9 +64,9 @@ def special(n: int) -> dict[str, torch.Tensor]:
 
 class TestComplexCayley:
     @given(size=sizes, scale=st.sampled_from([0.0, 0.1, 1.0, 10.0]))
-    def test_equals_numpy(self, size, scale):
+    def test_matrix_matches_numpy(self, size, scale):
         free, theta = scale * torch.randn(size * size, dtype=torch.float64), torch.randn(size, dtype=torch.float64)
-        expected = cayley(unpacked(free.numpy(), size)) * np.exp(1j * theta.numpy())
+        expected = cayley(skew_hermitian_in_numpy(free.numpy(), size)) * np.exp(1j * theta.numpy())
         np.testing.assert_allclose(ComplexCayley(size)(free, theta).numpy(), expected, rtol=0, atol=bound(free))
 
     def test_known_value(self):
@@ -75,7 +75,7 @@ class TestComplexCayley:
         torch.testing.assert_close(W, torch.polar(torch.ones(1, 1), torch.tensor([[0.3 - 2 * math.atan(0.7)]])))
 
     @given(size=sizes, magnitude=st.floats(-3, 3))
-    def test_unitary_from_anywhere(self, size, magnitude):
+    def test_matrix_is_unitary_for_any_parameters(self, size, magnitude):
         map = ComplexCayley(size)
         free, theta = 10**magnitude * torch.randn(size * size, dtype=torch.float64), torch.randn(size)
         assert_unitary(map(free, theta.double()), bound(free))
@@ -89,9 +89,9 @@ class TestComplexCayley:
         assert torch.autograd.gradcheck(ComplexCayley(size), (free, theta))
 
     @pytest.mark.parametrize("size", [1, 2, 3, 8])
-    @pytest.mark.parametrize("which", special(2))
-    def test_right_inverse_leads_back(self, which, size):
-        map, W = ComplexCayley(size), special(size)[which]
+    @pytest.mark.parametrize("which", unitary_edge_cases(2))
+    def test_right_inverse_recovers_matrix(self, which, size):
+        map, W = ComplexCayley(size), unitary_edge_cases(size)[which]
         free, theta = map.right_inverse(W)
         assert free.shape == (size * size,)
         assert theta.shape == (size,)
@@ -100,13 +100,13 @@ class TestComplexCayley:
         assert {f.dtype for f in single} == {torch.float32}
         torch.testing.assert_close(map(*single), W.to(torch.complex64), rtol=0, atol=bound(single[0]))
 
-    def test_right_inverse_stays_away_from_the_pole(self):
+    def test_right_inverse_bounds_norm_of_parameters(self):
         """The widest gap is at least 2π/n, so ‖A‖₂ = cot(gap/4) at most, where −1 would be infinite."""
-        for W in special(8).values():
+        for W in unitary_edge_cases(8).values():
             free, _ = ComplexCayley(8).right_inverse(W)
-            assert np.linalg.norm(unpacked(free.numpy(), 8), 2) < 1.01 / math.tan(math.pi / 16)
+            assert np.linalg.norm(skew_hermitian_in_numpy(free.numpy(), 8), 2) < 1.01 / math.tan(math.pi / 16)
 
-    def test_right_inverse_of_what_is_not_unitary_is_the_nearest(self):
+    def test_right_inverse_of_non_unitary_matrix_gives_nearest_unitary(self):
         M = torch.randn(5, 5, dtype=torch.complex128)
         free, theta = ComplexCayley(5).right_inverse(M)
         W = ComplexCayley(5)(free, theta)
@@ -115,7 +115,7 @@ class TestComplexCayley:
         torch.testing.assert_close(P, P.mH, rtol=0, atol=bound(free) * float(M.norm()))
         assert (torch.linalg.eigvalsh(P) > 0).all()
 
-    def test_bad_input_is_explained(self):
+    def test_invalid_input_raises_value_error(self):
         with pytest.raises(ValueError, match="ComplexCayley expects a size of at least 1; got 0"):
             ComplexCayley(0)
         with pytest.raises(ValueError, match=r"ComplexCayley expects a 4 × 4 matrix; got shape \(3, 3\)"):
@@ -123,7 +123,7 @@ class TestComplexCayley:
         with pytest.raises(ValueError, match="finite entries; got 1"):
             ComplexCayley(2).right_inverse(torch.tensor([[1, torch.nan], [0, 1j]]))
 
-    def test_builder_starts_like_the_paper(self):
+    def test_builder_initial_angles_match_paper(self):
         """D turns by all angles; A is real, of plane rotations by angles in (−π/2, 0)."""
         matrix = build("complex-cayley", 64, complex=True)
         free, theta = (f.detach() for f in matrix.free)
@@ -138,14 +138,14 @@ class TestComplexCayley:
         assert (R.real[pairs, pairs + 1] > 0).all()
         assert int((R.abs() > zero).sum()) == 128
 
-    def test_starts_uniformly_random_if_asked(self):
+    def test_haar_init_starts_at_haar_unitary(self):
         torch.manual_seed(5)
         target = haar_unitary(7)
         torch.manual_seed(5)
         matrix = build({"name": "complex-cayley", "init": "haar"}, 7, complex=True)
         torch.testing.assert_close(matrix(), target, rtol=0, atol=bound(matrix.free[0].detach()))
 
-    def test_parametrises_a_complex_layer(self):
+    def test_register_parametrization_makes_complex_weight_unitary(self):
         layer = nn.Linear(5, 5, dtype=torch.complex64)
         P = layer.weight.detach().clone()
         register_parametrization(layer, "weight", ComplexCayley(5), unsafe=True)  # real numbers behind complex ones
@@ -165,10 +165,10 @@ def exponential_bound(free: torch.Tensor) -> float:
 
 class TestComplexExponential:
     @given(size=sizes, scale=st.sampled_from([0.0, 0.1, 1.0, 10.0]))
-    def test_equals_the_eigenvalues_exponentials(self, size, scale):
+    def test_exponential_matches_numpy_eigendecomposition(self, size, scale):
         """In numpy: L = V diag(iθ) Vᴴ, exp(L) = V diag(e^{iθ}) Vᴴ."""
         free = scale * torch.randn(size * size, dtype=torch.float64)
-        angles, V = np.linalg.eigh(-1j * unpacked(free.numpy(), size))
+        angles, V = np.linalg.eigh(-1j * skew_hermitian_in_numpy(free.numpy(), size))
         expected = (V * np.exp(1j * angles)) @ V.conj().T
         W = ComplexExponential(size)(free)
         np.testing.assert_allclose(W.numpy(), expected, rtol=0, atol=exponential_bound(free))
@@ -188,20 +188,20 @@ class TestComplexExponential:
         assert torch.autograd.gradcheck(ComplexExponential(size), (free,))
 
     @pytest.mark.parametrize("size", [1, 2, 3, 8])
-    @pytest.mark.parametrize("which", special(2))
-    def test_right_inverse_leads_back(self, which, size):
-        map, W = ComplexExponential(size), special(size)[which]
+    @pytest.mark.parametrize("which", unitary_edge_cases(2))
+    def test_right_inverse_recovers_matrix(self, which, size):
+        map, W = ComplexExponential(size), unitary_edge_cases(size)[which]
         free = map.right_inverse(W)
         assert free.shape == (size * size,)
         # the Cayley transform on the way has entries up to cot(π/2n)
         pole = 1 / math.tan(math.pi / (2 * size + 2))
         torch.testing.assert_close(map(free), W, rtol=0, atol=pole * exponential_bound(free))
-        assert np.linalg.norm(unpacked(free.numpy(), size), 2) < math.pi + pole * exponential_bound(free)
+        assert np.linalg.norm(skew_hermitian_in_numpy(free.numpy(), size), 2) < math.pi + pole * exponential_bound(free)
         single = map.right_inverse(W.to(torch.complex64))
         assert single.dtype == torch.float32
         torch.testing.assert_close(map(single), W.to(torch.complex64), rtol=0, atol=exponential_bound(single))
 
-    def test_right_inverse_of_what_is_not_unitary_is_the_nearest(self):
+    def test_right_inverse_of_non_unitary_matrix_gives_nearest_unitary(self):
         M = torch.randn(5, 5, dtype=torch.complex128)
         map = ComplexExponential(5)
         free = map.right_inverse(M)
@@ -209,7 +209,7 @@ class TestComplexExponential:
         torch.testing.assert_close(P, P.mH, rtol=0, atol=10 * exponential_bound(free) * float(M.norm()))
         assert (torch.linalg.eigvalsh(P) > 0).all()
 
-    def test_starts(self):
+    def test_henaff_init_is_real_and_haar_init_is_haar_unitary(self):
         """Real rotations by Henaff's angles, or a uniformly random unitary matrix."""
         W = build("complex-exponential", 64, complex=True)()
         assert W.imag.abs().max() < rounding(torch.float32, 4, operations=8)
@@ -219,7 +219,7 @@ class TestComplexExponential:
         matrix = build({"name": "complex-exponential", "init": "haar"}, 7, complex=True)
         torch.testing.assert_close(matrix(), target, rtol=0, atol=exponential_bound(matrix.free[0].detach()))
 
-    def test_bad_input_is_explained(self):
+    def test_invalid_input_raises_value_error(self):
         with pytest.raises(ValueError, match="ComplexExponential expects a size of at least 1; got 0"):
             ComplexExponential(0)
         with pytest.raises(ValueError, match=r"ComplexExponential expects a 4 × 4 matrix; got shape \(3, 3\)"):
@@ -237,7 +237,7 @@ class TestStiefelSteps:
     @pytest.mark.parametrize("full_diagonal", [False, True])
     @pytest.mark.parametrize("size", [1, 2, 3, 6])
     @pytest.mark.parametrize("lr", [0.01, 0.5])
-    def test_descent_is_the_step_of_wisdom(self, size, lr, full_diagonal, double):
+    def test_sgd_step_matches_wisdom_et_al(self, size, lr, full_diagonal, double):
         """W ← (I + λ/2 G̃)⁻¹ (I − λ/2 G̃) W,  G̃ = G Wᴴ − W Gᴴ with half its diagonal, or with all of it.
 
         At A = 0, dW = −dA W and dL = Re tr(Gᴴ dW) = −½ Re tr(G̃'ᴴ dA), G̃' = G Wᴴ − W Gᴴ, the skew-Hermitian gradient
@@ -258,14 +258,14 @@ class TestStiefelSteps:
             S = G @ W.conj().T - W @ G.conj().T
             diagonal = np.diag(np.diag(S))
             np.testing.assert_allclose(
-                unpacked(matrix.free[0].grad.numpy(), size),
+                skew_hermitian_in_numpy(matrix.free[0].grad.numpy(), size),
                 diagonal - S - diagonal / (math.sqrt(2) if full_diagonal else 2),
                 atol=1e-11,
             )
             W = cayley(lr / 2 * (S if full_diagonal else S - diagonal / 2)) @ W
             np.testing.assert_allclose(matrix().detach().numpy(), W, rtol=0, atol=1e-11)
 
-    def test_a_small_step_descends(self, double):
+    def test_small_steps_decrease_loss(self, double):
         matrix = build("stiefel", 6, complex=True)
         target = haar_unitary(6)
         optimizer = torch.optim.SGD(matrix.parameters(), lr=0.02)
@@ -285,12 +285,12 @@ class TestStiefelSteps:
         assert torch.autograd.gradcheck(matrix.map, (free,))
 
     @given(size=sizes, scale=st.sampled_from([0.1, 1.0, 10.0]))
-    def test_equals_numpy(self, size, scale):
+    def test_matrix_matches_numpy(self, size, scale):
         map = StiefelSteps(size).double().eval()
         B = torch.linalg.qr(torch.randn(size, size, dtype=torch.complex128))[0]
         map.right_inverse(B)
         free = scale * torch.randn(size * size, dtype=torch.float64)
-        expected = cayley(unpacked(free.numpy(), size) / 2) @ B.numpy()
+        expected = cayley(skew_hermitian_in_numpy(free.numpy(), size) / 2) @ B.numpy()
         np.testing.assert_allclose(map(free).numpy(), expected, rtol=0, atol=bound(free))
         assert_unitary(map(free), bound(free))
 
@@ -323,7 +323,7 @@ class TestStiefelSteps:
         assert torch.equal(matrix.map.base, base)
         assert bool(matrix.free[0].any()) == (how != "unchanged")
 
-    def test_gradients_of_several_sequences_add_up(self, double):
+    def test_gradients_of_several_losses_accumulate(self, double):
         matrix = build("stiefel", 4, complex=True)
         targets = [haar_unitary(4), haar_unitary(4)]
         for target in targets:
@@ -335,16 +335,16 @@ class TestStiefelSteps:
         torch.testing.assert_close(added, matrix.free[0].grad)
 
     @pytest.mark.parametrize("size", [1, 2, 3, 8])
-    @pytest.mark.parametrize("which", special(2))
-    def test_right_inverse_leads_back(self, which, size):
-        map, W = StiefelSteps(size).double(), special(size)[which]
+    @pytest.mark.parametrize("which", unitary_edge_cases(2))
+    def test_right_inverse_recovers_matrix(self, which, size):
+        map, W = StiefelSteps(size).double(), unitary_edge_cases(size)[which]
         free = map.right_inverse(W)
         assert free.shape == (size * size,)
         assert not free.any()
         torch.testing.assert_close(map(free), W, rtol=0, atol=bound(free))
 
     @pytest.mark.parametrize("evaluations", [0, 1])
-    def test_saved_in_the_middle_goes_on_exactly(self, evaluations):
+    def test_training_resumed_from_state_dict_is_bitwise_equal(self, evaluations):
         """Whether the last update has already moved the base or not."""
 
         def updates(matrix, optimizer, count):
@@ -374,7 +374,7 @@ class TestStiefelSteps:
         updates(resumed, again, 40)
         assert torch.equal(matrix(), resumed())
 
-    def test_double_precision_is_double_after_training_in_single(self):
+    def test_double_after_float32_training_is_unitary_to_double_precision(self):
         matrix = build("stiefel", 16, complex=True)
         optimizer = torch.optim.SGD(matrix.parameters(), lr=1e-2)
         for _ in range(20):
@@ -387,7 +387,7 @@ class TestStiefelSteps:
         assert_unitary(after, double)
         torch.testing.assert_close(after.to(torch.complex64), before, rtol=0, atol=single)
 
-    def test_rounding_does_not_add_up(self):
+    def test_orthogonality_error_does_not_grow_over_1000_updates(self):
         """Size 8, 1000 updates: as unitary at the end as after ten of them."""
         matrix = build("stiefel", 8, complex=True)
         optimizer = torch.optim.SGD(matrix.parameters(), lr=1e-2)
@@ -401,7 +401,7 @@ class TestStiefelSteps:
         assert max(errors[:10]) < bound
         assert max(errors) < bound
 
-    def test_bad_input_is_explained(self):
+    def test_invalid_input_raises_value_error(self):
         with pytest.raises(ValueError, match="StiefelSteps expects a size of at least 1; got 0"):
             StiefelSteps(0)
         with pytest.raises(ValueError, match=r"StiefelSteps expects a 4 × 4 matrix; got shape \(3, 3\)"):
@@ -445,7 +445,7 @@ def test_stays_unitary_over_999_updates(spec):
     assert (end - start).norm() > 0.1  # it did go somewhere
 
 
-def test_matrix_owns_copies():
+def test_matrix_has_shapes_and_kinds_of_right_inverse():
     map = ComplexCayley(3)
     free, theta = map.right_inverse(haar_unitary(3))
     matrix = Matrix(map, free, theta)

@@ -20,7 +20,7 @@ def model(make=GRU, **options):
     return LanguageModel(make, 5, **{"embedding_size": 6, "sizes": [7, 4]} | options)
 
 
-def test_it_is_embedding_layers_and_readout():
+def test_outputs_match_embedding_layers_and_readout_by_hand():
     ours = model(lambda inputs, units: RNN(inputs, units, activation="tanh"))
     x = ours.embedding.weight[TOKENS]
     for layer in ours.layers:
@@ -35,14 +35,14 @@ def test_it_is_embedding_layers_and_readout():
 
 @pytest.mark.parametrize("make", [GRU, NNRNN])
 @pytest.mark.parametrize("size", [4, 5])  # the second folds E into the input matrix
-def test_a_folded_embedding_changes_nothing(make, size):
+def test_folded_embedding_matches_plain_embedding(make, size):
     ours = model(make, embedding_size=size)
     assert isinstance(ours.embedded(TOKENS), Lookup) == (size == 5)
     hidden, _ = ours.layers(ours.embedding(TOKENS.t()))
     torch.testing.assert_close(ours(TOKENS), ours.read(hidden))
 
 
-def test_bad_tokens_are_explained():
+def test_invalid_tokens_raise_value_error():
     with pytest.raises(ValueError, match=r"tokens of type int64 or int32; got torch.float32"):
         model()(TOKENS.float())
     for wrong in (5, -1):
@@ -51,7 +51,7 @@ def test_bad_tokens_are_explained():
 
 
 @pytest.mark.parametrize("make", [GRU, LSTM, NNRNN, RNN])
-def test_halves_equal_the_whole(make):
+def test_split_sequence_matches_whole_sequence(make):
     ours = model(make)
     whole, end = ours.walk(TOKENS)
     first, state = ours.walk(TOKENS[:, :2])
@@ -62,7 +62,7 @@ def test_halves_equal_the_whole(make):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_every_layer_makes_one(layer):
+def test_every_layer_works_in_language_model(layer):
     ours = LanguageModel(lambda inputs, units: LAYERS[layer](inputs, units), 5, embedding_size=6, sizes=[8, 4])
     logits, state = ours.walk(TOKENS)
     assert logits.shape == (2, 6, 5)
@@ -71,7 +71,7 @@ def test_every_layer_makes_one(layer):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in ours.parameters() if p.numel())
 
 
-def test_a_memory_starts_empty_in_each_window():
+def test_memory_is_cleared_between_windows():
     """And the states themselves go on."""
     ours = model(lambda inputs, units: RelRNN(inputs, units, short=2, relevant=2), sizes=[4])
     _, state = ours.walk(TOKENS)
@@ -101,7 +101,7 @@ def test_dropout_is_for_training_alone(option):
     assert torch.equal(ours(TOKENS), ours(TOKENS))
 
 
-def test_dropout_takes_the_same_features_at_all_times_and_keeps_the_mean():
+def test_dropout_mask_is_constant_over_time_and_keeps_mean():
     ours, x = model(), torch.ones(50, 40, 30)
     dropped = ours.drop(x, 0.25)
     assert torch.equal(dropped, dropped[:1].expand_as(x))
@@ -111,7 +111,7 @@ def test_dropout_takes_the_same_features_at_all_times_and_keeps_the_mean():
     assert not torch.equal(dropped[:, 0], dropped[:, 1])  # others in each sequence
 
 
-def test_a_word_that_is_dropped_is_dropped_everywhere():
+def test_word_dropout_drops_whole_embedding_rows():
     ours = LanguageModel(GRU, 1000, embedding_size=3, sizes=[2], word_dropout=0.3)
     seen = ours.table().detach()
     gone = ~seen.any(dim=1)
@@ -144,19 +144,19 @@ def test_weights_are_dropped_in_training_alone(make):
         ({"sizes": [0]}, "GRU expects hidden_size to be an integer of at least 1; got 0"),
     ],
 )
-def test_bad_options_are_explained(options, words):
+def test_invalid_options_raise_value_error(options, words):
     with pytest.raises(ValueError, match=words):
         model(**options)
 
 
-def test_layers_that_see_the_future_are_refused():
+def test_bidirectional_layers_raise_value_error():
     with pytest.raises(
         ValueError, match="Stack expects unidirectional layers that take time first; got bidirectional=True"
     ):
         model(lambda inputs, units: GRU(inputs, units, bidirectional=True))
 
 
-def test_the_likeliest_tokens_follow():
+def test_generate_at_temperature_zero_is_greedy():
     ours = model()
     found = list(islice(ours.generate(TOKENS[0], temperature=0), 4))
     text = TOKENS[:1]
@@ -166,10 +166,10 @@ def test_the_likeliest_tokens_follow():
     assert ours.training
 
 
-ATTENDING = ["memrnn", "memlstm", "sab", "relrnn", "rellstm"]
+ATTENTION_LAYERS = ["memrnn", "memlstm", "sab", "relrnn", "rellstm"]
 
 
-def attentive(layer):
+def attention_model(layer):
     """A model whose memory has a say."""
     torch.manual_seed(1)
     options = {"every": 2} if layer == "sab" else {}
@@ -180,19 +180,19 @@ def attentive(layer):
     return ours
 
 
-@pytest.mark.parametrize("layer", ATTENDING)
-def test_what_is_made_up_remembers_all_that_was(layer):
-    ours, prompt = attentive(layer), TOKENS[0]
+@pytest.mark.parametrize("layer", ATTENTION_LAYERS)
+def test_generation_with_memory_matches_whole_forward_pass(layer):
+    ours, prompt = attention_model(layer), TOKENS[0]
     found = list(islice(ours.generate(prompt, temperature=0), 20))
     text = torch.cat([prompt, torch.tensor(found)])[None]
     assert found == ours(text)[0, len(prompt) - 1 : -1].argmax(-1).tolist()
 
 
-@pytest.mark.parametrize("layer", ATTENDING)
+@pytest.mark.parametrize("layer", ATTENTION_LAYERS)
 @pytest.mark.parametrize("window", [1, 4, 6, 9])
-def test_a_memory_is_emptied_where_a_window_ends(layer, window):
+def test_generation_clears_memory_at_window_ends(layer, window):
     """Also within the text it begins with: it is read as in training."""
-    ours, prompt = attentive(layer), TOKENS[0]
+    ours, prompt = attention_model(layer), TOKENS[0]
     found = list(islice(ours.generate(prompt, temperature=0, window=window), 20))
     text = torch.cat([prompt, torch.tensor(found)])[None]
     logits, state = [], None
@@ -202,7 +202,7 @@ def test_a_memory_is_emptied_where_a_window_ends(layer, window):
     assert found == torch.cat(logits)[len(prompt) - 1 : -1].argmax(-1).tolist()
 
 
-def test_matrices_are_not_made_anew_for_every_token(monkeypatch):
+def test_generation_caches_matrices_between_tokens(monkeypatch):
     ours, made = LanguageModel(ExpRNN, 5, embedding_size=6, sizes=[4]), []
     evaluate = Exponential.forward
     monkeypatch.setattr(Exponential, "forward", lambda self, free: made.append(free) or evaluate(self, free))
@@ -215,7 +215,7 @@ def test_matrices_are_not_made_anew_for_every_token(monkeypatch):
     assert len(made) == 2
 
 
-def test_tokens_come_as_often_as_the_model_thinks():
+def test_generated_token_frequencies_match_softmax():
     ours = LanguageModel(GRU, 5, embedding_size=6, sizes=[4])
     with torch.no_grad():
         ours.readout.weight.zero_()
@@ -228,7 +228,7 @@ def test_tokens_come_as_often_as_the_model_thinks():
     torch.testing.assert_close(colder, torch.tensor([16, 9, 4, 1, 0]) / 30, atol=0.04, rtol=0)
 
 
-def test_generation_needs_a_beginning():
+def test_generate_rejects_invalid_arguments():
     with pytest.raises(ValueError, match=r"generate expects at least one token to go on from; got shape \(0,\)"):
         model().generate(torch.tensor([], dtype=torch.long))
     with pytest.raises(ValueError, match="generate expects a temperature of at least 0; got -1"):
@@ -238,7 +238,7 @@ def test_generation_needs_a_beginning():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_model_without_numbers_makes_nothing_up(temperature):
+def test_generate_with_nan_logits_raises_value_error(temperature):
     broken = model()
     with torch.no_grad():
         broken.readout.bias[1] = torch.nan
@@ -247,13 +247,13 @@ def test_a_model_without_numbers_makes_nothing_up(temperature):
 
 
 @pytest.mark.parametrize("temperature", [1e-20, 1e-40, 5e-324])
-def test_however_cold_the_likeliest_tokens_follow(temperature):
+def test_tiny_temperature_matches_greedy_generation(temperature):
     ours = model()
     likeliest, found = (list(islice(ours.generate(TOKENS[0], t), 20)) for t in (0, temperature))
     assert found == likeliest
 
 
-def test_penalties_of_all_layers_count():
+def test_penalty_is_sum_over_layers():
     ours = LanguageModel(lambda inputs, units: NNRNN(inputs, units, spectrum_pull=1.0), 5, sizes=[4, 4])
     for layer in ours.layers:
         with torch.no_grad():

@@ -8,28 +8,28 @@ from steadygrad.layers import GRU, LAYERS, LSTM, RNN
 from steadygrad.layers.recurrent import as_tuple
 from steadygrad.models import PolicyModel
 
-SIGHT = (7, (5, 3), 4, 6)
+OBSERVATION = (7, (5, 3), 4, 6)
 """squares, kinds, other inputs, actions"""
 LENGTHS = (5, 2, 7)
 
 
 def model(make=GRU, **options):
-    return PolicyModel(lambda inputs: make(inputs, 8), *SIGHT, **{"embedding_size": 5, "head_size": 6} | options)
+    return PolicyModel(lambda inputs: make(inputs, 8), *OBSERVATION, **{"embedding_size": 5, "head_size": 6} | options)
 
 
-def sights(batch=3, time=7):
-    kinds = torch.stack([torch.randint(count, (batch, time, 49)) for count in SIGHT[1]], dim=-1)
-    return torch.cat([kinds.flatten(2).float(), torch.randn(batch, time, SIGHT[2])], dim=-1)
+def random_observations(batch=3, time=7):
+    kinds = torch.stack([torch.randint(count, (batch, time, 49)) for count in OBSERVATION[1]], dim=-1)
+    return torch.cat([kinds.flatten(2).float(), torch.randn(batch, time, OBSERVATION[2])], dim=-1)
 
 
-def padded(x, lengths=LENGTHS):
+def pad_with_nan(x, lengths=LENGTHS):
     behind = torch.arange(x.shape[1]) >= torch.tensor(lengths)[:, None]
     return x.masked_fill(behind[..., None], torch.nan), ~behind
 
 
-def test_it_is_embedding_convolutions_layer_and_two_heads():
+def test_outputs_match_embedding_convolutions_layer_and_heads():
     ours = model(lambda inputs, units: RNN(inputs, units, activation="tanh"))
-    x = sights()
+    x = random_observations()
     first, second = (x[..., k : 2 * 49 : 2].long() for k in (0, 1))
     squares = ours.embedding.weight[first] + ours.embedding.weight[5 + second]
     image = squares.view(21, 7, 7, 5).permute(0, 3, 1, 2)
@@ -50,10 +50,10 @@ def test_it_is_embedding_convolutions_layer_and_two_heads():
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_step_by_step_is_the_whole(layer):
+def test_stepwise_outputs_match_whole_sequence(layer):
     """With any layer as memory, of which the states of sequences that go on can be picked out at any time."""
     ours = model(LAYERS[layer]).eval()
-    x, real = padded(sights())
+    x, real = pad_with_nan(random_observations())
     with torch.no_grad():
         whole, _ = ours.walk(x)
         state, going = None, torch.arange(3)
@@ -66,9 +66,9 @@ def test_step_by_step_is_the_whole(layer):
 
 
 @pytest.mark.parametrize("make", [GRU, LSTM, LAYERS["rellstm"], LAYERS["memlstm"]])
-def test_padding_changes_nothing(make):
+def test_padding_does_not_change_gradients(make):
     ours = model(make)
-    x, _ = padded(sights())
+    x, _ = pad_with_nan(random_observations())
     weights = torch.randn(3, 7, 7)
 
     def gradients(parts):
@@ -83,9 +83,9 @@ def test_padding_changes_nothing(make):
         torch.testing.assert_close(together.grad, own, rtol=1e-4, atol=1e-5)
 
 
-def test_states_are_those_at_the_ends():
+def test_final_states_are_those_at_sequence_ends():
     ours = model(LSTM)
-    x, _ = padded(sights())
+    x, _ = pad_with_nan(random_observations())
     _, ends = ours.walk(x)
     for i, length in enumerate(LENGTHS):
         _, own = ours.walk(x[i : i + 1, :length])
@@ -93,20 +93,20 @@ def test_states_are_those_at_the_ends():
             torch.testing.assert_close(all_ends[:, i : i + 1], end)
 
 
-def test_at_the_start_all_actions_are_alike():
-    outputs = model()(sights())
+def test_initial_policy_is_almost_uniform():
+    outputs = model()(random_observations())
     assert outputs[..., :-1].softmax(-1).sub(1 / 6).abs().max() < 0.01
     assert outputs[..., -1].abs().max() < 0.05
 
 
-def test_the_penalty_is_the_layers():
+def test_penalty_equals_layer_penalty():
     ours = model(LAYERS["nnrnn"])
     assert ours.penalty() == ours.layer.penalty()
 
 
-def test_bad_arguments_are_explained():
+def test_invalid_arguments_raise_value_error():
     with pytest.raises(ValueError, match=r"PolicyModel expects 102 features per step; got x of shape \(3, 7, 101\)"):
-        model()(sights()[..., 1:])
+        model()(random_observations()[..., 1:])
     with pytest.raises(ValueError, match="PolicyModel expects head_size to be an integer of at least 1; got 0"):
         model(head_size=0)
     with pytest.raises(ValueError, match="PolicyModel expects a view of at least 7 squares; got 5"):

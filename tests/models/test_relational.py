@@ -142,7 +142,7 @@ def test_a_random_encoder_keeps_its_initial_weights(name, images):
 
 
 @every_model
-def test_normalisation_and_l1_of_all_networks(name, images):
+def test_normalisation_and_l1_options_change_encoding_and_penalty(name, images):
     plain = build(name, normalisation="none")
     torch.testing.assert_close(plain.encode(images), plain.encoder(images.flatten(0, 1)).view(2, OBJECTS, FEATURES))
     assert plain.penalty() == 0
@@ -201,7 +201,7 @@ def test_sizes_must_be_positive_integers(name):
 
 
 @every_model
-def test_images_of_the_wrong_dtype_are_refused_and_an_empty_batch_is_accepted(name):
+def test_wrong_image_dtype_raises_value_error_and_empty_batch_works(name):
     model = build(name)
     images = torch.zeros(2, *model.shape, dtype=torch.float64)
     for other in (torch.uint8, torch.float32):
@@ -237,21 +237,21 @@ def test_options_of_single_networks_are_checked(name, options, message):
 
 # Relations between objects.
 
-RELATED = {"corelnet", "corelnet-t", "corelnet-diff", "corelnet-mix", "esbn"}
+MODELS_WITH_RELATIONS = {"corelnet", "corelnet-t", "corelnet-diff", "corelnet-mix", "esbn"}
 
 
 @every_form
 def test_relations_are_a_matrix_over_pairs_of_objects(name, options, images):
     model = build(name, **options).eval()
     R = model.relate(model.encode(images))
-    assert (R is not None) == (name in RELATED)
+    assert (R is not None) == (name in MODELS_WITH_RELATIONS)
     if R is not None:
         assert R.shape == (2, OBJECTS, OBJECTS)
         other = images[:1].expand(2, -1, -1, -1, -1)
         torch.testing.assert_close(model.relate(model.encode(other))[1], R[0])
 
 
-@pytest.mark.parametrize("name", sorted(RELATED - {"esbn"}))
+@pytest.mark.parametrize("name", sorted(MODELS_WITH_RELATIONS - {"esbn"}))
 def test_the_answer_depends_only_on_the_relations(name, images, monkeypatch):
     model = build(name).eval()
     z = model.encode(images)
@@ -387,7 +387,7 @@ def test_context_normalisation_agrees_with_numpy():
     torch.testing.assert_close(norm(z), torch.from_numpy(expected))
 
 
-def test_context_normalisation_of_two_objects():
+def test_context_normalisation_of_two_objects_known_values():
     z = torch.tensor([[[1.0, 5.0], [1.0, 2.0]]], dtype=torch.float64)
     half = math.sqrt(0.5)
     expected = torch.tensor([[[0.0, half], [0.0, -half]]], dtype=torch.float64)

@@ -40,7 +40,7 @@ def build(make, **options):
     return model
 
 
-def numbers(module):
+def weights_in_numpy(module):
     """Return the weights by name, as NumPy arrays."""
     return {key: value.detach().numpy() for key, value in module.state_dict().items()}
 
@@ -86,7 +86,7 @@ def similarities(z, full=False):
 
 
 def agree(model, z, by_hand):
-    expected = np.stack([by_hand(one, numbers(model)) for one in z.numpy()])
+    expected = np.stack([by_hand(one, weights_in_numpy(model)) for one in z.numpy()])
     torch.testing.assert_close(model.answer(z), torch.from_numpy(expected))
     assert not np.allclose(expected[0], expected[1])
 
@@ -94,7 +94,7 @@ def agree(model, z, by_hand):
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("sensory", [False, True])
-def test_corelnet(z, two_views, full, asymmetric, sensory):
+def test_corelnet_matches_numpy_reference(z, two_views, full, asymmetric, sensory):
     def by_hand(z, weights):
         R = similarities(z, full)
         seen = [R[i, j] for i in range(OBJECTS) for j in range(OBJECTS if full else i + 1)]
@@ -140,7 +140,7 @@ def torch_layer(layer, width, heads, hidden):
 @pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("sensory", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_corelnet_t(z, two_views, full, asymmetric, sensory, layers):
+def test_corelnet_t_matches_numpy_reference(z, two_views, full, asymmetric, sensory, layers):
     """One query attends to rows of R times the positions, once or twice with the same weights."""
 
     def by_hand(z, weights):
@@ -170,7 +170,7 @@ def test_corelnet_t(z, two_views, full, asymmetric, sensory, layers):
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_attention_of_another_inner_size(symmetric):
+def test_attention_layer_of_other_inner_size_matches_reference(symmetric):
     layer = AttentionLayer(6, 6, 10, 2, hidden_size=7, symmetric=symmetric).double()
     x, y = torch.randn(2, 1, OBJECTS, 6, dtype=torch.float64)
     query, key, value = layer.query(x)[0], (layer.query if symmetric else layer.key)(y)[0], layer.value(y)[0]
@@ -197,7 +197,7 @@ def test_transformer_agrees_with_torchs_encoder_layer(z, positions, symmetric):
     assert ("positions" in model.state_dict()) == (positions == "learned")
 
 
-def test_corelnet_diff(z):
+def test_corelnet_diff_matches_numpy_reference(z):
     def by_hand(z, weights):
         w = weights["difference.direction.weight"][0]
         D = [w @ (z[i] - z[j]) for i in range(OBJECTS) for j in range(OBJECTS)]
@@ -213,7 +213,7 @@ def test_differences_are_antisymmetric_and_additive(z):
 
 
 @pytest.mark.parametrize("hard", [False, True])
-def test_corelnet_mix(z, hard):
+def test_corelnet_mix_matches_numpy_reference(z, hard):
     def by_hand(z, weights):
         question = linear(z.flatten(), weights, "question")
         scores = [signature @ question / math.sqrt(5) for signature in weights["signatures"]]
@@ -263,7 +263,7 @@ def their_name(name):
     return name
 
 
-def close(ours, theirs):
+def assert_close_to_oracle(ours, theirs):
     torch.testing.assert_close(ours, torch.from_numpy(theirs), rtol=1e-9, atol=1e-11)
 
 
@@ -283,31 +283,33 @@ def test_esbn_agrees_with_its_authors_code():
     model.gate.register_forward_hook(lambda module, args, output: gates.append(output.sigmoid()))
     model.key.register_forward_hook(lambda module, args, output: keys.append(output.relu()))
     x = torch.from_numpy(o["x"]).unsqueeze(2)
-    close(model.encoder(x.flatten(0, 1)).view(4, 6, 128), o["encoder_out"])
-    close(model.encode(x), o["tcn_out"])
+    assert_close_to_oracle(model.encoder(x.flatten(0, 1)).view(4, 6, 128), o["encoder_out"])
+    assert_close_to_oracle(model.encode(x), o["tcn_out"])
     x.requires_grad_()
     logits = model(x)
-    close(logits, o["logits"])
+    assert_close_to_oracle(logits, o["logits"])
     for part, name in enumerate(("lstm_in", "lstm_out", "lstm_cell")):
-        close(torch.stack([state[part] for state in states], dim=1), o[name])
-    close(torch.stack(keys, dim=1), o["key_w"])
-    close(torch.stack(gates, dim=1), o["gate"][:, 1:6])  # our gate is computed only at steps that retrieve keys
+        assert_close_to_oracle(torch.stack([state[part] for state in states], dim=1), o[name])
+    assert_close_to_oracle(torch.stack(keys, dim=1), o["key_w"])
+    assert_close_to_oracle(
+        torch.stack(gates, dim=1), o["gate"][:, 1:6]
+    )  # our gate is computed only at steps that retrieve keys
 
     (logits * torch.from_numpy(o["G"])).sum().backward()
-    close(x.grad.squeeze(2), o["grad_x"])
+    assert_close_to_oracle(x.grad.squeeze(2), o["grad_x"])
     for name, parameter in model.named_parameters():
         theirs, gradient = their_name(name), parameter.grad.flatten()
         if f"grad_{theirs}" in o:
-            close(gradient, o[f"grad_{theirs}"].flatten())
+            assert_close_to_oracle(gradient, o[f"grad_{theirs}"].flatten())
         else:
-            close(gradient[torch.from_numpy(o[f"gradidx_{theirs}"])], o[f"gradval_{theirs}"])
+            assert_close_to_oracle(gradient[torch.from_numpy(o[f"gradidx_{theirs}"])], o[f"gradval_{theirs}"])
         assert gradient.norm().item() == pytest.approx(o[f"gradnorm_{theirs}"], rel=1e-9)
         assert gradient.sum().item() == pytest.approx(o[f"gradsum_{theirs}"], rel=1e-7)
 
 
 @pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("sensory", [False, True])
-def test_esbn_with_its_options(z, two_views, asymmetric, sensory):
+def test_esbn_options_match_numpy_reference(z, two_views, asymmetric, sensory):
     def by_hand(z, weights):
         asked, compared = views(z)
         h = c = np.zeros(6)
@@ -335,7 +337,7 @@ def lstm(x, h, c, weights):
     return sigmoid(o) * np.tanh(c), c
 
 
-def test_predinet(z):
+def test_predinet_matches_numpy_reference(z):
     heads, key_size, relations = 3, 4, 5
 
     def by_hand(z, weights):
@@ -354,7 +356,7 @@ def test_predinet(z):
     agree(model, z, by_hand)
 
 
-def test_relation_network(z):
+def test_relation_network_matches_numpy_reference(z):
     def by_hand(z, weights):
         x = [np.append(z[t], t) for t in range(OBJECTS)]
         pairs = [perceptron(np.concatenate([a, b]), weights, "g") for a in x for b in x]
@@ -363,7 +365,7 @@ def test_relation_network(z):
     agree(build(relational.RelationNetwork, pair_size=24, hidden_size=20), z, by_hand)
 
 
-def test_neural_turing_machine(z):
+def test_ntm_matches_numpy_reference(z):
     slots, width = 5, 3
 
     def head(name, h, M, before, weights):
@@ -397,7 +399,7 @@ def test_neural_turing_machine(z):
     agree(build(relational.NTM, hidden_size=6, slots=slots, width=width), z, by_hand)
 
 
-def test_metalearned_neural_memory(z):
+def test_mnm_matches_numpy_reference(z):
     size, errors = 4, []
 
     def through(M, key):

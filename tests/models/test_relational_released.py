@@ -159,7 +159,7 @@ def weights_of(stored, prefix=""):
     return {prefix + key: torch.from_numpy(value) for key, value in found.items()}
 
 
-def frozen(case):
+def model_with_stored_weights(case):
     """Return the network of a case with the stored weights, the reference values and the images."""
     file, network, options, names = CASES[case]
     o = load(case)
@@ -183,7 +183,7 @@ def frozen(case):
     return model, o, x
 
 
-def close(found, o, name):
+def assert_close_to_oracle(found, o, name):
     """Compare with a stored tensor. Of a large tensor only some entries, the sum and the norm are stored."""
     found = found.detach().numpy()
     if name in o:
@@ -200,34 +200,34 @@ def close(found, o, name):
 @pytest.mark.parametrize("case", CASES)
 def test_outputs_and_gradients_agree_with_the_released_programs(case):
     """Compare logits, intermediate values, the penalty and the gradients of all weights."""
-    model, o, x = frozen(case)
+    model, o, x = model_with_stored_weights(case)
     names = CASES[case][3]
     z = model.encode(x)
     z.retain_grad()
     logits = model.answer(z)
     penalty = model.penalty()
-    close(logits, o, "logits")
+    assert_close_to_oracle(logits, o, "logits")
     ((logits * torch.from_numpy(o["G"])).sum() + penalty).backward()
     if z.dim() == 3:
-        close(z, o, "z")
-        close(z.grad, o, "grad_z")
+        assert_close_to_oracle(z, o, "z")
+        assert_close_to_oracle(z.grad, o, "grad_z")
     else:
         first, second = (0, 1) if ours("w1.", names) == ["selection.asked."] else (1, 0)
         for name, view in (("z1", first), ("z2", second)):
-            close(z[:, :, view], o, name)
-            close(z.grad[:, :, view], o, f"grad_{name}")
+            assert_close_to_oracle(z[:, :, view], o, name)
+            assert_close_to_oracle(z.grad[:, :, view], o, f"grad_{name}")
     if "R" in o:
         R = model.relate(z)
-        close(R if o["R"].ndim == 3 else R[:, *np.tril_indices(R.shape[1])], o, "R")
+        assert_close_to_oracle(R if o["R"].ndim == 3 else R[:, *np.tril_indices(R.shape[1])], o, "R")
     if "l1_penalty" in o:
-        close(penalty / o["l1_weight"].item(), o, "l1_penalty")
+        assert_close_to_oracle(penalty / o["l1_weight"].item(), o, "l1_penalty")
     if "const_loss" in o:
-        close(penalty, o, "const_loss")
+        assert_close_to_oracle(penalty, o, "const_loss")
 
     state = dict(model.named_parameters())
     gradients = {key.split("grad_", 1)[1] for key in o if key.startswith(("grad_", "part_grad_"))} - {"z", "z1", "z2"}
     for name in gradients:
-        close(torch.cat([state[key].grad for key in ours(name, names)]), o, f"grad_{name}")
+        assert_close_to_oracle(torch.cat([state[key].grad for key in ours(name, names)]), o, f"grad_{name}")
     have = {key for name in gradients for key in ours(name, names)}
     silent = {key for key in state.keys() - have if not key.startswith("encoder.")}
     assert all(not state[key].grad.any() if state[key].grad is not None else True for key in silent)
@@ -236,27 +236,27 @@ def test_outputs_and_gradients_agree_with_the_released_programs(case):
 
 @pytest.mark.parametrize("case", ["corelnet_t_same_diff", "corelnet_t_rmts", "corelnet_t_cat_rmts"])
 def test_corelnet_t_has_the_tokens_of_the_released_program(case):
-    model, o, x = frozen(case)
+    model, o, x = model_with_stored_weights(case)
     found = []
     model.attention.register_forward_hook(lambda module, args, output: found.extend([args[1], output]))
     model(x)
-    close(found[0], o, "tokens")
-    close(found[1], o, "query_out")
+    assert_close_to_oracle(found[0], o, "tokens")
+    assert_close_to_oracle(found[1], o, "query_out")
 
 
 @pytest.mark.parametrize(("case", "behind"), [("webb_transformer_rmts", True), ("tsf_sym_rmts", False)])
 def test_the_transformer_normalises_its_output(case, behind):
     """The stored values are the output of the last normalisation, or its input."""
-    model, o, x = frozen(case)
+    model, o, x = model_with_stored_weights(case)
     found = []
     model.norm.register_forward_hook(lambda module, args, output: found.append(output if behind else args[0]))
     model(x)
-    close(found[0], o, "transformer_out")
+    assert_close_to_oracle(found[0], o, "transformer_out")
 
 
 @pytest.mark.parametrize("case", ["webb_mnm_same_diff", "webb_mnm_rmts"])
 def test_the_meta_loss_of_mnm_is_that_of_the_last_forward_pass(case):
-    model, o, x = frozen(case)
+    model, o, x = model_with_stored_weights(case)
     assert model.penalty() == 0
     model(x.flip(1))
     other = model.penalty().item()
@@ -292,7 +292,7 @@ STARTS = {  # program: network, options, names
     "NTM": ("ntm", {}, NTM),
     "MNM": ("mnm", {}, MNM),
 }
-DEAD = {  # parameters of the programs that have no influence on the answer
+UNUSED_PARAMETERS = {  # parameters of the programs that have no influence on the answer
     "CoRelNet_qtsf": ("positional", "query_matrix.", "key_matrix.", "value_matrix."),
     "CoRelNet_qtsf_cat": ("positional", "query_matrix.", "key_matrix.", "value_matrix."),
     "CoRelNet_qtsf_asym": ("positional", "query_matrix.", "key_matrix.", "value_matrix."),
@@ -317,10 +317,12 @@ def gates_of(name, values):
 
 
 def is_dead(program, name):
-    return any(name == dead or (dead[-1] == "." and name.startswith(dead)) for dead in DEAD.get(program, ()))
+    return any(
+        name == dead or (dead[-1] == "." and name.startswith(dead)) for dead in UNUSED_PARAMETERS.get(program, ())
+    )
 
 
-def drawn(network, options, objects):
+def initial_states(network, options, objects):
     """Return the parameters and buffers of a network for several seeds."""
     states = []
     for seed in range(SEEDS):
@@ -340,7 +342,7 @@ def test_initialisation_agrees_with_the_released_programs(program, task):
     network, options, names = STARTS[program]
     table = {key.split("|")[2]: row for key, row in stored_table("start_relational").items()
              if key.startswith(f"{program}|{task}|")}  # fmt: skip
-    states, seen = drawn(network, options, COUNTED[task][0]), set()
+    states, seen = initial_states(network, options, TASK_SIZES[task][0]), set()
     for name, (mean, std, low, high, kurtosis, entries) in table.items():
         if is_dead(program, name):
             continue
@@ -356,12 +358,12 @@ def test_initialisation_agrees_with_the_released_programs(program, task):
             assert (x == mean).all(), name
             continue
         law = "uniform" if kurtosis < 2.4 or entries == 1 else "normal"
-        check_law(name, x, law, mean, std, (low, high), kurtosis, THEIR_SEEDS * int(entries))
+        assert_distribution_matches(name, x, law, mean, std, (low, high), kurtosis, THEIR_SEEDS * int(entries))
     if task == "same_diff":
         assert seen | {"memory"} == states[0].keys() | {"memory"}
 
 
-def check_law(name, x, law, mean, std, extremes, kurtosis, their_count):
+def assert_distribution_matches(name, x, law, mean, std, extremes, kurtosis, their_count):
     fourth, sixth, eighth = LAWS[law]
     spread = SIGMAS * math.sqrt(1 / x.size + 1 / their_count)
     assert abs(x.mean() - mean) <= spread * std, name
@@ -381,7 +383,7 @@ def check_law(name, x, law, mean, std, extremes, kurtosis, their_count):
 
 # Parameter counts.
 
-COUNTED = {  # objects and answers, image size
+TASK_SIZES = {  # objects and answers, image size
     "same_diff": (2, 2, 32),
     "RMTS": (6, 2, 32),
     "dist3": (9, 4, 32),
@@ -403,7 +405,7 @@ def test_parameter_counts_agree_with_the_released_programs(program):
              if key.startswith(f"{program}|")}  # fmt: skip
     assert len(found) >= 8
     for task, (whole, live) in found.items():
-        objects, answers, size = COUNTED[task]
+        objects, answers, size = TASK_SIZES[task]
         with torch.device("meta"):
             model = MODELS[network](Problem(objects, size, 3, answers, ((0, objects),)), **options)
         one_bias = 4 * 512 if program == "LSTM" else 0

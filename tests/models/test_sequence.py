@@ -34,7 +34,7 @@ def test_shapes(make, x):
 
 @every_layer
 @pytest.mark.parametrize("form", [{}, {"num_layers": 2, "bidirectional": True}], ids=["plain", "deep, both ways"])
-def test_a_model_is_its_layer_and_then_its_readout(make, form, x):
+def test_model_matches_layer_followed_by_readout(make, form, x):
     model = build(make, **form)
     torch.nn.init.normal_(model.readout.bias)
     hidden, end = model.layer(x.transpose(0, 1))
@@ -54,7 +54,7 @@ def test_last_only_is_the_last_step(make, x):
 
 
 @every_layer
-def test_two_halves_equal_the_whole(make, x):
+def test_split_sequence_matches_whole_sequence(make, x):
     model = build(make)
     whole, end = model.walk(x)
     first, state = model.walk(x[:, :3])
@@ -78,7 +78,7 @@ def test_batch_first_layers_are_refused(make):
         build(make, batch_first=True)
 
 
-def test_the_penalty_is_the_layers():
+def test_penalty_equals_layer_penalty():
     model = build(NNRNN, spectrum_pull=0.3)
     with torch.no_grad():
         for parameter in model.layer.parameters():
@@ -88,7 +88,7 @@ def test_the_penalty_is_the_layers():
     assert build(LSTM).penalty() == 0
 
 
-def test_readout_starts_as_in_the_nnrnn_program():
+def test_readout_initialisation_matches_nnrnn_program():
     """Xavier normal, no bias."""
     model = SequenceModel(LSTM(2, 200), 100)
     assert model.readout.weight.shape == (100, 200)
@@ -98,7 +98,7 @@ def test_readout_starts_as_in_the_nnrnn_program():
     assert not model.readout.bias.any()
 
 
-def test_at_the_end_both_directions_have_seen_everything():
+def test_last_only_uses_final_state_of_both_directions():
     torch.manual_seed(0)
     model = SequenceModel(LAYERS["rnn"](3, 4, bidirectional=True), 2, last_only=True)
     x = torch.randn(1, 5, 3, requires_grad=True)

@@ -50,7 +50,7 @@ def tip(chromium: browser.Browser) -> str | None:
     return chromium.js("(n => n.hidden ? null : n.textContent)(document.getElementById('tip'))")
 
 
-def test_nothing_is_asked_for_and_nothing_goes_wrong(chromium, page):
+def test_page_makes_no_requests_and_logs_no_errors(chromium, page):
     chromium.until(lambda: drawn(chromium))
     chromium.js("document.querySelectorAll('summary').forEach(n => n.click())")
     assert [url for url in chromium.requests() if not url.startswith("data:")] == [page.resolve().as_uri()]
@@ -60,7 +60,7 @@ def test_nothing_is_asked_for_and_nothing_goes_wrong(chromium, page):
     assert min(figures) > 0  # every figure was drawn
 
 
-def test_the_checks_above_can_fail(chromium):
+def test_browser_helper_reports_errors_and_blocked_requests(chromium):
     chromium.js("console.error('wrong'); setTimeout(() => { throw new Error('thrown'); }, 0)")
     chromium.js("fetch('https://example.com/x').catch(() => 0)")
     chromium.until(lambda: chromium.js("1") and len(chromium.errors()) >= 3)  # the page's own rules forbid the request
@@ -83,7 +83,7 @@ def test_hover_shows_the_values_of_every_curve(chromium):
     chromium.until(lambda: tip(chromium) is None)
 
 
-def test_a_series_can_be_switched_off_and_on(chromium):
+def test_legend_button_toggles_series(chromium):
     chromium.until(lambda: drawn(chromium))
     assert drawn(chromium) == ["nnrnn", "lstm", "rnn"]
     chosen = "[data-chart=chart-0] button[data-series=lstm]"
@@ -97,25 +97,25 @@ def test_a_series_can_be_switched_off_and_on(chromium):
     assert drawn(chromium) == ["nnrnn", "lstm", "rnn"]
 
 
-def axis(chromium: browser.Browser) -> list[str]:
+def axis_labels(chromium: browser.Browser) -> list[str]:
     texts = "[data-chart=chart-0] svg > text[text-anchor=middle]"
     return chromium.js(f"[...document.querySelectorAll({json.dumps(texts)})].map(n => n.textContent)")
 
 
-def test_dragging_zooms_and_a_button_shows_all(chromium):
+def test_drag_zooms_and_show_all_button_resets(chromium):
     chromium.until(lambda: drawn(chromium))
     x, y = chromium.middle("[data-chart=chart-0] svg")
-    whole = axis(chromium)
+    whole = axis_labels(chromium)
     chromium.mouse("mouseMoved", x, y)
     chromium.mouse("mousePressed", x, y, "left")
     chromium.mouse("mouseMoved", x + 200, y, "left")
     chromium.mouse("mouseReleased", x + 200, y, "left")
-    assert axis(chromium) != whole
+    assert axis_labels(chromium) != whole
     chromium.click("[data-chart=chart-0] button[aria-label='Show all']")
-    assert axis(chromium) == whole
+    assert axis_labels(chromium) == whole
 
 
-def test_everything_works_without_a_mouse(chromium):
+def test_charts_are_usable_by_keyboard(chromium):
     chromium.until(lambda: drawn(chromium))
     chromium.js("document.querySelector('[data-chart=chart-0] svg').focus()")
     chromium.key("ArrowRight")
@@ -123,11 +123,11 @@ def test_everything_works_without_a_mouse(chromium):
     chromium.key("ArrowRight")
     assert first is not None
     assert tip(chromium) != first
-    whole = axis(chromium)
+    whole = axis_labels(chromium)
     chromium.key("+")
-    assert axis(chromium) != whole
+    assert axis_labels(chromium) != whole
     chromium.key("0")
-    assert axis(chromium) == whole
+    assert axis_labels(chromium) == whole
     chromium.key("Escape")
     assert tip(chromium) is None
     chromium.js("document.querySelector('canvas[tabindex]').focus()")
@@ -137,7 +137,7 @@ def test_everything_works_without_a_mouse(chromium):
     assert chromium.js(f"[...document.querySelectorAll({json.dumps(reachable)})].every(n => n.tabIndex >= 0)")
 
 
-def test_the_states_that_are_kept_are_marked(tmp_path):
+def test_attention_map_marks_kept_states(tmp_path):
     """Above the map of attention, and in words where the mouse is."""
     kept = {"kept": [[0, 2, 3], [1, 3, 4]], "kept_at_end": [1], "reach": 1.0, "share_of_kept": 0.5}
     rows = [[None], [0.0, None], [-0.3, -0.3, None], [-0.6, -0.4, -1.0, None], [None, -0.2, None, -0.5, None]]
@@ -167,7 +167,7 @@ def test_the_eigenvalues_move_with_the_slider(chromium):
     assert chromium.js(places) != last
 
 
-def test_light_and_dark(chromium):
+def test_theme_button_and_media_queries_switch_colours(chromium):
     paper = "getComputedStyle(document.body).backgroundColor"
     light = chromium.js(paper)
     chromium.click("#theme")
@@ -183,7 +183,7 @@ def test_light_and_dark(chromium):
     assert chromium.js(paper) == light
 
 
-def test_a_phone_shows_it_without_scrolling_sideways(chromium):
+def test_page_fits_phone_width(chromium):
     chromium.call("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=2, mobile=True)
     chromium.until(lambda: chromium.js("innerWidth") == 360)
     chromium.until(lambda: chromium.js("document.documentElement.scrollWidth") <= 360)

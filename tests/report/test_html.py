@@ -135,7 +135,7 @@ def whole(page):
     return parsed
 
 
-def page_of(folder, **options):
+def report_page_of(folder, **options):
     return html.report_page(runs.find([folder]), runs.find_papers([folder]), steadygrad.__version__, **options)
 
 
@@ -160,7 +160,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(trained):
-    return page_of(trained, title="All of them")
+    return report_page_of(trained, title="All of them")
 
 
 def write_run(folder, layer="gru", task="copy", seed=0, values=(2.0, 1.0), portrait=None, observations=(), **result):
@@ -195,7 +195,7 @@ def look(step, value=0.5):
     return {"step": step, "matrices": {"W": seen}}
 
 
-def sketch(value=0.5):
+def small_portrait(value=0.5):
     """As little of a portrait as shows whose it is."""
     return {"step": 20, "output_gradients": [value, 1.0]}
 
@@ -229,7 +229,7 @@ def write_table(folder, *rows):
 # one file that is well made and asks for nothing
 
 
-def test_the_page_is_well_made(page):
+def test_page_is_valid_accessible_html(page):
     parsed = whole(page)
     assert page.startswith("<!doctype html>")
     assert [found for tag, found in parsed.tags if tag == "html"] == [{"lang": "en"}]
@@ -241,7 +241,7 @@ def test_the_page_is_well_made(page):
     assert f"Written by steadygrad {steadygrad.__version__}." in parsed.all("p")
 
 
-def test_the_page_asks_for_nothing(page):
+def test_page_loads_no_external_resources(page):
     parsed = whole(page)
     for tag, found in parsed.tags:
         assert not LOADS & found.keys(), tag
@@ -265,13 +265,13 @@ def test_the_page_asks_for_nothing(page):
     )
 
 
-def test_the_page_is_one_file(trained, tmp_path):
-    html.write(page_of(trained), tmp_path / "there" / "page.html")
+def test_page_is_written_as_single_file(trained, tmp_path):
+    html.write(report_page_of(trained), tmp_path / "there" / "page.html")
     assert [path.name for path in tmp_path.rglob("*")] == ["there", "page.html"]
-    assert (tmp_path / "there" / "page.html").read_text("utf-8") == page_of(trained)
+    assert (tmp_path / "there" / "page.html").read_text("utf-8") == report_page_of(trained)
 
 
-def test_the_page_says_how_each_run_was_made(page, trained):
+def test_page_lists_command_settings_and_versions_of_each_run(page, trained):
     folds = whole(page).folds
     found = runs.find([trained])
     assert len(found) == 6
@@ -293,7 +293,7 @@ def test_the_page_says_how_each_run_was_made(page, trained):
     assert [name for name in folds if "command" in folds[name]] == names  # as the paper has them
 
 
-def test_every_number_of_a_run_reaches_its_curve(page, trained):
+def test_curves_contain_every_evaluation(page, trained):
     parsed = whole(page)
     for metric in ("loss", "accuracy"):
         chart = parsed.chart(f"Validation {metric}")
@@ -308,7 +308,7 @@ def test_every_number_of_a_run_reaches_its_curve(page, trained):
     assert parsed.chart("Validation accuracy")["bounds"] == [0, 1]
 
 
-def test_the_page_shows_what_networks_look_like_inside(page, trained):
+def test_page_charts_contain_portrait_values(page, trained):
     parsed = whole(page)
     first = {run.path.parent.name: run for run in runs.find([trained]) if run.seed == 0}
     for key, title in (
@@ -348,7 +348,7 @@ def test_the_page_shows_what_networks_look_like_inside(page, trained):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_the_plane_shows_every_eigenvalue_and_no_other(name):
+def test_eigenvalue_chart_contains_exactly_the_eigenvalues(name):
     """The page puts conjugates beside what is ``mirrored``, which is right for a real matrix alone."""
     layer = LAYERS[name](3, 4)
     page = html.portrait_page(name, finite(portrait(layer, torch.randn(3, 3))), "1")
@@ -362,7 +362,7 @@ def test_the_plane_shows_every_eigenvalue_and_no_other(name):
         assert (values[:, None] - torch.tensor(drawn)).abs().min(dim=0).values.max() < 1e-4
 
 
-def test_the_page_shows_what_is_attended_to():
+def test_page_shows_attention_map_and_summary_per_level():
     layer = LAYERS["relrnn"](3, 4, num_layers=2, short=3, relevant=2)
     drawn = finite(portrait(layer, torch.randn(15, 3)))
     parsed = whole(html.portrait_page("mine", drawn, "1"))
@@ -377,7 +377,7 @@ def test_the_page_shows_what_is_attended_to():
     assert not [chart for chart in parsed.charts if chart["title"].startswith(("What the state", "Lyapunov"))]
 
 
-def test_attention_over_training(tmp_path):
+def test_attention_charts_over_training_contain_observations(tmp_path):
     def seen(step, reach, share):
         level = {"reach": reach, "share_of_kept": share, "kept_at_end": []}
         return {"step": step, "matrices": {}, "attention": [level]}
@@ -387,7 +387,7 @@ def test_attention_over_training(tmp_path):
     drawn["attention"][0]["kept_at_end"] = []
     write_run(tmp_path / "a", "relrnn", portrait=drawn, observations=observed)
     write_run(tmp_path / "b", "memrnn", portrait=drawn, observations=[seen(0, 1.0, None)])
-    parsed = whole(page_of(tmp_path))
+    parsed = whole(report_page_of(tmp_path))
     reach = parsed.chart("How far back attention reaches")["series"]
     assert [(one["name"], one["x"], one["y"]) for one in reach] == [
         ("relrnn", [0, 10], [3.0, 7.0]),
@@ -398,7 +398,7 @@ def test_attention_over_training(tmp_path):
     assert ["relrnn", "–", "0 %", "–"] in parsed.rows
 
 
-def test_the_page_shows_how_objects_are_related(page):
+def test_page_shows_relation_matrix(page):
     found = {"matrix": [[1.0, 0.0], [-0.006, None]], "images": [], "answer": 1, "answered": 0}
     parsed = whole(html.portrait_page("a<b", {"similarity": found}, "1"))
     assert "How it relates objects" in parsed.all("h2")
@@ -407,14 +407,14 @@ def test_the_page_shows_how_objects_are_related(page):
     assert "How it relates objects" not in whole(page).all("h2")
 
 
-def test_a_page_without_attention_says_nothing_of_it(page):
+def test_page_without_attention_has_no_attention_section(page):
     assert "What it attends to" not in whole(page).all("h2")
 
 
 @pytest.mark.parametrize(
     ("angles", "bins"), [([0.0], [0]), ([0.4], [1]), ([math.pi, 3.2], [8, 8]), ([6.28], [15]), ([2 * math.pi], [0])]
 )
-def test_angles_are_counted_on_a_circle(angles, bins):
+def test_angle_histogram_wraps_at_two_pi(angles, bins):
     counts = charts.angle_counts(angles)
     assert (sum(counts), len(counts)) == (len(angles), 16)
     assert all(counts[b] == bins.count(b) for b in bins)
@@ -423,7 +423,7 @@ def test_angles_are_counted_on_a_circle(angles, bins):
 # order and colours
 
 
-def test_rows_stand_as_in_the_paper(page):
+def test_rows_are_in_order_of_paper(page):
     parsed = whole(page)
     names = [f"{row} seed {seed}" for row in ("zebra", "antelope", "lion") for seed in (0, 1)]
     first = [row[0] for row in parsed.rows]
@@ -434,7 +434,7 @@ def test_rows_stand_as_in_the_paper(page):
     assert first[place + 1 : place + 4] == ["zebra", "antelope", "lion"]
 
 
-def test_tasks_are_kept_apart_and_what_is_in_no_table_comes_last(tmp_path):
+def test_runs_are_grouped_by_task_with_unlisted_runs_last(tmp_path):
     for row in ("b", "a", "c"):
         write_run(tmp_path / "t" / row / "seed-0", row)
     write_run(tmp_path / "other", "alone")
@@ -460,7 +460,7 @@ def test_rows_of_one_table_stay_together(tmp_path):
     assert [run.layer for run in found] == ["z", "y", "b", "a"]
 
 
-def test_seeds_share_a_colour_and_one_portrait(page):
+def test_seeds_share_colour_and_portrait(page):
     parsed = whole(page)
     colours = {}
     for chart in parsed.charts[:2]:
@@ -471,27 +471,29 @@ def test_seeds_share_a_colour_and_one_portrait(page):
     assert [(series["name"], series["colour"]) for series in inside] == [("zebra", 0), ("antelope", 1), ("lion", 2)]
 
 
-def test_the_portrait_is_of_the_first_seed_that_has_one(tmp_path):
-    for seed, drawn in enumerate([None, sketch(0.25), sketch(0.75)]):
+def test_portrait_is_from_first_seed_that_has_one(tmp_path):
+    for seed, drawn in enumerate([None, small_portrait(0.25), small_portrait(0.75)]):
         write_run(tmp_path / f"{seed}", seed=seed, portrait=drawn)
-    (series,) = whole(page_of(tmp_path)).chart("Gradient of the last output")["series"]
+    (series,) = whole(report_page_of(tmp_path)).chart("Gradient of the last output")["series"]
     assert (series["name"], series["y"]) == ("gru", [0.25, 1.0])
 
 
-def test_what_one_seed_has_to_show_is_shown(tmp_path):
+def test_observations_of_one_seed_are_shown(tmp_path):
     """Its portrait is not there yet; the other seed has only just begun."""
     write_run(tmp_path / "0", seed=0, observations=[look(0), look(10)])
     write_run(tmp_path / "1", seed=1)
-    assert whole(page_of(tmp_path)).chart("Distance from orthogonal")["series"][0]["x"] == [0, 10]
+    assert whole(report_page_of(tmp_path)).chart("Distance from orthogonal")["series"][0]["x"] == [0, 10]
 
 
-def test_other_settings_are_another_experiment_whatever_the_seed(tmp_path):
+def test_runs_with_different_settings_are_separate_groups(tmp_path):
     """Colours, names and portraits of their own; the seeds of each still share theirs."""
     for seed, (delay, lr) in enumerate([(5, 0.1), (9, 0.1), (9, 0.2), (9, 0.2)]):
         task = {"name": "copy", "delay": delay, "shapes_seed": seed}
-        write_run(tmp_path / str(seed), task=task, seed=seed, train={"steps": 20, "lr": lr}, portrait=sketch(seed))
+        write_run(
+            tmp_path / str(seed), task=task, seed=seed, train={"steps": 20, "lr": lr}, portrait=small_portrait(seed)
+        )
     names = ["gru, delay 5", "gru, delay 9, lr 0.1", "gru, delay 9, lr 0.2"]
-    parsed = whole(page_of(tmp_path))
+    parsed = whole(report_page_of(tmp_path))
     curves = [(one["name"], one["colour"]) for one in parsed.chart("Validation loss")["series"]]
     seeds = [f"{names[group]} seed {seed}" for seed, group in enumerate((0, 1, 2, 2))]
     assert curves == list(zip(seeds, (0, 1, 2, 2), strict=True))
@@ -499,13 +501,13 @@ def test_other_settings_are_another_experiment_whatever_the_seed(tmp_path):
     assert [(one["name"], one["colour"], one["y"][0]) for one in inside] == [(n, i, i) for i, n in enumerate(names)]
 
 
-def test_what_an_older_version_did_not_write_is_no_difference(tmp_path):
+def test_missing_setting_of_older_version_does_not_split_group(tmp_path):
     write_run(tmp_path / "old", train={"steps": 20})
     write_run(tmp_path / "new", seed=1, train={"steps": 20, "frames": None})
     assert sorted(runs.labels(runs.find([tmp_path]))) == ["gru seed 0", "gru seed 1"]
 
 
-def test_rows_of_one_name_in_two_tables_are_told_apart(tmp_path):
+def test_labels_distinguish_same_row_name_in_two_tables(tmp_path):
     for table, delay in (("short", 5), ("long", 9)):
         for seed in (0, 1):
             write_run(tmp_path / table / "ours" / f"seed-{seed}", task={"name": "copy", "delay": delay}, seed=seed)
@@ -515,29 +517,29 @@ def test_rows_of_one_name_in_two_tables_are_told_apart(tmp_path):
     assert "ours lstm seed 0" in runs.labels(runs.find([tmp_path]))
 
 
-def test_only_a_number_makes_a_seed():
+def test_group_of_strips_only_numeric_seed_suffix():
     assert runs.group_of("gru copy seed 12") == "gru copy"
     assert runs.group_of("gru") == "gru"
     for folder in ("a seed is sown", "with seed a/run", "my seed 3 runs/b"):
         assert runs.group_of(folder) == folder
 
 
-def test_a_run_that_is_found_twice_is_one_run(tmp_path):
+def test_run_found_twice_is_listed_once(tmp_path):
     write_run(tmp_path / "a")
     assert [run.path for run in runs.find([tmp_path, tmp_path / "a"])] == [tmp_path / "a"]
 
 
-def test_names_of_parts():
+def test_part_name_formats_state_block():
     assert runs.part_name("enrnn", "state") == "enrnn"
     assert runs.part_name("enrnn", "long") == "enrnn, long"
 
 
-def test_names_of_levels():
+def test_level_name_formats_level_index():
     assert runs.level_name("relrnn", 0, ["one"]) == "relrnn"
     assert runs.level_name("relrnn", 1, ["one", "two"]) == "relrnn, level 1"
 
 
-def test_distinct_paths(tmp_path):
+def test_distinct_paths_returns_shortest_unique_paths(tmp_path):
     found = [runs.read(write_run(tmp_path / name)) for name in ("x/a", "x/b/c")]
     assert runs.distinct_paths(found) == [Path("a"), Path("b/c")]
 
@@ -553,15 +555,15 @@ def test_distinct_paths(tmp_path):
         {"portrait": {"step": 3, "failed": "one direction only"}},
         {"observations": [look(0), {"step": 10, "failed": "NaN"}]},
         {"observations": [{"step": 0, "failed": "NaN"}]},
-        {"portrait": sketch(), "observations": [look(0)]},
+        {"portrait": small_portrait(), "observations": [look(0)]},
         {"values": ()},
         {"status": "diverged", "why": "at update 3", "best": None, "values": ()},
         {"portrait": {"step": 0, "output_gradients": [None, 0.0], "every": 1, "input_maps": {"state": [[None]]}}},
     ],
 )
-def test_pages_of_runs_with_little_to_show(tmp_path, parts):
+def test_page_of_incomplete_run_is_valid(tmp_path, parts):
     write_run(tmp_path / "run", **parts)
-    parsed = whole(page_of(tmp_path))
+    parsed = whole(report_page_of(tmp_path))
     assert "gru" in parsed.folds
     texts = " ".join(parsed.all("p"))
     assert ("gru could not be measured: one direction only" in texts) == ("failed" in parts.get("portrait", {}))
@@ -569,15 +571,15 @@ def test_pages_of_runs_with_little_to_show(tmp_path, parts):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "3", '"x"'])
-def test_a_portrait_that_is_none_is_named(tmp_path, content):
+def test_invalid_portrait_file_raises_value_error_with_path(tmp_path, content):
     write_run(tmp_path / "run")
     (tmp_path / "run" / "portrait.json").write_text(content)
     with pytest.raises(ValueError, match=r"run/portrait\.json"):
         runs.find([tmp_path])
 
 
-def test_a_page_of_one_network():
-    parsed = whole(html.portrait_page("LSTM", sketch(), "1.2"))
+def test_portrait_page_of_single_network():
+    parsed = whole(html.portrait_page("LSTM", small_portrait(), "1.2"))
     assert parsed.all("h1") == ["Diagnosis: LSTM"]
     assert parsed.chart("Gradient of the last output")["series"][0]["name"] == "LSTM"
     assert "steadygrad 1.2" in parsed.attributes("content")
@@ -585,7 +587,7 @@ def test_a_page_of_one_network():
 
 # names that look like markup
 
-NASTY = [
+MARKUP_TEXTS = [
     "<script>alert(1)</script>",
     "\"&'",
     "</script>",
@@ -596,7 +598,7 @@ NASTY = [
     "{{ 7 * 7 }}",
     "é☃",
 ]
-ALL = " ".join(NASTY)
+ALL_MARKUP_TEXTS = " ".join(MARKUP_TEXTS)
 
 
 @pytest.fixture
@@ -607,31 +609,31 @@ def nasty(tmp_path):
     portrait = {
         "step": 0,
         "every": 1,
-        "input_maps": {ALL: [[0.0], [0.0, 0.0]]},
+        "input_maps": {ALL_MARKUP_TEXTS: [[0.0], [0.0, 0.0]]},
         "output_gradients": [1.0],
-        "numbers": {ALL: 1.0},
-        "findings": [{"what": ALL, "advice": ALL, "sure": ALL}],
-        "matrices": {ALL: matrix},
+        "numbers": {ALL_MARKUP_TEXTS: 1.0},
+        "findings": [{"what": ALL_MARKUP_TEXTS, "advice": ALL_MARKUP_TEXTS, "sure": ALL_MARKUP_TEXTS}],
+        "matrices": {ALL_MARKUP_TEXTS: matrix},
     }
     schur = {"T": [[0.5]], "angles": [1.0], "moduli": [1.0], "transient_share": 0.5, "mean_by_subdiagonal": []}
-    observations = [{"step": step, "matrices": {ALL: matrix}} for step in (0, 10)]
+    observations = [{"step": step, "matrices": {ALL_MARKUP_TEXTS: matrix}} for step in (0, 10)]
     result = {
-        "layer": {"name": ALL, "hidden_size": 8, ALL: ALL},
-        "task": {"name": ALL, "delay": ALL},
-        "train": {"steps": [ALL, {ALL: ALL}]},
-        "why": ALL,
-        "status": ALL,
-        "versions": {ALL: ALL},
-        "commit": ALL,
+        "layer": {"name": ALL_MARKUP_TEXTS, "hidden_size": 8, ALL_MARKUP_TEXTS: ALL_MARKUP_TEXTS},
+        "task": {"name": ALL_MARKUP_TEXTS, "delay": ALL_MARKUP_TEXTS},
+        "train": {"steps": [ALL_MARKUP_TEXTS, {ALL_MARKUP_TEXTS: ALL_MARKUP_TEXTS}]},
+        "why": ALL_MARKUP_TEXTS,
+        "status": ALL_MARKUP_TEXTS,
+        "versions": {ALL_MARKUP_TEXTS: ALL_MARKUP_TEXTS},
+        "commit": ALL_MARKUP_TEXTS,
     }
     for end in ("script>one", "script>two"):
         write_run(folder / name / end, portrait=portrait, observations=observations, **result)
-    write_run(folder / "a\u2028b" / "seed-0", portrait={"step": 0, "failed": ALL}, **result)
-    write_run(folder / "c" / "seed-0", portrait={"step": 0, "schur": {ALL: schur, "W": schur}}, **result)
-    runs_of_row = [{"seed": 0, "status": ALL, "why": ALL, "value": 1.0, "seconds": 1.0}]
+    write_run(folder / "a\u2028b" / "seed-0", portrait={"step": 0, "failed": ALL_MARKUP_TEXTS}, **result)
+    write_run(folder / "c" / "seed-0", portrait={"step": 0, "schur": {ALL_MARKUP_TEXTS: schur, "W": schur}}, **result)
+    runs_of_row = [{"seed": 0, "status": ALL_MARKUP_TEXTS, "why": ALL_MARKUP_TEXTS, "value": 1.0, "seconds": 1.0}]
     keys = ("paper", "table", "caption", "metric", "scale", "reduced", "note", "printed_parameters")
-    texts = dict.fromkeys(keys, ALL)
-    rows = [paper_row(ALL, **texts, runs=runs_of_row)]
+    texts = dict.fromkeys(keys, ALL_MARKUP_TEXTS)
+    rows = [paper_row(ALL_MARKUP_TEXTS, **texts, runs=runs_of_row)]
     write_table(folder, *rows)
     return folder
 
@@ -644,8 +646,8 @@ def strings(value):
     return [value] if isinstance(value, str) else []
 
 
-def test_no_text_becomes_markup(nasty, page):
-    text = page_of(nasty, title=ALL)
+def test_texts_are_escaped_and_add_no_markup(nasty, page):
+    text = report_page_of(nasty, title=ALL_MARKUP_TEXTS)
     parsed, plain = whole(text), whole(page)
     assert {tag for tag, _ in parsed.tags} <= {tag for tag, _ in plain.tags}
     assert {name for _, found in parsed.tags for name in found} <= {name for _, found in plain.tags for name in found}
@@ -661,38 +663,40 @@ def test_no_text_becomes_markup(nasty, page):
     assert "49" not in parsed.all("h1")[0]
 
 
-def test_every_text_is_shown_as_it_is(nasty):
-    parsed = whole(page_of(nasty, title=ALL))
-    assert parsed.all("h1") == parsed.all("title") == [ALL]
-    assert f"Runs: {ALL}" in parsed.all("h2")
-    assert f"{ALL}/{ALL}: {ALL}" in parsed.all("caption")
-    assert f"{ALL}/{ALL}: {ALL}" in parsed.attributes("aria-label")
+def test_escaped_texts_are_displayed_unchanged(nasty):
+    parsed = whole(report_page_of(nasty, title=ALL_MARKUP_TEXTS))
+    assert parsed.all("h1") == parsed.all("title") == [ALL_MARKUP_TEXTS]
+    assert f"Runs: {ALL_MARKUP_TEXTS}" in parsed.all("h2")
+    assert f"{ALL_MARKUP_TEXTS}/{ALL_MARKUP_TEXTS}: {ALL_MARKUP_TEXTS}" in parsed.all("caption")
+    assert f"{ALL_MARKUP_TEXTS}/{ALL_MARKUP_TEXTS}: {ALL_MARKUP_TEXTS}" in parsed.attributes("aria-label")
     notes = parsed.all("p")
-    assert f"- {ALL}: {ALL}" in notes
-    assert f"- {ALL}, seed 0: {ALL}: {ALL}" in notes
-    assert f"Scale {ALL}: {ALL}." in notes
-    assert f"a\u2028b/seed-0 could not be measured: {ALL}" in notes
+    assert f"- {ALL_MARKUP_TEXTS}: {ALL_MARKUP_TEXTS}" in notes
+    assert f"- {ALL_MARKUP_TEXTS}, seed 0: {ALL_MARKUP_TEXTS}: {ALL_MARKUP_TEXTS}" in notes
+    assert f"Scale {ALL_MARKUP_TEXTS}: {ALL_MARKUP_TEXTS}." in notes
+    assert f"a\u2028b/seed-0 could not be measured: {ALL_MARKUP_TEXTS}" in notes
     names = ["<script>alert(1)</script>one", "<script>alert(1)</script>two", "a\u2028b/seed-0", "c/seed-0"]
     folds = parsed.folds
     assert set(names) < folds.keys()
     for name in names:
-        assert folds[name]["why"] == folds[name]["commit"] == folds[name][f"layer.{ALL}"] == ALL
-        assert folds[name][f"version of {ALL}"] == ALL
-        assert shlex.split(folds[name]["command"])[2:4] == [ALL, ALL]
-    assert [names[0], ALL, ALL, ALL] in parsed.rows  # a finding
+        assert (
+            folds[name]["why"] == folds[name]["commit"] == folds[name][f"layer.{ALL_MARKUP_TEXTS}"] == ALL_MARKUP_TEXTS
+        )
+        assert folds[name][f"version of {ALL_MARKUP_TEXTS}"] == ALL_MARKUP_TEXTS
+        assert shlex.split(folds[name]["command"])[2:4] == [ALL_MARKUP_TEXTS, ALL_MARKUP_TEXTS]
+    assert [names[0], ALL_MARKUP_TEXTS, ALL_MARKUP_TEXTS, ALL_MARKUP_TEXTS] in parsed.rows  # a finding
 
 
-def test_the_numbers_of_figures_keep_their_names(nasty):
-    parsed = whole(page_of(nasty))
+def test_chart_names_with_markup_are_unchanged(nasty):
+    parsed = whole(report_page_of(nasty))
     found = strings({chart["id"]: chart for chart in parsed.charts})
     one, two = "<script>alert(1)</script>one", "<script>alert(1)</script>two"
     for text in (
         one,
         two,
-        f"{one}, {ALL}",
-        f"{one}: {ALL}",
+        f"{one}, {ALL_MARKUP_TEXTS}",
+        f"{one}: {ALL_MARKUP_TEXTS}",
         "a\u2028b/seed-0",
-        f"Angles of the rotations: c/seed-0: {ALL}",
+        f"Angles of the rotations: c/seed-0: {ALL_MARKUP_TEXTS}",
     ):
         assert text in found
     assert {series["name"] for series in parsed.chart("Validation loss")["series"]} == {
@@ -701,7 +705,7 @@ def test_the_numbers_of_figures_keep_their_names(nasty):
         "a\u2028b/seed-0",
         "c/seed-0",
     }
-    assert f"|T| of c/seed-0: {ALL}: 50 % of the Schur form's norm" in [
+    assert f"|T| of c/seed-0: {ALL_MARKUP_TEXTS}: 50 % of the Schur form's norm" in [
         caption.split(" Non-zero")[0].strip() for caption in parsed.all("figcaption")
     ]
 
@@ -716,7 +720,7 @@ TEXTS = st.text() | st.text("<>&'\"/!-\u2028\u2029script\\")
         max_leaves=8,
     )
 )
-def test_json_in_a_page_comes_back_and_cannot_end_its_block(value):
+def test_script_json_round_trips_and_contains_no_markup(value):
     text = html.script_json(value)
     assert json.loads(text) == value
     assert not set("<>&\u2028\u2029") & set(text)
@@ -725,7 +729,7 @@ def test_json_in_a_page_comes_back_and_cannot_end_its_block(value):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, [-math.inf]])
-def test_what_is_not_json_is_refused(value):
+def test_script_json_rejects_nan_and_infinity(value):
     with pytest.raises(ValueError, match="JSON"):
         html.script_json(value)
 
@@ -754,12 +758,12 @@ def test_what_is_not_json_is_refused(value):
         ({"values": (0.4,), "published": None}, "–"),
     ],
 )
-def test_verdicts(tmp_path, changes, expected):
+def test_verdict_compares_median_with_published_value(tmp_path, changes, expected):
     row = paper_row(**changes)
     assert tables.verdict(row) == expected
     write_run(tmp_path / "run")
     write_table(tmp_path, row, paper_row("other"))  # so that somebody has a printed number
-    parsed = whole(page_of(tmp_path))
+    parsed = whole(report_page_of(tmp_path))
     header, first, _ = parsed.rows[:3]
     assert (header[-1], first[-1]) == ("verdict", expected)
     assert [found.get("class") for tag, found in parsed.tags if tag == "td"][len(header) - 2] == {"–": None}.get(
@@ -767,26 +771,26 @@ def test_verdicts(tmp_path, changes, expected):
     )
 
 
-def test_without_printed_numbers_there_is_no_verdict(tmp_path):
+def test_table_without_published_values_has_no_verdict_column(tmp_path):
     write_run(tmp_path / "run")
     write_table(tmp_path, paper_row(published=None))
-    assert "verdict" not in whole(page_of(tmp_path)).rows[0]
+    assert "verdict" not in whole(report_page_of(tmp_path)).rows[0]
 
 
-def test_a_real_table_stands_on_the_page(page):
+def test_page_contains_paper_table_with_verdicts(page):
     parsed = whole(page)
     assert "paper/table: Copy, T = 2" in parsed.all("caption")
     verdicts = {row[0]: row[-1] for row in parsed.rows[1:4]}
     assert verdicts == {"zebra": "pass", "antelope": "miss", "lion": "–"}
 
 
-def test_the_weights_on_other_settings_stand_below(tmp_path):
+def test_page_contains_transfer_table(tmp_path):
     write_run(tmp_path / "run")
     tests = {"trained_on": "delay 5", "transfer": [{"name": "delay 9", "published": 0.75}]}
     row = paper_row(**tests)
     row["runs"][0]["transfer"] = [{"name": "delay 9", "value": 0.25, "examples": 20}]
     write_table(tmp_path, row)
-    parsed = whole(page_of(tmp_path))
+    parsed = whole(report_page_of(tmp_path))
     assert parsed.all("caption")[:2] == ["p/t: Copy", "p/t: on other settings"]
     assert parsed.rows[2:4] == [
         ["loss: paper / ours", "trained: delay 5", "delay 9"],
@@ -795,7 +799,7 @@ def test_the_weights_on_other_settings_stand_below(tmp_path):
     assert any("20 sequences a number" in text for text in parsed.all("p"))
 
 
-def altered():
+def invalid_table_contents():
     """What a table may hold after somebody had it in an editor."""
     row = paper_row()
     (run,) = row["runs"]
@@ -821,26 +825,26 @@ def altered():
     return dict(sorted(found.items()))
 
 
-@pytest.mark.parametrize("content", altered().values(), ids=altered())
-def test_a_table_that_was_altered_is_named(tmp_path, content):
+@pytest.mark.parametrize("content", invalid_table_contents().values(), ids=invalid_table_contents())
+def test_invalid_table_file_raises_value_error(tmp_path, content):
     """An error that the command line prints as one line, not a traceback."""
     write_run(tmp_path / "run")
     (tmp_path / "table.json").write_text(content)
     with pytest.raises(ValueError, match=r"table\.json is not a table of reproduce: "):
-        page_of(tmp_path)
+        report_page_of(tmp_path)
 
 
-def test_an_empty_table_is_no_table(tmp_path):
+def test_empty_table_file_is_ignored(tmp_path):
     write_run(tmp_path / "run")
     write_table(tmp_path)
     assert runs.find_papers([tmp_path]) == []
-    assert "verdict" not in page_of(tmp_path).split("<main")[1].split("<script")[0]
+    assert "verdict" not in report_page_of(tmp_path).split("<main")[1].split("<script")[0]
 
 
 # the command that makes a run again
 
 
-NESTED = {
+NESTED_MATRICES = {
     "gates": ("gru", {"candidate": "neumann", "reset": {"name": "schur", "in_block": True}, "update": "free"}),
     "a table": ("rnn", {"name": "longshort", "short_size": 2, "epsilon": 1e-05, "coupling": False}),
     "a word": ("lstm", "cayley"),
@@ -858,8 +862,8 @@ def said(table):
     return {key: value for key, value in table.items() if value is not None and key != "name"}
 
 
-@pytest.mark.parametrize(("layer", "recurrent"), NESTED.values(), ids=NESTED)
-def test_a_command_says_every_setting(layer, recurrent):
+@pytest.mark.parametrize(("layer", "recurrent"), NESTED_MATRICES.values(), ids=NESTED_MATRICES)
+def test_command_contains_every_setting(layer, recurrent):
     table = {"name": layer, "hidden_size": 5, "recurrent": recurrent}
     train = {"lr": 1e-05, "clip": 1.0, "optimizer": "rmsprop-tf"}
     settings = {"layer": table, "task": {"name": "copy", "delay": 7}, "train": train, "seed": 12}
@@ -871,7 +875,7 @@ def test_a_command_says_every_setting(layer, recurrent):
     assert found["layer"]["recurrent"] == recurrent
 
 
-UNSET = [
+RECIPES_WITH_UNSET_OPTIONS = [
     "enrnn-2020/copying/lstm-68",
     "ncgru-2022/copying/lstm-1000",
     "ncgru-2022/copying/scornn-1000",
@@ -879,8 +883,8 @@ UNSET = [
 ]
 
 
-@pytest.mark.parametrize("name", UNSET)
-def test_the_command_of_a_recipe_makes_the_same_run(name, monkeypatch):
+@pytest.mark.parametrize("name", RECIPES_WITH_UNSET_OPTIONS)
+def test_command_of_recipe_reproduces_its_settings(name, monkeypatch):
     """`train` takes what is not said from the nearest paper, so that what is not set has to be said too."""
     monkeypatch.setattr(loop, "commit", lambda: None)
     (recipe,) = experiments.select(name)
@@ -891,7 +895,7 @@ def test_the_command_of_a_recipe_makes_the_same_run(name, monkeypatch):
     assert differences(recipe.settings("smoke").resolved(), again.resolved()) == []
 
 
-def test_the_command_runs(trained, tmp_path, monkeypatch):
+def test_command_reproduces_run_on_command_line(trained, tmp_path, monkeypatch):
     """By the real command line: the same settings, the same numbers."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(loop, "commit", lambda: None)
@@ -912,13 +916,13 @@ def test_the_command_runs(trained, tmp_path, monkeypatch):
         *({}, {"name": "schur", "in_block": True}, {"a": {"b": {"c": [1, {"d": 'x"y\\z\n'}]}}}, {"e": 1e-07}),
     ],
 )
-def test_values_are_spelled_as_they_are_read(value):
+def test_spelled_value_parses_to_same_value(value):
     found = parse_value(value_text(value))
     assert found == value
     assert type(found) is type(value)
 
 
-def test_words_that_could_be_taken_for_something_else_are_quoted():
+def test_ambiguous_strings_are_quoted():
     words = ["none", "true", "64", "1e-3", '"x"', "[1]", ""]
     assert [parse_value(value_text(word)) for word in words] == words
 
@@ -934,7 +938,7 @@ WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]))
         st.recursive(PLAIN | WORDS, lambda inner: st.lists(inner) | st.dictionaries(BARE, inner), max_leaves=5),
     )
 )
-def test_whatever_stands_in_a_table_comes_back(table):
+def test_nested_settings_round_trip_through_command(table):
     result = {"layer": {"name": "rnn", "recurrent": table}, "task": {"name": "copy"}, "train": {}, "seed": 0}
     run = runs.Run(Path("run"), result, [])
     assert dotted(shlex.split(run.command)[4:-2]) == {"layer": {"recurrent": table}}
@@ -944,7 +948,7 @@ def test_whatever_stands_in_a_table_comes_back(table):
 
 
 @pytest.mark.parametrize("existing", [True, False])
-def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch, existing):
+def test_failed_write_keeps_old_page_and_no_temporary_file(tmp_path, monkeypatch, existing):
     target = tmp_path / "page.html"
     if existing:
         target.write_text("old")
@@ -959,7 +963,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch, existing):
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("page.html", "old")] * existing
 
 
-def test_half_a_page_is_removed(tmp_path):
+def test_partially_written_page_is_removed(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         html.write("good " * 10_000 + "\ud800", tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
@@ -969,12 +973,12 @@ def test_half_a_page_is_removed(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["page.html"]
 
 
-def test_a_page_replaces_the_one_before(tmp_path):
+def test_write_replaces_existing_page(tmp_path):
     for text in ("one", "two ☃"):
         html.write(text, tmp_path / "new" / "page.html")
     assert (tmp_path / "new" / "page.html").read_bytes() == "two ☃".encode()
     assert len(list((tmp_path / "new").iterdir())) == 1
 
 
-def test_the_page_is_the_same_from_the_same_files(trained):
-    assert page_of(trained) == page_of(trained)
+def test_page_is_deterministic(trained):
+    assert report_page_of(trained) == report_page_of(trained)

@@ -9,7 +9,7 @@ from steadygrad.report.problem_figures import Problem
 
 
 @pytest.fixture
-def shown(monkeypatch):
+def saved_axes(monkeypatch):
     """The axes of what would have been saved."""
     axes = []
     monkeypatch.setattr(
@@ -22,27 +22,27 @@ def picture(height, width, value):
     return np.full((3, height, width), value)
 
 
-def test_row_after_row_with_captions_and_titles(shown):
+def test_problems_are_drawn_in_rows_with_captions_and_titles(saved_axes):
     given = [Problem(picture(2 + i, 4, i / 4), f"answer {i}", "$first$" if i == 0 else "") for i in range(5)]
     problem_figures.draw_problems(given, "x.png", columns=3)
-    assert [axis.get_xlabel() for axis in shown] == [*(f"answer {i}" for i in range(5)), ""]
-    assert [axis.get_title("left") for axis in shown] == [r"\$first\$", "", "", "", "", ""]
-    for axis, (pixels, _, _) in zip(shown, given, strict=False):
+    assert [axis.get_xlabel() for axis in saved_axes] == [*(f"answer {i}" for i in range(5)), ""]
+    assert [axis.get_title("left") for axis in saved_axes] == [r"\$first\$", "", "", "", "", ""]
+    for axis, (pixels, _, _) in zip(saved_axes, given, strict=False):
         np.testing.assert_array_equal(axis.images[0].get_array().transpose(2, 0, 1), pixels)
-    assert not shown[5].images
-    upper, lower = (shown[place].get_gridspec().get_height_ratios()[place // 3] for place in (0, 3))
+    assert not saved_axes[5].images
+    upper, lower = (saved_axes[place].get_gridspec().get_height_ratios()[place // 3] for place in (0, 3))
     assert upper == pytest.approx(
         problem_figures.WIDTH * 4 / 4 + 2 * problem_figures.LINE
     )  # the highest, its caption and a title
     assert lower == pytest.approx(problem_figures.WIDTH * 6 / 4 + problem_figures.LINE)
 
 
-def test_few_problems_take_no_more_room_than_they_need(shown):
+def test_single_problem_gets_single_axis(saved_axes):
     problem_figures.draw_problems([Problem(picture(2, 2, 0.5), "one")], "x.png", columns=6)
-    assert len(shown) == 1
+    assert len(saved_axes) == 1
 
 
-def test_a_file_like_any_figure_and_nothing_of_nothing(tmp_path):
+def test_problems_are_written_as_png_and_empty_list_raises_value_error(tmp_path):
     path = problem_figures.draw_problems([Problem(picture(2, 2, 0.5), "$one")], tmp_path / "new" / "one.png")
     assert path.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="draw_problems expects at least one problem; got none"):

@@ -77,7 +77,7 @@ def test_markdown_aligns_numbers_and_escapes_bars():
     assert tables.markdown(["a", "b", "c"], [], right_from=2).splitlines()[1] == "| --- | --- | ---: |"
 
 
-def test_a_row_for_every_run(tmp_path):
+def test_runs_table_has_one_row_per_run(tmp_path):
     write_run(tmp_path / "a", "nnrnn")
     write_run(tmp_path / "b", "lstm", status="diverged", best=None)
     header, rows = tables.runs_header_and_rows(runs.find([tmp_path]))
@@ -88,7 +88,7 @@ def test_a_row_for_every_run(tmp_path):
     ]
 
 
-def test_a_data_sets_test_stands_beside_its_best_validation(tmp_path):
+def test_runs_table_has_test_column_for_data_sets(tmp_path):
     write_run(tmp_path / "a", "nnrnn", test={"loss": 0.5, "accuracy": 0.25})
     write_run(tmp_path / "b", "lstm", status="diverged")
     header, rows = tables.runs_header_and_rows(runs.find([tmp_path]))
@@ -141,7 +141,7 @@ def cell(rows, column):
     return [row[next(i for i, name in enumerate(header) if name.startswith(column))] for row in body]
 
 
-def test_our_number_stands_beside_the_papers():
+def test_paper_table_has_published_and_measured_values():
     rows = [paper_row(values=(0.25,), ours=0.25), paper_row("lstm", published=None, values=(0.5,), ours=0.5)]
     assert cell(rows, "row") == ["nnrnn", "lstm"]
     assert cell(rows, "paper: loss") == ["0.001", "–"]
@@ -164,7 +164,7 @@ def test_a_score_of_zero_is_a_score():
     assert cell([paper_row(scores=[0.0])], "accuracy") == ["0"]
 
 
-def test_rows_without_a_number_say_why():
+def test_rows_without_value_show_reason():
     failed = paper_row("lstm", values=(None,), status="failed", parameters=None)
     failed["runs"][0] |= {"why": "no | disk", "score": None}
     rows = [paper_row(ours=0.5), failed, paper_row("ornn", values=(), parameters=None)]
@@ -175,7 +175,7 @@ def test_rows_without_a_number_say_why():
     assert "- lstm, seed 0: failed: no | disk" in text
 
 
-def test_a_papers_table_says_what_it_is():
+def test_paper_table_has_caption_scale_and_notes():
     text = tables.paper_table([paper_row(ours=0.5, reduced="steps 100", note="their only seed")])
     assert text.startswith("Copy, T = 200. Loss of guessing: 0.173.\n\n| row | parameters |")
     assert "| nnrnn | " in text
@@ -184,7 +184,7 @@ def test_a_papers_table_says_what_it_is():
     assert text.endswith("\n")
 
 
-def test_a_smoke_test_is_not_taken_for_more():
+def test_paper_table_names_smoke_scale():
     text = tables.paper_table([paper_row(ours=0.5, reduced="steps 2", scale="smoke")])
     assert "smoke: steps 2" in text
     assert "desk" not in text
@@ -204,12 +204,12 @@ def test_a_smoke_test_is_not_taken_for_more():
         ),
     ],
 )
-def test_a_table_says_what_our_numbers_are(row, words):
+def test_paper_notes_say_which_evaluation_counts(row, words):
     (note,) = tables.paper_notes([paper_row(**row)])
     assert note == f"Our numbers: {words}."
 
 
-def test_what_a_scale_changed_is_said_of_the_rows_it_holds_for():
+def test_paper_notes_list_reduced_settings_per_row():
     rows = [paper_row("enrnn", reduced="examples 20")]
     rows += [paper_row(name, reduced="examples 20, steps 40") for name in ("lstm", "scornn")]
     rows += [paper_row("gru", values=(), reduced="batch 3"), paper_row("rnn")]  # not run; as in the paper
@@ -230,7 +230,7 @@ def test_what_a_scale_changed_is_said_of_the_rows_it_holds_for():
         (8, 9, ", many-0, many-1, many-2, many-3, many-4, many-5 and 2 more"),
     ],
 )
-def test_many_rows_are_not_all_named(many, few, where):
+def test_paper_notes_abbreviate_long_row_lists(many, few, where):
     rows = [paper_row(f"many-{i}", reduced="steps 40") for i in range(many)]
     rows += [paper_row(f"few-{i}") for i in range(few)]
     assert tables.paper_notes(rows)[1:] == [f"Scale desk{where}: steps 40."]
@@ -250,12 +250,12 @@ def test_many_rows_are_not_all_named(many, few, where):
         (0.0, 1e-9, "min", "miss"),
     ],
 )
-def test_a_verdict_compares_what_is_shown(published, value, attained, expected):
+def test_verdict_compares_rounded_values(published, value, attained, expected):
     row = paper_row(values=(value,), published=published, attained=attained)
     assert tables.verdict(row) == expected
 
 
-def test_numbers_of_another_task_have_no_verdict():
+def test_verdict_is_omitted_for_different_task():
     assert tables.verdict(paper_row(same_task=True)) == "miss"
     assert tables.verdict(paper_row(same_task=False)) == "–"
     (timit, *_), (adding, *_) = (select(f"enrnn-2020/{table}") for table in ("timit", "adding"))
@@ -276,7 +276,7 @@ def transfer_row(row="lstm", theirs=(0.64, None), ours=((0.5, 0.25),), **rest):
     return found | {"trained_on": "delay 100", "transfer": tests} | rest
 
 
-def test_a_column_for_each_setting_with_both_numbers():
+def test_transfer_table_has_one_column_per_setting():
     rows = [transfer_row(), transfer_row("relrnn", (0.99, 0.98), ((1.0, 0.5), (0.75, 0.0), (0.5, 0.25)))]
     header, body = tables.transfer_header_and_rows(rows)
     assert header == ["accuracy: paper / ours", "trained: delay 100", "delay 200", "delay 400"]
@@ -286,7 +286,7 @@ def test_a_column_for_each_setting_with_both_numbers():
     ]
 
 
-def test_settings_without_a_number_of_ours():
+def test_transfer_table_shows_dash_for_missing_values():
     """Not run, not built, no number; a row that is not tested on a setting has an empty cell."""
     other = [{"name": "delay 7", "published": 0.5}]
     rows = [
@@ -305,7 +305,7 @@ def test_settings_without_a_number_of_ours():
     ]
 
 
-def test_rows_with_a_test_of_their_own_each_name_their_settings():
+def test_transfer_table_names_settings_in_rows_if_they_differ():
     """A column a setting would leave most of the table empty."""
     test = [{"name": "delay 200", "published": 0.5}]
     rows = [transfer_row(f"net-{T}", trained_on=f"delay {T}", transfer=test) for T in (100, 50)]
@@ -314,13 +314,13 @@ def test_rows_with_a_test_of_their_own_each_name_their_settings():
     assert body == [[f"net-{T}", f"delay {T}: 0.99 / 1", "delay 200: 0.5 / 0.5"] for T in (100, 50)]
 
 
-def test_without_printed_numbers_ours_stand_alone():
+def test_transfer_table_without_published_values_shows_ours_only():
     header, body = tables.transfer_header_and_rows([transfer_row(theirs=(None, None), published=None)])
     assert header[0] == "accuracy"
     assert body == [["lstm", "1", "0.5", "0.25"]]
 
 
-def test_the_text_has_a_second_table_and_says_how_it_was_tested():
+def test_paper_table_text_contains_transfer_table_and_note():
     text = tables.paper_table([transfer_row(), paper_row("plain", metric="accuracy")])
     first, second = (part for part in text.split("\n\n") if part.startswith("| "))
     assert first.startswith("| row | parameters | paper: accuracy | ours: accuracy |")
@@ -329,7 +329,7 @@ def test_the_text_has_a_second_table_and_says_how_it_was_tested():
     assert "weights of the lowest validation loss, 500 sequences a number." in text
 
 
-def test_tests_that_failed_say_why_below():
+def test_failed_transfer_evaluations_are_explained_in_notes():
     row = transfer_row(ours=((0.5, None), (None, None)))
     first, second = (run["transfer"] for run in row["runs"])
     for test in (first[1], *second):
@@ -341,7 +341,7 @@ def test_tests_that_failed_say_why_below():
     ]
 
 
-def test_tables_without_such_tests_are_as_before():
+def test_paper_table_without_transfer_has_one_table():
     assert tables.transfer_header_and_rows([paper_row(), paper_row("lstm", transfer=[])]) == ([], [])
     text = tables.paper_table([paper_row()])
     assert sum(part.startswith("| ") for part in text.split("\n\n")) == 1
@@ -370,14 +370,14 @@ def test_a_folder_without_runs_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"layer": 3}', "\xff"])
-def test_a_result_that_is_none_is_named(tmp_path, content):
+def test_invalid_result_file_raises_value_error_with_path(tmp_path, content):
     write_run(tmp_path / "run")
     (tmp_path / "run" / "result.json").write_text(content, "latin-1")
     with pytest.raises(ValueError, match=r"run/result.json is not a run's result: "):
         runs.find([tmp_path])
 
 
-def test_rows_half_written_or_missing_are_tolerated(tmp_path):
+def test_truncated_or_missing_metrics_file_is_tolerated(tmp_path):
     write_run(tmp_path / "a", values=(3.0, 2.0, 1.0))
     metrics = tmp_path / "a" / "metrics.jsonl"
     metrics.write_text(metrics.read_text()[:-30])
@@ -390,7 +390,7 @@ def test_rows_half_written_or_missing_are_tolerated(tmp_path):
     assert other.curve("loss") == ([], [])
 
 
-def test_a_curve_leaves_out_what_was_not_a_number(tmp_path):
+def test_curve_omits_non_numeric_values(tmp_path):
     write_run(tmp_path / "run", values=(3.0, 2.0))
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 30, "split": "valid", "loss": null, "accuracy": 0.5}\n')
@@ -413,12 +413,12 @@ def test_a_curve_leaves_out_what_was_not_a_number(tmp_path):
         ([{"layer": "gru"}, {"layer": "lstm"}, {"seed": 1}], ["gru seed 0", "lstm seed 0", "gru seed 1"]),
     ],
 )
-def test_labels_are_as_short_as_tells_runs_apart(tmp_path, given, expected):
+def test_labels_are_shortest_distinguishing_names(tmp_path, given, expected):
     found = [runs.read(write_run(tmp_path / str(i), **options)) for i, options in enumerate(given)]
     assert runs.labels(found) == expected
 
 
-def test_runs_that_nothing_tells_apart_go_by_their_folders(tmp_path):
+def test_labels_of_identical_settings_use_folders(tmp_path):
     found = [runs.read(write_run(tmp_path / name)) for name in ("x/a", "x/b/c", "x/b/d")]
     assert runs.labels(found) == ["a", "b/c", "b/d"]
 
@@ -426,7 +426,7 @@ def test_runs_that_nothing_tells_apart_go_by_their_folders(tmp_path):
 # figures
 
 
-def test_curves_are_a_picture(tmp_path):
+def test_curves_writes_png(tmp_path):
     for seed in (0, 1):
         write_run(tmp_path / f"gru-{seed}", seed=seed)
     write_run(tmp_path / "lstm", "lstm", status="diverged", values=())
@@ -435,7 +435,7 @@ def test_curves_are_a_picture(tmp_path):
     assert is_png(path)
 
 
-def test_curves_of_an_error_need_one_panel(tmp_path, monkeypatch):
+def test_curves_of_mse_have_one_panel(tmp_path, monkeypatch):
     drawn = []
     finish = figures.finish
     monkeypatch.setattr(
@@ -453,7 +453,7 @@ def test_curves_of_an_error_need_one_panel(tmp_path, monkeypatch):
     assert axis.get_lines()[0].get_marker() == ""
 
 
-def test_a_single_evaluation_is_a_dot(tmp_path, monkeypatch):
+def test_single_evaluation_is_drawn_as_marker(tmp_path, monkeypatch):
     axes = []
     monkeypatch.setattr(figures, "finish", lambda axis, metric, found: axes.append(axis))
     write_run(tmp_path / "once", values=(2.0,))
@@ -462,7 +462,7 @@ def test_a_single_evaluation_is_a_dot(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("values", "whole"), [((0.2, 0.9), True), ((0.2, 2.1), False)])
-def test_only_shares_go_from_0_to_1(tmp_path, values, whole):
+def test_axis_is_0_to_1_only_for_values_within(tmp_path, values, whole):
     rows = [{"step": step, "split": "valid", "loss": 1.0, "bpc": value} for step, value in enumerate(values)]
     run = runs.Run(tmp_path, {"guessing_loss": 1.0}, rows)
     _, axis = figures.plt.subplots()
@@ -474,7 +474,7 @@ def test_only_shares_go_from_0_to_1(tmp_path, values, whole):
     figures.plt.close()
 
 
-def test_seeds_share_a_colour_and_a_line_in_the_legend(tmp_path, monkeypatch):
+def test_seeds_share_colour_and_legend_entry(tmp_path, monkeypatch):
     axes = []
     finish = figures.finish
     monkeypatch.setattr(figures, "finish", lambda axis, metric, found: axes.append(axis) or finish(axis, metric, found))
@@ -488,7 +488,7 @@ def test_seeds_share_a_colour_and_a_line_in_the_legend(tmp_path, monkeypatch):
     assert [line.get_color() for line in axes[1].get_lines()] == colours[:4]
 
 
-def test_many_rows_are_drawn_task_by_task(tmp_path, monkeypatch):
+def test_curves_of_many_rows_have_panels_per_task(tmp_path, monkeypatch):
     """More than there are colours: a row of panels for each task, and other lines where colours come again."""
     axes = []
     finish = figures.finish
@@ -510,7 +510,7 @@ def test_many_rows_are_drawn_task_by_task(tmp_path, monkeypatch):
     assert [axis.get_title() for axis, _ in axes[4:]] == ["", ""]  # enough colours
 
 
-def test_nothing_here_needs_torch():
+def test_report_imports_no_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"  # importing it fails
         "from steadygrad.report import figures, problem_figures, runs, tables\n"

@@ -8,7 +8,7 @@ from steadygrad.tasks import Adding
 
 
 @pytest.mark.parametrize("length", [3, 4, 11, 200])
-def test_two_numbers_are_marked_and_their_sum_is_asked(length):
+def test_target_is_sum_of_two_marked_numbers_one_per_half(length):
     inputs, targets = Adding(length=length).sample(300, Generator().manual_seed(0))
     values, markers = inputs.unbind(-1)
     half = (length - 1) // 2
@@ -20,18 +20,18 @@ def test_two_numbers_are_marked_and_their_sum_is_asked(length):
 
 
 @pytest.mark.parametrize("length", [3, 4, 11])
-def test_every_place_is_marked_now_and_then(length):
+def test_every_position_can_be_marked(length):
     inputs, _ = Adding(length=length).sample(1000, Generator().manual_seed(0))
     assert inputs[..., 1].any(0).all()
 
 
-def test_the_answer_is_read_at_the_end():
+def test_default_sizes_and_last_only():
     task = Adding()
     assert task.last_only
     assert (task.input_size, task.output_size, task.steps) == (2, 1, 200)
 
 
-def test_known_values():
+def test_loss_metrics_and_guessing_loss_known_values():
     task = Adding()
     outputs, targets = torch.tensor([[1.0], [0.5]]), torch.tensor([[1.5], [0.5]])
     assert task.loss(outputs, targets).item() == 0.125

@@ -15,13 +15,13 @@ def example(task, string):
     return tokens[here].tolist(), targets[here].tolist()
 
 
-def test_the_drawing(drawn):
+def test_sample_matches_docstring_example(drawn):
     tokens, targets = example(Copy(length=3, delay=5, symbols=3), [3, 1, 2])
     assert tokens == [3, 1, 2, 0, 0, 0, 0, 4, 0, 0, 0] == drawn(Copy, "input")
     assert targets == [0, 0, 0, 0, 0, 0, 0, 0, 3, 1, 2] == drawn(Copy, "target")
 
 
-def test_recall_at_the_cue():
+def test_recall_at_moves_cue_one_step_later():
     """The cue comes a step later, the targets stay where they are."""
     tokens, targets = example(Copy(length=3, delay=5, symbols=3, recall="at"), [3, 1, 2])
     assert tokens == [3, 1, 2, 0, 0, 0, 0, 0, 4, 0, 0]
@@ -30,7 +30,7 @@ def test_recall_at_the_cue():
 
 @pytest.mark.parametrize("delay", [1, 2, 30])
 @pytest.mark.parametrize(("recall", "before", "after"), [("after", -1, 10), ("at", 0, 9)])
-def test_layout_of_the_papers(delay, recall, before, after):
+def test_sequence_layout_matches_papers(delay, recall, before, after):
     """nnRNN: 10 symbols, T − 1 blanks, cue, 10 blanks. NC-GRU: 10 symbols, T blanks, cue, 9 blanks."""
     task = Copy(delay=delay, recall=recall)
     inputs, targets = task.sample(20, Generator().manual_seed(0))
@@ -43,13 +43,13 @@ def test_layout_of_the_papers(delay, recall, before, after):
     assert not targets[:, :-10].any()
 
 
-def test_sizes_of_the_papers():
+def test_default_sizes_match_papers():
     task = Copy()
     assert (task.input_size, task.output_size, task.steps) == (10, 9, 220)
 
 
 @pytest.mark.parametrize(("delay", "loss"), [(200, 0.0945), (1000, 0.0204), (2000, 0.0103)])
-def test_guessing_loss_of_the_papers(delay, loss):
+def test_guessing_loss_matches_papers(delay, loss):
     """10 ln 8 / (T + 20)."""
     assert Copy(delay=delay).guessing_loss == pytest.approx(loss, abs=5e-5)
 
@@ -62,7 +62,7 @@ def test_symbols_are_equally_likely():
     assert ((counts[1:] - n * p).abs() < 5 * (n * p * (1 - p)) ** 0.5).all()
 
 
-def test_accuracy_counts_the_recalled_symbols_alone():
+def test_accuracy_counts_only_recalled_symbols():
     task = Copy(length=4, delay=50, symbols=3)
     targets = torch.zeros(1, 58, dtype=torch.int64)
     targets[0, -4:] = torch.tensor([1, 2, 3, 1])

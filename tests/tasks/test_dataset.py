@@ -86,28 +86,28 @@ def test_a_file_is_downloaded_once(server, cache):
     assert [path.name for path in cache.iterdir()] == [FILE]
 
 
-def test_a_download_goes_on_where_it_ended(server, cache):
+def test_partial_download_is_resumed(server, cache):
     cache.mkdir(parents=True)
     (cache / f"{FILE}.part").write_bytes(CONTENT[:1000])
     assert of(server).read("Task", FILE) == CONTENT
     assert server.asked == [(f"/{FILE}", "bytes=1000-")]
 
 
-def test_a_server_that_sends_no_parts_sends_all(server, cache):
+def test_download_restarts_if_server_ignores_range(server, cache):
     server.parts = False
     cache.mkdir(parents=True)
     (cache / f"{FILE}.part").write_bytes(CONTENT[:1000])
     assert of(server).read("Task", FILE) == CONTENT
 
 
-def test_a_download_that_was_complete_is_taken(server, cache):
+def test_complete_partial_file_is_used(server, cache):
     cache.mkdir(parents=True)
     (cache / f"{FILE}.part").write_bytes(CONTENT)
     assert of(server).read("Task", FILE) == CONTENT
     assert server.asked == [(f"/{FILE}", f"bytes={len(CONTENT)}-")]
 
 
-def test_a_part_that_is_longer_than_the_file_is_downloaded_again(server, cache):
+def test_partial_file_longer_than_file_is_downloaded_again(server, cache):
     cache.mkdir(parents=True)
     (cache / f"{FILE}.part").write_bytes(CONTENT + b"of another version")
     assert of(server).read("Task", FILE) == CONTENT
@@ -116,7 +116,7 @@ def test_a_part_that_is_longer_than_the_file_is_downloaded_again(server, cache):
 
 
 @pytest.mark.parametrize(("chunked", "have"), [(False, 1_100_000), (True, 1 << 20)], ids=["of a length", "chunked"])
-def test_a_connection_that_ends_early_is_taken_up_again(server, cache, chunked, have):
+def test_interrupted_connection_raises_and_next_call_resumes(server, cache, chunked, have):
     """Of chunks whole pieces alone are kept."""
     server.ends, server.chunked = 1_100_000, chunked
     words = rf"^Task: the connection ended after {have} bytes of {server.url}{FILE}; run again to go on$"
@@ -128,7 +128,7 @@ def test_a_connection_that_ends_early_is_taken_up_again(server, cache, chunked, 
     assert [begin for _, begin in server.asked] == [None, f"bytes={have}-"]
 
 
-def test_two_who_need_a_file_at_once_download_it_once(server, cache):
+def test_concurrent_readers_download_file_once(server, cache):
     server.takes = 0.3
     with ThreadPoolExecutor(2) as both:
         assert list(both.map(of(server).read, ["Task", "Other"], [FILE] * 2)) == [CONTENT] * 2
@@ -136,7 +136,7 @@ def test_two_who_need_a_file_at_once_download_it_once(server, cache):
 
 
 @pytest.mark.parametrize("place", [500, 60_000], ids=["early", "late"])
-def test_a_packed_file_that_was_damaged_on_the_way_is_refused_and_not_kept(server, cache, tmp_path, place):
+def test_corrupt_gzip_download_is_rejected_and_removed(server, cache, tmp_path, place):
     """Where the damage is decides which error gzip has for it."""
     content = bytes(np.random.default_rng(0).integers(0, 10, 200_000, np.uint8))
     packed, file = gzip.compress(content), "numbers.gz"
@@ -149,20 +149,20 @@ def test_a_packed_file_that_was_damaged_on_the_way_is_refused_and_not_kept(serve
     assert data.read("Task", file) == content
 
 
-def test_what_is_spoilt_in_the_cache_is_fetched_again(server, cache):
+def test_corrupt_cached_file_is_downloaded_again(server, cache):
     data = of(server)
     data.read("Task", FILE)
     (cache / FILE).write_bytes(b"spoilt")
     assert data.read("Task", FILE) == (cache / FILE).read_bytes() == CONTENT
 
 
-def test_a_wrong_download_is_refused_and_not_kept(server, cache):
+def test_download_with_wrong_checksum_is_rejected_and_removed(server, cache):
     with pytest.raises(ValueError, match=rf"^Task expects .*{FILE} with SHA-256 [0-9a-f]{{64}}; got [0-9a-f]{{64}}$"):
         of(server, content=b"other").read("Task", FILE)
     assert list(cache.iterdir()) == []
 
 
-def test_what_cannot_be_downloaded_says_what_to_do(server, cache):
+def test_failed_download_explains_manual_placement(server, cache):
     data = of(server, "missing/")
     with pytest.raises(ValueError, match=rf"^Task cannot download .*404.*save the file as .*_DATA/some/{FILE}"):
         data.read("Task", FILE)
@@ -186,14 +186,14 @@ def test_a_file_comes_out_of_an_archive(server, cache, tmp_path):
         of(server, "all.tgz", file="other.bin").read("Task", "other.bin")
 
 
-def test_a_broken_archive_is_refused_and_not_kept(server, cache, tmp_path):
+def test_invalid_archive_is_rejected_and_removed(server, cache, tmp_path):
     (tmp_path / "served" / "all.tgz").write_bytes(b"no archive")
     with pytest.raises(ValueError, match=r"^Task expects .*all.tgz to be a .tgz; got "):
         of(server, "all.tgz").read("Task", FILE)
     assert list(cache.iterdir()) == []
 
 
-def test_an_archive_that_is_spoilt_in_the_cache_is_fetched_again(server, cache, tmp_path):
+def test_corrupt_cached_archive_is_downloaded_again(server, cache, tmp_path):
     write_archive(tmp_path / "served" / "all.tgz")
     cache.mkdir(parents=True)
     for spoil in (lambda path: path.write_bytes(b"no archive"), lambda path: write_archive(path, b"other")):
@@ -202,21 +202,21 @@ def test_an_archive_that_is_spoilt_in_the_cache_is_fetched_again(server, cache, 
         assert of(server, "all.tgz").read("Task", FILE) == CONTENT
 
 
-def test_progress_of_a_download_is_no_output(server, cache, capsys):
+def test_download_progress_goes_to_stderr(server, cache, capsys):
     of(server).read("Task", FILE)
     said = capsys.readouterr()
     assert said.out == ""
     assert f"Task: downloading {FILE}" in said.err
 
 
-def test_an_archive_of_other_files_is_refused_and_not_kept(server, cache, tmp_path):
+def test_archive_with_wrong_checksum_is_rejected_and_removed(server, cache, tmp_path):
     write_archive(tmp_path / "served" / "all.tgz", b"other")
     with pytest.raises(ValueError, match=rf"^Task expects {FILE} in .*all.tgz with SHA-256 "):
         of(server, "all.tgz").read("Task", FILE)
     assert list(cache.iterdir()) == []
 
 
-def test_the_archive_may_be_the_users(server, cache, tmp_path, monkeypatch):
+def test_archive_in_user_folder_is_used_and_never_deleted(server, cache, tmp_path, monkeypatch):
     """As the error for a download that fails says; and it stays there, whatever is in it."""
     archive = tmp_path / "mine" / "some" / "all.tgz"
     archive.parent.mkdir(parents=True)
@@ -256,7 +256,7 @@ def text(request):
 
 
 @pytest.mark.parametrize(("batch", "window"), [(1, 7), (3, 10), (4, 1000)])
-def test_windows_go_along_the_text(text, batch, window):
+def test_windows_cover_text_in_order(text, batch, window):
     tokens = text.tokens("train")
     epoch = text.epoch("train", batch, window)
     inputs = torch.cat([part.inputs for part in epoch], dim=1)
@@ -269,7 +269,7 @@ def test_windows_go_along_the_text(text, batch, window):
     assert {part.inputs.shape for part in epoch[:-1]} <= {(batch, window)}
 
 
-def test_a_text_needs_a_window_and_a_batch_that_fits(text):
+def test_text_epoch_rejects_invalid_window_batch_and_split(text):
     who = type(text).__name__
     with pytest.raises(ValueError, match=rf"^{who} expects a window, the number of steps of an update; got none$"):
         text.epoch("train", 2)
@@ -279,7 +279,7 @@ def test_a_text_needs_a_window_and_a_batch_that_fits(text):
         text.epoch("dev", 2, 5)
 
 
-def test_text_becomes_tokens_and_text_again():
+def test_encode_and_decode_round_trip():
     assert CharPTB().decode(CharPTB().encode("the yen\nrose").tolist()) == "the yen\nrose"
     assert WordPTB().decode(WordPTB().encode("the yen\nrose").tolist()) == "the yen \nrose "
     with pytest.raises(ValueError, match=r"^CharPTB expects text of its vocabulary; got 'Z'$"):
@@ -288,7 +288,7 @@ def test_text_becomes_tokens_and_text_again():
         WordPTB().encode("the dollar rose")
 
 
-def test_lines_end_with_a_token_of_their_own(text):
+def test_each_line_ends_with_eos_token(text):
     folder = ptb.PTB.find(text.form.format(split="valid"))
     lines = folder.read_text("ascii").strip().split("\n")
     tokens = text.tokens("valid").tolist()
@@ -296,7 +296,7 @@ def test_lines_end_with_a_token_of_their_own(text):
     assert len(tokens) == sum(len(line.split()) + 1 for line in lines)
 
 
-def test_tokens_are_kept_and_made_again_if_the_file_is_spoilt(text):
+def test_token_cache_is_rebuilt_if_corrupt(text):
     folder = ptb.cache_folder() / "tokens"
     before = text.tokens("train")
     for spoilt in (b"", b"spoilt"):
@@ -310,7 +310,7 @@ def test_tokens_are_kept_and_made_again_if_the_file_is_spoilt(text):
     assert torch.equal(text.tokens("train"), before)
 
 
-def test_bits_and_perplexity_are_of_the_mean_loss():
+def test_bpc_and_perplexity_are_computed_from_mean_loss():
     assert CharPTB().conclude({"loss": np.log(2.0)})["bpc"] == pytest.approx(1)
     assert WordPTB().conclude({"loss": np.log(100.0)})["perplexity"] == pytest.approx(100)
 
@@ -319,7 +319,7 @@ def test_bits_and_perplexity_are_of_the_mean_loss():
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_a_pass_has_every_image_once_and_in_another_order_each_time(split):
+def test_image_epoch_has_every_image_once_in_seeded_order(split):
     task = PixelMNIST(held_back=20_000)
     assert sum(len(part.targets) for part in task.epoch(split, 1500)) == task.count(split)
     first, other = (task.epoch(split, 64, generator=Generator().manual_seed(seed))[0] for seed in (0, 1))
@@ -329,21 +329,21 @@ def test_a_pass_has_every_image_once_and_in_another_order_each_time(split):
     assert {task.count(split) for split in SPLITS} == {40_000, 20_000, 10_000}
 
 
-def test_validation_images_are_the_last_of_the_training_images():
+def test_validation_split_is_end_of_training_images():
     images, labels = pixels.images_and_labels(False, False)
     inputs, targets = PixelMNIST(permuted=False, held_back=100).take("valid", torch.tensor([0, 99]))
     assert torch.equal(inputs.squeeze(2), images[[59_900, 59_999]].float() / 255)
     assert torch.equal(targets, labels[[59_900, 59_999]])
 
 
-def test_the_permutation_is_numpys():
+def test_pixel_permutation_matches_numpy_random_state():
     which = torch.arange(3)
     plain = PixelMNIST(permuted=False).take("test", which)[0]
     order = np.random.RandomState(92916).permutation(784)
     assert torch.equal(PixelMNIST(permutation_seed=92916).take("test", which)[0], plain[:, order])
 
 
-def test_clothes_are_those_without_test_images_among_the_training_images():
+def test_fashion_mnist_checksums_are_of_corrected_files():
     """The files since 31 August 2017, packed, as others know them too."""
     known = {file: hashes[0][:16] for file, hashes in pixels.FASHION.files.items()}
     assert known == {
@@ -354,7 +354,7 @@ def test_clothes_are_those_without_test_images_among_the_training_images():
     }
 
 
-def test_held_back_leaves_something_to_train_on():
+def test_held_back_of_all_images_raises_value_error():
     with pytest.raises(ValueError, match=r"^PixelMNIST expects held_back below 60000; got 60000$"):
         PixelMNIST(held_back=60_000)
 

@@ -18,7 +18,7 @@ def in_order(part, whole):
     return all(symbol in rest for symbol in part)
 
 
-def test_the_drawing(drawn):
+def test_sample_matches_docstring_example(drawn):
     """One of 945 equally likely sequences."""
     inputs, targets = Denoise(**SMALL).sample(10_000, Generator().manual_seed(0))
     example = [0, 3, 0, 0, 1, 0, 2, 4, 0, 0, 0]
@@ -28,7 +28,7 @@ def test_the_drawing(drawn):
 
 
 @pytest.mark.parametrize("delay", [1, 5, 60])
-def test_all_symbols_stand_before_the_cue_in_the_order_asked(delay):
+def test_targets_are_symbols_before_cue_in_order(delay):
     task = Denoise(delay=delay)
     inputs, targets = task.sample(50, Generator().manual_seed(0))
     tokens, cue = inputs.argmax(-1), delay + 9
@@ -41,7 +41,7 @@ def test_all_symbols_stand_before_the_cue_in_the_order_asked(delay):
         assert set(string) <= set(range(1, 10))
 
 
-def test_every_choice_of_places_is_equally_likely():
+def test_symbol_positions_are_uniform():
     inputs, _ = Denoise(**SMALL).sample(7000, Generator().manual_seed(0))
     taken = (inputs.argmax(-1)[:, :CUE] > 0).long() @ (2 ** torch.arange(CUE))
     counts = taken.bincount()
@@ -51,14 +51,14 @@ def test_every_choice_of_places_is_equally_likely():
     assert ((counts - n * p).abs() < 5 * (n * p * (1 - p)) ** 0.5).all()
 
 
-def test_sizes():
+def test_input_and_output_sizes_with_and_without_authors_option():
     """The authors' cue has no input of its own."""
     assert (Denoise().input_size, Denoise().output_size, Denoise().steps) == (11, 10, 220)
     theirs = Denoise(authors=True)
     assert (theirs.input_size, theirs.output_size, theirs.steps) == (10, 10, 220)
 
 
-def test_the_authors_cue_is_the_zero_vector():
+def test_authors_option_uses_zero_vector_as_cue():
     inputs, targets = Denoise(**SMALL, authors=True).sample(50, Generator().manual_seed(0))
     assert not inputs[:, CUE].any()
     assert torch.equal(inputs[:, :CUE].sum(-1), torch.ones(50, CUE))
@@ -67,7 +67,7 @@ def test_the_authors_cue_is_the_zero_vector():
     assert not targets[:, :-3].any()
 
 
-def test_the_authors_places_collide():
+def test_authors_option_positions_may_collide():
     """As often as three people share a birthday in a week of seven days; what is left keeps its order."""
     n = 2000
     inputs, targets = Denoise(**SMALL, authors=True).sample(n, Generator().manual_seed(0))
@@ -79,13 +79,13 @@ def test_the_authors_places_collide():
         assert in_order([token for token in tokens if token], string)
 
 
-def test_guessing_loss_is_that_of_copy():
+def test_guessing_loss_matches_formula():
     """10 ln 9 / (T + 20)."""
     assert Denoise().guessing_loss == pytest.approx(0.09987, abs=5e-6)
     assert Denoise(authors=True).guessing_loss == Denoise().guessing_loss
 
 
 @pytest.mark.parametrize("authors", ["no", 1, None])
-def test_authors_is_yes_or_no(authors):
+def test_non_bool_authors_raises_value_error(authors):
     with pytest.raises(ValueError, match="Denoise expects authors to be true or false"):
         Denoise(authors=authors)

@@ -63,7 +63,7 @@ def numbers(task, outputs, targets):
     return task.conclude({"loss": task.loss(outputs, targets).item(), **task.metrics(outputs, targets)})
 
 
-def perfect(task, targets):
+def perfect_outputs(task, targets):
     """Outputs that say what the targets are."""
     return 100 * F.one_hot(targets, task.output_size).float() if targets.dtype == torch.int64 else targets
 
@@ -82,12 +82,12 @@ def test_shapes(task):
     elif not isinstance(task, TextTask):
         assert targets.shape[:-1] == (4,) if task.last_only else targets.shape[:2] == (4, steps(task))
         assert inputs.dim() == 3
-    assert perfect(task, targets).shape == output_shape(task, 4)
+    assert perfect_outputs(task, targets).shape == output_shape(task, 4)
     assert task.loss(torch.zeros(output_shape(task, 4)), targets).shape == ()
 
 
 @every_class_with_sequences
-def test_defaults_have_a_size_and_a_loss_of_guessing(cls):
+def test_default_task_has_matching_sizes_and_finite_guessing_loss(cls):
     task = cls()
     inputs, _ = sample(task, 2)
     assert inputs.shape[:2] == (2, steps(task))
@@ -97,7 +97,7 @@ def test_defaults_have_a_size_and_a_loss_of_guessing(cls):
 
 
 @every_task
-def test_a_batch_is_a_function_of_its_seed(task):
+def test_sample_depends_only_on_generator_seed(task):
     """Of the generator's seed alone: the global random numbers are neither read nor moved."""
     first = sample(task, 8)
     torch.manual_seed(123)
@@ -110,7 +110,7 @@ def test_a_batch_is_a_function_of_its_seed(task):
 
 
 @every_task
-def test_tests_are_a_function_of_their_seed_too(task):
+def test_sample_unseen_depends_only_on_generator_seed(task):
     def unseen(seed):
         return task.sample_unseen(8, Generator().manual_seed(seed))
 
@@ -125,7 +125,7 @@ def test_tests_are_a_function_of_their_seed_too(task):
 
 
 @every_task
-def test_batches_in_a_row_differ(task):
+def test_consecutive_batches_differ(task):
     generator = Generator().manual_seed(0)
     assert not torch.equal(task.sample(8, generator)[0], task.sample(8, generator)[0])
 
@@ -166,7 +166,7 @@ GUESSES = {
 
 
 @pytest.mark.parametrize("task", [task for task in SMALL_TASKS if not isinstance(task, DataTask)], ids=repr)
-def test_guessing_has_the_loss_of_guessing(task):
+def test_guessing_loss_matches_loss_of_best_constant_guess(task):
     """Over 400 batches of 200: exactly where it does not depend on chance, else within five standard errors.
 
     What is known of answers alone is known from 4000, hence the thousandth; of these there are fewer, as images cost.
@@ -185,9 +185,9 @@ def test_guessing_has_the_loss_of_guessing(task):
 
 
 @every_task
-def test_perfect_answers_cost_nothing(task):
+def test_perfect_outputs_have_zero_loss_and_best_score(task):
     _, targets = sample(task, 6)
-    outputs = perfect(task, targets)
+    outputs = perfect_outputs(task, targets)
     assert task.loss(outputs, targets).item() == pytest.approx(0, abs=1e-6)
     best = 1.0 if task.higher_is_better or isinstance(task, WordPTB) else 0.0
     found = numbers(task, outputs, targets)[task.score]
@@ -195,12 +195,12 @@ def test_perfect_answers_cost_nothing(task):
 
 
 @every_task
-def test_answers_to_another_question_cost_more(task):
+def test_wrong_outputs_have_higher_loss_and_worse_score(task):
     batch = 5 if isinstance(task, TextTask) else 50  # a text has hundreds of answers in a sequence
     _, targets = sample(task, batch)
     _, others = sample(task, batch, seed=1)
-    outputs = perfect(task, others)
-    right, wrong = (numbers(task, perfect(task, t), targets)[task.score] for t in (targets, others))
+    outputs = perfect_outputs(task, others)
+    right, wrong = (numbers(task, perfect_outputs(task, t), targets)[task.score] for t in (targets, others))
     assert task.loss(outputs, targets) > task.guessing_loss
     assert wrong < right if task.higher_is_better else wrong > right
 
@@ -236,7 +236,7 @@ def test_loss_is_differentiable(task):
     assert outputs.grad.any(dim=-1).all()  # every answer counts
 
 
-WHOLE_NUMBERS = [
+INTEGER_FIELDS = [
     pytest.param(cls, field.name, id=f"{name}.{field.name}")
     for name, cls in TASKS.items()
     for field in dataclasses.fields(cls)
@@ -244,8 +244,8 @@ WHOLE_NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("cls", "field"), WHOLE_NUMBERS)
-def test_bad_values_are_explained(cls, field):
+@pytest.mark.parametrize(("cls", "field"), INTEGER_FIELDS)
+def test_invalid_integer_fields_raise_value_error(cls, field):
     seed = field.endswith("_seed")
     zero = [] if seed or field in ("noise", "held_out") else [0]  # brackets alone will do
     bounds = f"from 0 to {2**32 - 1}" if seed else "of at least [0-3]"
@@ -255,24 +255,24 @@ def test_bad_values_are_explained(cls, field):
             cls(**{field: value})
 
 
-def test_parenthesis_without_noise():
+def test_parenthesis_without_noise_tokens_has_four_inputs():
     assert sample(Parenthesis(types=2, noise=0), 3)[0].shape == (3, 100, 4)
 
 
 @pytest.mark.parametrize("recall", ["before", "", None, 1, True])
-def test_unknown_recall_is_explained(recall):
+def test_unknown_recall_raises_value_error(recall):
     with pytest.raises(ValueError, match=f"Copy expects recall to be one of after, at; got {recall!r}"):
         Copy(recall=recall)
 
 
-def test_adding_needs_two_halves():
+def test_adding_rejects_length_below_three():
     with pytest.raises(ValueError, match="Adding expects length to be an integer of at least 3; got 2"):
         Adding(length=2)
     assert sample(Adding(length=3), 2)[0].shape == (2, 3, 2)
 
 
 @every_class
-def test_tasks_are_values(cls):
+def test_tasks_are_frozen_hashable_and_comparable(cls):
     task, fields = cls(), [field.name for field in dataclasses.fields(cls)]
     assert task == cls()
     assert hash(task) == hash(cls())
@@ -284,7 +284,7 @@ def test_tasks_are_values(cls):
 
 
 @every_class
-def test_docstring_draws_an_example(cls):
+def test_docstring_contains_input_and_target_example(cls):
     starts = [line.split()[0] for line in cls.__doc__.splitlines() if line.strip()]
     assert "input" in starts
     assert "target" in starts

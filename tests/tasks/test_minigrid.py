@@ -23,7 +23,7 @@ NAN = math.nan
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_environments_are_those_of_the_package(name):
+def test_environment_limits_and_actions_match_package(name):
     theirs = gymnasium.make(f"MiniGrid-{name}-v0", disable_env_checker=True).unwrapped
     task = MiniGrid(environment=name)
     assert task.steps == theirs.max_steps
@@ -32,7 +32,7 @@ def test_environments_are_those_of_the_package(name):
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_what_is_seen_is_what_the_package_shows(name):
+def test_observations_and_rewards_match_package(name):
     """Episodes of random actions beside the package's own."""
     theirs = gymnasium.make(f"MiniGrid-{name}-v0", disable_env_checker=True).unwrapped
     ours, random = MiniGrid(environment=name).world(), np.random.default_rng(0)
@@ -53,7 +53,7 @@ def test_what_is_seen_is_what_the_package_shows(name):
                 break
 
 
-def test_who_is_not_told_sees_squares_alone():
+def test_told_false_hides_direction_and_mission():
     told, silent = (MiniGrid(environment="Fetch-5x5-N2", told=told).world() for told in (True, False))
     for seed in range(3):
         known, row = told.begin(seed), silent.begin(seed)
@@ -63,19 +63,19 @@ def test_who_is_not_told_sees_squares_alone():
         assert not silent.act(0)[0][147:].any()
 
 
-def test_kinds_are_those_of_the_package():
+def test_kinds_match_package_constants():
     from minigrid.core import constants
 
     tables = (constants.OBJECT_TO_IDX, constants.COLOR_TO_IDX, constants.STATE_TO_IDX)
     assert tuple(max(table.values()) + 1 for table in tables) == MiniGrid.kinds
 
 
-def test_other_words_are_explained():
+def test_unknown_mission_words_raise_value_error():
     with pytest.raises(ValueError, match=r"MiniGrid expects missions in the words a, and, .*; got eat, cake"):
         bag("eat the cake")
 
 
-def test_a_missing_package_is_explained():
+def test_missing_package_raises_value_error_with_install_hint():
     with pytest.raises(ValueError, match=r"minigrid needs the package no_such: pip install steadygrad\[minigrid\]"):
         import_optional("minigrid", "no_such", "minigrid")
 
@@ -94,11 +94,11 @@ def test_a_missing_package_is_explained():
         ({"greedy": 1}, "MiniGrid expects greedy to be true or false; got 1"),
     ],
 )
-def test_bad_values_are_explained(options, words):
+def test_invalid_options_raise_value_error(options, words):
     with pytest.raises(ValueError, match=words.replace("1e+06", re.escape("1e+06"))):
         MiniGrid(**options)
 
 
-def test_there_are_no_sequences_without_an_agent():
+def test_sample_raises_value_error():
     with pytest.raises(ValueError, match="MiniGrid has no sequences of its own"):
         SHORT.sample(3, torch.Generator())

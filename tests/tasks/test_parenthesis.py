@@ -41,7 +41,7 @@ def test_long_walks_do_not_overflow(stretch):
     assert clipped_walk(np.array(moves), 5).tolist() == walk(moves, 5)
 
 
-def drawn():
+def docstring_example():
     """The docstring's drawing: tokens, and a row of counts for each type."""
     lines = [line.split() for line in Parenthesis.__doc__.splitlines() if line.strip()]
     tokens = next(words[1:9] for words in lines if words[0] == "input")
@@ -50,8 +50,8 @@ def drawn():
     return tokens, [[int(count) for count in counts] for counts in (first, second)]
 
 
-def test_the_drawing():
-    tokens, counts = drawn()
+def test_docstring_example_matches_clipped_walk():
+    tokens, counts = docstring_example()
     assert "".join(tokens) == "([x()]])"
     moves = [[(token == opening) - (token == closing) for token in tokens] for opening, closing in ("()", "[]")]
     assert clipped_walk(np.array(moves).T, 5).T.tolist() == counts
@@ -62,7 +62,7 @@ def test_the_drawing():
     [Parenthesis(length=40), Parenthesis(length=40, types=2, noise=0, cap=1), Parenthesis(length=9, types=1, noise=4)],
     ids=repr,
 )
-def test_targets_count_the_brackets_of_the_input(task):
+def test_targets_count_open_brackets_of_input(task):
     """Tokens are the opening brackets, then the closing ones, then noise."""
     inputs, targets = task.sample(5, Generator().manual_seed(0))
     counts = targets.unflatten(-1, (task.types, task.cap + 1))
@@ -80,7 +80,7 @@ def test_tokens_are_equally_likely():
     assert ((counts - n * p).abs() < 5 * (n * p * (1 - p)) ** 0.5).all()
 
 
-def test_sizes_of_the_authors_program():
+def test_default_sizes_match_authors_program():
     task = Parenthesis()
     assert (task.input_size, task.output_size, task.steps) == (7, 18, 100)
 
@@ -91,7 +91,7 @@ def test_guessing_loss_of_one_token():
 
 
 @pytest.mark.parametrize(("length", "noise", "cap"), [(1, 0, 1), (3, 1, 2), (5, 2, 1), (6, 0, 3)])
-def test_guessing_loss_by_trying_all_sequences(length, noise, cap):
+def test_guessing_loss_matches_enumeration_of_all_sequences(length, noise, cap):
     task = Parenthesis(length=length, types=1, noise=noise, cap=cap)
     moves = product([1, -1] + [0] * noise, repeat=length)
     walks = np.array([walk(sequence, cap) for sequence in moves])
@@ -106,5 +106,5 @@ def test_accuracy_counts_every_type_at_every_step():
     assert task.metrics(outputs, targets) == {"accuracy": 0.75}
 
 
-def test_a_cap_beyond_small_numbers():
+def test_clipped_walk_supports_cap_above_int16():
     assert clipped_walk(np.ones((3, 1), np.int16), 40_000).ravel().tolist() == [1, 2, 3]

@@ -23,27 +23,27 @@ from steadygrad.tasks import (
 from steadygrad.tasks.relational import glyphs
 from steadygrad.tasks.relational.shapes import ShapeTask, join_disjoint
 
-OWN = {"glyphs": "own"}  # does not depend on which data are available
+OWN_GLYPHS = {"glyphs": "own"}  # does not depend on which data are available
 PATTERNS = [
-    SameDifferent(**OWN),
-    SameDifferent(**OWN, separated=True),
-    SameDifferent(**OWN, colour=True),
-    RMTS(**OWN),
-    RMTS(**OWN, colour=True),
-    DistributionOfN(**OWN),
-    DistributionOfN(**OWN, n=5, held_out=94),
-    DistributionOfN(**OWN, n=5, held_out=94, restricted=True),
-    IdentityRules(**OWN),
-    SameDifferent6(**OWN),
-    RMTS3(**OWN),
-    IdentityRules4(**OWN),
-    IdentityRules4(**OWN, missing=True),
-    IdentityRules4(**OWN, flipped=True),
-    IdentityRules4(**OWN, missing=True, flipped=True),
+    SameDifferent(**OWN_GLYPHS),
+    SameDifferent(**OWN_GLYPHS, separated=True),
+    SameDifferent(**OWN_GLYPHS, colour=True),
+    RMTS(**OWN_GLYPHS),
+    RMTS(**OWN_GLYPHS, colour=True),
+    DistributionOfN(**OWN_GLYPHS),
+    DistributionOfN(**OWN_GLYPHS, n=5, held_out=94),
+    DistributionOfN(**OWN_GLYPHS, n=5, held_out=94, restricted=True),
+    IdentityRules(**OWN_GLYPHS),
+    SameDifferent6(**OWN_GLYPHS),
+    RMTS3(**OWN_GLYPHS),
+    IdentityRules4(**OWN_GLYPHS),
+    IdentityRules4(**OWN_GLYPHS, missing=True),
+    IdentityRules4(**OWN_GLYPHS, flipped=True),
+    IdentityRules4(**OWN_GLYPHS, missing=True, flipped=True),
 ]
-SIZED = [Comparison(**OWN), Comparison(**OWN, colour=True), TransitiveComparison(**OWN)]
+COMPARISON_TASKS = [Comparison(**OWN_GLYPHS), Comparison(**OWN_GLYPHS, colour=True), TransitiveComparison(**OWN_GLYPHS)]
 every_pattern = pytest.mark.parametrize("task", PATTERNS, ids=repr)
-every_shape_task = pytest.mark.parametrize("task", PATTERNS + SIZED, ids=repr)
+every_shape_task = pytest.mark.parametrize("task", PATTERNS + COMPARISON_TASKS, ids=repr)
 both_sides = pytest.mark.parametrize("unseen", [False, True], ids=["training", "tests"])
 
 
@@ -51,7 +51,7 @@ def problems(task, unseen, batch=200, seed=0):
     return task.problems(batch, Generator().manual_seed(seed), unseen)
 
 
-def shapes_on(images):
+def glyph_numbers(images):
     """Return the indices of the glyphs on images (…, 3, 32, 32), which may have a coloured background."""
     channel = images[..., 0, :, :]
     ink = (channel / channel.amax((-1, -2), keepdim=True)).flatten(-2)
@@ -125,7 +125,7 @@ def read(task, unseen, **options):
     images, targets = problems(task, unseen, **options)
     if isinstance(task, SameDifferent) and task.separated:
         images = images[:, ::2]
-    return shapes_on(images), targets.tolist()
+    return glyph_numbers(images), targets.tolist()
 
 
 @both_sides
@@ -174,7 +174,7 @@ def test_shapes_seed_determines_the_held_out_shapes(task):
 
 @both_sides
 def test_training_and_tests_use_all_shapes_if_none_is_held_out(unseen):
-    shapes, _ = read(RMTS(**OWN, held_out=0), unseen)
+    shapes, _ = read(RMTS(**OWN_GLYPHS, held_out=0), unseen)
     assert {shape for row in shapes for shape in row} == set(range(100))
 
 
@@ -203,7 +203,7 @@ DEFAULTS = {
 def test_held_out_has_the_default_and_the_limits_of_the_thesis(name, held_out, seen, unseen):
     """A value that leaves too few shapes for training or for tests is refused."""
     cls = TASKS[name]
-    assert cls(**OWN).held_out == held_out
+    assert cls(**OWN_GLYPHS).held_out == held_out
     most = 100 - seen
     assert most >= held_out
     with pytest.raises(
@@ -230,7 +230,7 @@ def patterns_of(task, unseen, *sizes):
     return [tuple(map(pattern, parts(row, *sizes))) for row in shapes]
 
 
-def counted(found):
+def count_each(found):
     return {one: found.count(one) for one in sorted(set(found))}
 
 
@@ -241,7 +241,7 @@ def about_even(counts, total=400):
 
 def test_rmts_uses_all_patterns_equally_often():
     for unseen in (False, True):
-        counts = counted(patterns_of(RMTS(**OWN), unseen, 2, 2, 2))
+        counts = count_each(patterns_of(RMTS(**OWN_GLYPHS), unseen, 2, 2, 2))
         assert counts.keys() == {
             ("AA", "AA", "AB"),
             ("AA", "AB", "AA"),
@@ -252,7 +252,7 @@ def test_rmts_uses_all_patterns_equally_often():
 
 
 def test_rmts_shares_no_shape_between_groups():
-    for task in (RMTS(**OWN), RMTS3(**OWN)):
+    for task in (RMTS(**OWN_GLYPHS), RMTS3(**OWN_GLYPHS)):
         for row in read(task, True)[0]:
             groups = [set(group) for group in parts(row, *[task.group] * 3)]
             assert len(set.union(*groups)) == sum(map(len, groups))
@@ -260,7 +260,7 @@ def test_rmts_shares_no_shape_between_groups():
 
 @pytest.mark.parametrize(("unseen", "kinds"), [(False, {"AAA", "ABA", "ABB"}), (True, {"ABC", "AAB"})])
 def test_rmts_3_uses_different_triples_in_training_and_tests(unseen, kinds):
-    counts = counted(patterns_of(RMTS3(**OWN), unseen, 3, 3, 3))
+    counts = count_each(patterns_of(RMTS3(**OWN_GLYPHS), unseen, 3, 3, 3))
     assert {kind for triples in counts for kind in triples} == kinds
     assert len(counts) == 2 * len(kinds) * (len(kinds) - 1)  # source, other pattern, and the place of the right answer
     assert about_even(counts)
@@ -268,7 +268,7 @@ def test_rmts_3_uses_different_triples_in_training_and_tests(unseen, kinds):
 
 def test_same_different_6_has_a_triple_that_only_tests_use():
     """Every test problem has a triple AAB, no training problem has one."""
-    task = SameDifferent6(**OWN)
+    task = SameDifferent6(**OWN_GLYPHS)
     new = {"AAB"}
     for unseen in (False, True):
         triples = patterns_of(task, unseen, 3, 3)
@@ -276,39 +276,39 @@ def test_same_different_6_has_a_triple_that_only_tests_use():
         assert all(len(set(one)) <= 2 for one in together)
         assert all(bool(set(pair) & new) == unseen for pair in triples)
         assert {one for pair in triples for one in pair} == {"AAA", "ABA", "ABB"} | (new if unseen else set())
-        different = counted([pair for pair in triples if pair[0] != pair[1]])
+        different = count_each([pair for pair in triples if pair[0] != pair[1]])
         assert len(different) == 6
         assert about_even(different, sum(different.values()))
 
 
 def test_identity_rules_uses_three_rules_equally_often():
-    rules = [pattern(row[:3]) for row in read(IdentityRules(**OWN), False, batch=400)[0]]
-    assert counted(rules).keys() == {"AAA", "ABA", "ABB"}
-    assert about_even(counted(rules))
+    rules = [pattern(row[:3]) for row in read(IdentityRules(**OWN_GLYPHS), False, batch=400)[0]]
+    assert count_each(rules).keys() == {"AAA", "ABA", "ABB"}
+    assert about_even(count_each(rules))
 
 
-TWO = {"AAAA", "ABAA", "AABA", "ABBB", "ABBA", "ABAB", "AABB"}
-THREE = {"ABCA", "ABCB", "ABCC"}
+RULES_OF_TWO_SHAPES = {"AAAA", "ABAA", "AABA", "ABBB", "ABBA", "ABAB", "AABB"}
+RULES_OF_THREE_SHAPES = {"ABCA", "ABCB", "ABCC"}
 
 
 @pytest.mark.parametrize(
     ("options", "training", "tests"),
     [
-        ({}, TWO, THREE),
-        ({"missing": True}, TWO - {"ABAA", "ABAB"}, THREE),
-        ({"flipped": True}, THREE, TWO),
-        ({"flipped": True, "missing": True}, THREE - {"ABCA"}, TWO),
+        ({}, RULES_OF_TWO_SHAPES, RULES_OF_THREE_SHAPES),
+        ({"missing": True}, RULES_OF_TWO_SHAPES - {"ABAA", "ABAB"}, RULES_OF_THREE_SHAPES),
+        ({"flipped": True}, RULES_OF_THREE_SHAPES, RULES_OF_TWO_SHAPES),
+        ({"flipped": True, "missing": True}, RULES_OF_THREE_SHAPES - {"ABCA"}, RULES_OF_TWO_SHAPES),
     ],
 )
 def test_identity_rules_4_uses_different_rules_in_training_and_tests(options, training, tests):
-    task = IdentityRules4(**OWN, **options)
+    task = IdentityRules4(**OWN_GLYPHS, **options)
     for unseen, rules in ((False, training), (True, tests)):
-        counts = counted([pattern(row[:4]) for row in read(task, unseen, batch=400)[0]])
+        counts = count_each([pattern(row[:4]) for row in read(task, unseen, batch=400)[0]])
         assert counts.keys() == rules
         assert about_even(counts)
 
 
-def orders(task, unseen, batch=400):
+def permutations_used(task, unseen, batch=400):
     """Return the permutations that turn the first row into the second row."""
     found = []
     for row in read(task, unseen, batch=batch)[0]:
@@ -320,23 +320,23 @@ def orders(task, unseen, batch=400):
 
 @both_sides
 def test_distribution_of_three_has_all_permutations(unseen):
-    counts = counted(orders(DistributionOfN(**OWN), unseen))
+    counts = count_each(permutations_used(DistributionOfN(**OWN_GLYPHS), unseen))
     assert len(counts) == 6
     assert about_even(counts)
 
 
 @pytest.mark.parametrize("n", [4, 5, 10])
 def test_only_training_uses_restricted_permutations(n):
-    task = DistributionOfN(**OWN, n=n, held_out=99 - n, restricted=True)
+    task = DistributionOfN(**OWN_GLYPHS, n=n, held_out=99 - n, restricted=True)
     for unseen in (False, True):
-        assert {set(order[: n - 3]) == set(range(n - 3)) for order in orders(task, unseen)} == {not unseen}
+        assert {set(order[: n - 3]) == set(range(n - 3)) for order in permutations_used(task, unseen)} == {not unseen}
 
 
 def test_restricted_permutations_are_equally_likely():
     """Of the 24 permutations of four shapes, 6 leave the first shape in its place."""
-    task = DistributionOfN(**OWN, n=4, restricted=True)
+    task = DistributionOfN(**OWN_GLYPHS, n=4, restricted=True)
     for unseen, count in ((False, 6), (True, 18)):
-        counts = counted(orders(task, unseen, batch=400))
+        counts = count_each(permutations_used(task, unseen, batch=400))
         assert len(counts) == count
         assert about_even(counts)
 
@@ -364,7 +364,7 @@ def test_join_disjoint_renames_letters():
 
 @pytest.mark.parametrize(
     ("task", "training", "tests"),
-    [(SIZED[0], {(16, 32)}, {(16, 32)}), (SIZED[2], {(16, 24), (24, 32)}, {(16, 32)})],
+    [(COMPARISON_TASKS[0], {(16, 32)}, {(16, 32)}), (COMPARISON_TASKS[2], {(16, 24), (24, 32)}, {(16, 32)})],
     ids=repr,
 )
 def test_the_larger_shape_has_more_ink(task, training, tests):
@@ -381,7 +381,7 @@ def test_the_larger_shape_has_more_ink(task, training, tests):
 
 
 def test_comparison_shows_one_shape_in_two_sizes():
-    task = SIZED[0]
+    task = COMPARISON_TASKS[0]
     large = {}
     for unseen in (False, True):
         images, targets = problems(task, unseen)
@@ -394,7 +394,7 @@ def test_comparison_shows_one_shape_in_two_sizes():
         frame = smallest.clone()
         frame[..., 8:24, 8:24] = 1
         assert (frame == 1).all()
-        large[unseen] = {shape for (shape,) in shapes_on(largest[:, None])}
+        large[unseen] = {shape for (shape,) in glyph_numbers(largest[:, None])}
     assert large[False] == set(task.shapes(False).tolist())
     assert not large[True] & large[False]
 
@@ -404,8 +404,8 @@ def test_comparison_shows_one_shape_in_two_sizes():
 
 @pytest.mark.parametrize("cls", [SameDifferent, RMTS, DistributionOfN, IdentityRules, Comparison])
 def test_colour_changes_only_the_background(cls):
-    plain, answers = problems(cls(**OWN), True)
-    coloured, targets = problems(cls(**OWN, colour=True), True)
+    plain, answers = problems(cls(**OWN_GLYPHS), True)
+    coloured, targets = problems(cls(**OWN_GLYPHS, colour=True), True)
     assert torch.equal(targets, answers)
     paper = coloured.amax((-1, -2))
     torch.testing.assert_close(coloured, plain * paper[..., None, None])
@@ -427,7 +427,7 @@ def test_there_are_a_hundred_colours():
 
 
 def test_separated_colours_are_separate_images():
-    images, _ = problems(SameDifferent(**OWN, separated=True), True)
+    images, _ = problems(SameDifferent(**OWN_GLYPHS, separated=True), True)
     assert images.shape == (200, 4, 3, 32, 32)
     colours = images[:, 1::2]
     assert torch.equal(colours.amax((-1, -2)), colours.amin((-1, -2)))
@@ -473,7 +473,7 @@ SIZES = {
 
 @pytest.mark.parametrize(("name", "objects", "answers"), [(n, *v) for n, v in SIZES.items()], ids=SIZES)
 def test_numbers_of_objects_and_answers_agree_with_the_thesis(name, objects, answers):
-    task = TASKS[name](**OWN)
+    task = TASKS[name](**OWN_GLYPHS)
     images, targets = task.sample(3, Generator().manual_seed(0))
     assert images.shape == (3, objects, 3, 32, 32)
     assert (targets.shape, targets.dtype) == ((3,), torch.int64)
@@ -490,9 +490,14 @@ def test_segments_contain_every_object_once(task):
 
 def test_match_to_sample_has_one_segment_per_group():
     """All other tasks have one segment."""
-    assert RMTS(**OWN).segments == ((0, 2), (2, 4), (4, 6))
-    assert RMTS3(**OWN).segments == ((0, 3), (3, 6), (6, 9))
-    for task in (SameDifferent(**OWN), SameDifferent6(**OWN), DistributionOfN(**OWN), IdentityRules4(**OWN)):
+    assert RMTS(**OWN_GLYPHS).segments == ((0, 2), (2, 4), (4, 6))
+    assert RMTS3(**OWN_GLYPHS).segments == ((0, 3), (3, 6), (6, 9))
+    for task in (
+        SameDifferent(**OWN_GLYPHS),
+        SameDifferent6(**OWN_GLYPHS),
+        DistributionOfN(**OWN_GLYPHS),
+        IdentityRules4(**OWN_GLYPHS),
+    ):
         assert task.segments == ((0, task.objects),)
 
 

@@ -32,7 +32,7 @@ def problems(game, shapes, batch=400):
     return RelationalGame(game, shapes).sample_unseen(batch, generator)
 
 
-def objects_on(images):
+def objects_by_place(images):
     """Return the objects on the images of a grid: {place: image}."""
     return {place: cell for place, cell in enumerate(images.numpy()) if cell.tobytes() != BLANK}
 
@@ -122,7 +122,7 @@ ANSWER = {
 @every_set
 def test_answers_follow_from_the_pixels(game, shapes):
     images, targets = problems(game, shapes)
-    assert [ANSWER[game](objects_on(cells)) for cells in images] == targets.tolist()
+    assert [ANSWER[game](objects_by_place(cells)) for cells in images] == targets.tolist()
 
 
 @every_set
@@ -152,7 +152,8 @@ def test_probabilities_of_boards_sum_to_one():
 
 def test_objects_occur_at_all_allowed_places():
     places = {
-        game: Counter(tuple(objects_on(cells)) for cells in problems(game, "pentominoes", 2000)[0]) for game in GAMES
+        game: Counter(tuple(objects_by_place(cells)) for cells in problems(game, "pentominoes", 2000)[0])
+        for game in GAMES
     }
     assert len(places["same"]) == len(places["colour-shape"]) == len(places["left-of"]) == 36
     assert places["between"].keys() > LINES
@@ -174,7 +175,7 @@ def test_xoccurs_has_three_kinds_of_negative_boards():
     images, targets = problems("xoccurs", "pentominoes", 2000)
     denied = Counter()
     for cells, target in zip(images, targets, strict=True):
-        above, below = lower_row(objects_on(cells))
+        above, below = lower_row(objects_by_place(cells))
         if not target:
             denied[any(alike(above, cell) for cell in below), len(set(pattern(below)))] += 1
     total = sum(denied.values())
@@ -183,7 +184,7 @@ def test_xoccurs_has_three_kinds_of_negative_boards():
     assert denied[False, 3] / total == pytest.approx(1 / 4, abs=0.08)
 
 
-def free(mask):
+def canonical_form(mask):
     """Return one mask for all rotations and reflections of a form."""
     mask = np.frombuffer(mask, bool).reshape(12, 12)[1:10, 1:10]
     return min(np.rot90(side, turns).tobytes() for side in (mask, mask.T) for turns in range(4))
@@ -193,8 +194,8 @@ def test_different_forms_belong_to_different_pieces():
     """A problem never shows one piece in two orientations."""
     images, targets = problems("colour-shape", "pentominoes", 2000)
     for cells, target in zip(images, targets.tolist(), strict=True):
-        one, other = objects_on(cells).values()
-        assert (free(form(one)) == free(form(other))) == (target % 2 == 0)
+        one, other = objects_by_place(cells).values()
+        assert (canonical_form(form(one)) == canonical_form(form(other))) == (target % 2 == 0)
 
 
 # Pieces.
@@ -221,7 +222,7 @@ def test_polyominoes_are_connected_and_all_different(pieces, count, forms):
     assert not pieces.images[-1].any()
     squares = images.amax(1)[:, 2:11:3, 2:11:3] > 0
     assert (squares.sum((1, 2)) == count).all()
-    assert len({free(form(image)) for image in images.numpy()}) == 8
+    assert len({canonical_form(form(image)) for image in images.numpy()}) == 8
     assert pieces.forms.shape == (8, 8)
     assert pieces.forms.unique().tolist() == list(range(forms))
     for square in squares[::25]:
@@ -261,7 +262,7 @@ def test_twenty_five_colours_of_different_luminance():
 def test_all_pieces_are_equally_likely():
     """X has one orientation and F has eight; both are equally likely."""
     drawn = polyominoes(PENTOMINOES).draw(8000, 1, Generator().manual_seed(0))[:, 0]
-    kinds = Counter(free(form(image)) for image in polyominoes(PENTOMINOES).images[drawn].numpy())
+    kinds = Counter(canonical_form(form(image)) for image in polyominoes(PENTOMINOES).images[drawn].numpy())
     assert len(kinds) == 8
     assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in kinds.values())
 
@@ -293,7 +294,7 @@ def test_invalid_settings_are_refused(monkeypatch, options, words):
         RelationalGame(**options)
 
 
-def test_sizes_that_networks_need():
+def test_sizes_segments_and_training_defaults():
     task = RelationalGame()
     assert (task.objects, task.steps, task.image_size, task.channels) == (9, 9, 12, 3)
     assert task.input_size == 3 * 12 * 12
@@ -333,10 +334,12 @@ def test_our_pieces_agree_with_the_published_images(shapes):
     """Every object on 2000 published images is one of ours. Frequencies, places and answers agree too."""
     real = RelationalGame(game="between", test_shapes=shapes, real=True)
     images, targets = real.sample_unseen(2000, Generator().manual_seed(0))
-    boards = [objects_on(cells) for cells in images]
+    boards = [objects_by_place(cells) for cells in images]
     assert [between(objects) for objects in boards] == targets.tolist()
     ours, _ = problems("between", shapes, 2000)
-    drawn = [Counter(cell.tobytes() for o in found for cell in o.values()) for found in (boards, map(objects_on, ours))]
+    drawn = [
+        Counter(cell.tobytes() for o in found for cell in o.values()) for found in (boards, map(objects_by_place, ours))
+    ]
     pieces = polyominoes(HEXOMINOES) if shapes == "hexominoes" else stripes()
     assert drawn[0].keys() <= {image.tobytes() for image in pieces.images.numpy()}
     looks = [
@@ -345,5 +348,7 @@ def test_our_pieces_agree_with_the_published_images(shapes):
     for mask in looks[0] | looks[1]:
         assert looks[0][mask] == pytest.approx(looks[1][mask], abs=7 * math.sqrt(looks[1][mask] + 1))
     for line in LINES:
-        counts = [sum(tuple(objects) == line for objects in found) for found in (boards, list(map(objects_on, ours)))]
+        counts = [
+            sum(tuple(objects) == line for objects in found) for found in (boards, list(map(objects_by_place, ours)))
+        ]
         assert counts[0] == pytest.approx(counts[1], rel=0.5)

@@ -15,7 +15,7 @@ from tests.fakes import babble, riff, sphere
 SOUND = babble(3001, seed=0)
 
 
-def voice(samples=16000, seed=0):
+def fake_speech(samples=16000, seed=0):
     return torch.from_numpy(babble(samples, seed, rate=8000) / 32768)
 
 
@@ -36,7 +36,7 @@ def read(tmp_path):
     return call
 
 
-def test_riff_and_sphere_in_both_orders_of_bytes_are_the_same_sound(read):
+def test_riff_and_sphere_files_of_both_byte_orders_read_equal(read):
     sounds = [read(content) for content in (riff(SOUND), sphere(SOUND), sphere(SOUND, sample_byte_format="-s2 10"))]
     assert len(sounds[0]) == 1501
     assert sounds[0].abs().max() > 0.1
@@ -44,7 +44,7 @@ def test_riff_and_sphere_in_both_orders_of_bytes_are_the_same_sound(read):
 
 
 @pytest.mark.parametrize("form", [riff, sphere])
-def test_what_is_at_8_khz_is_taken_as_it_is(form, read):
+def test_8_khz_files_are_not_resampled(form, read):
     assert torch.equal(read(form(SOUND, rate=8000)), torch.from_numpy(SOUND / 32768))
 
 
@@ -75,19 +75,19 @@ def test_what_is_at_8_khz_is_taken_as_it_is(form, read):
         ),
     ],
 )
-def test_other_files_are_refused_by_name(content, message, read):
+def test_invalid_files_raise_value_error_with_name(content, message, read):
     with pytest.raises(ValueError, match=f"^Task expects .*{message}") as failed:
         read(content)
     assert "sx1.wav" in str(failed.value)
 
 
-def test_what_is_written_is_what_is_read(read):
+def test_wav_file_round_trips(read):
     content = speech.wav_file(torch.from_numpy(SOUND / 32768))
     assert content == riff(SOUND, rate=8000)
     torch.testing.assert_close(read(content), torch.from_numpy(SOUND / 32768), rtol=0, atol=0)
 
 
-def test_what_is_too_loud_is_made_softer_as_a_whole(read):
+def test_wav_file_scales_clipping_signals(read):
     wave = torch.tensor([0.5, -3.0, 1.0, 2.0], dtype=torch.float64)
     torch.testing.assert_close(read(speech.wav_file(wave)), wave / 3, rtol=0, atol=1e-4)
 
@@ -95,7 +95,7 @@ def test_what_is_too_loud_is_made_softer_as_a_whole(read):
 # spectrograms
 
 
-def test_stft_is_the_sum_it_says_it_is():
+def test_stft_matches_numpy_definition():
     x = noise(1000).numpy()
     padded = np.concatenate([np.zeros(256), x, np.zeros(24 + 256)])
     n, f = np.arange(256), np.arange(129)
@@ -110,14 +110,14 @@ def test_stft_is_the_sum_it_says_it_is():
 
 
 @given(st.integers(1, 700), st.integers(0, 100))
-def test_a_signal_comes_back_from_its_decibels_and_phases(length, seed):
+def test_istft_and_rebuild_invert_stft(length, seed):
     x = noise(length, seed)
     spectrum = speech.stft(x)
     torch.testing.assert_close(speech.istft(spectrum, length), x)
     torch.testing.assert_close(speech.rebuild(speech.log_magnitude(spectrum), x), x)
 
 
-def test_decibels():
+def test_log_magnitude_and_magnitude_known_values():
     spectrum = torch.tensor([0, 0.003j, 1, 10j, -100])
     power = [1e-5, 1e-5 + 9e-6, 1 + 1e-5, 100 + 1e-5, 1e4 + 1e-5]
     torch.testing.assert_close(speech.log_magnitude(spectrum), torch.tensor([10 * math.log10(p) for p in power]))
@@ -127,8 +127,8 @@ def test_decibels():
     assert speech.magnitude(torch.tensor(-80.0)) == 0  # softer than silence is silence
 
 
-def test_twice_as_loud_is_rebuilt_twice_as_loud():
-    x = voice()
+def test_rebuild_scales_with_magnitude():
+    x = fake_speech()
     decibels = 10 * torch.log10(speech.FLOOR + 4 * speech.stft(x).abs().square())
     torch.testing.assert_close(speech.rebuild(decibels, x), 2 * x)
 
@@ -137,7 +137,7 @@ def test_twice_as_loud_is_rebuilt_twice_as_loud():
     ("frequency", "kept"), [(0, 1), (100, 1), (1000, 1), (3000, 1), (5000, 0), (6000, 0), (7900, 0)]
 )
 @pytest.mark.parametrize("factor", [2, 3])
-def test_a_tone_is_kept_below_4_khz_and_gone_above(frequency, kept, factor):
+def test_decimate_keeps_tones_below_4_khz_only(frequency, kept, factor):
     time = torch.arange(8000 * factor, dtype=torch.float64) / (8000 * factor)
     found = speech.decimate(torch.cos(2 * math.pi * frequency * time), factor)
     assert len(found) == 8000
@@ -147,7 +147,7 @@ def test_a_tone_is_kept_below_4_khz_and_gone_above(frequency, kept, factor):
 
 
 @pytest.mark.parametrize(("factor", "length"), [(2, 1001), (3, 1000), (6, 997)])
-def test_the_filter_is_the_one_of_matlab_and_scipy(factor, length):
+def test_decimate_matches_scipy_resample_poly(factor, length):
     scipy_signal = pytest.importorskip("scipy.signal", reason="scipy comes with the extra speech")
     x = noise(length)
     np.testing.assert_allclose(speech.decimate(x, factor).numpy(), scipy_signal.resample_poly(x.numpy(), 1, factor))
@@ -156,7 +156,7 @@ def test_the_filter_is_the_one_of_matlab_and_scipy(factor, length):
 # scores
 
 
-def test_segmental_snr_by_hand():
+def test_segmental_snr_matches_hand_computed_value():
     """Five segments of 10 ms: 20 dB, nothing wrong (35), all wrong (−10), silence (left out), 6.02 dB; and a rest."""
     x = torch.ones(5, 80, dtype=torch.float64)
     error = torch.tensor([0.1, 0.0, 100.0, 0.3, 0.5], dtype=torch.float64)[:, None]
@@ -168,13 +168,13 @@ def test_segmental_snr_by_hand():
     assert speech_quality.segmental_snr(clean, estimate) == pytest.approx(expected)
 
 
-def test_segmental_snr_of_a_signal_with_noise_is_what_was_mixed():
+def test_segmental_snr_of_noisy_signal_is_mixing_ratio():
     x = noise(80_000)
     assert speech_quality.segmental_snr(x, x + 0.1 * noise(80_000, 1)) == pytest.approx(20, abs=0.1)
 
 
-def test_segmental_snr_needs_something_to_compare():
-    x = voice()
+def test_segmental_snr_rejects_unequal_lengths_and_is_nan_for_silence():
+    x = fake_speech()
     with pytest.raises(ValueError, match="segmental_snr expects signals of one length; got 16000 and 15999 samples"):
         speech_quality.segmental_snr(x, x[:-1])
     assert math.isnan(speech_quality.segmental_snr(x[:79], x[:79]))
@@ -182,18 +182,18 @@ def test_segmental_snr_needs_something_to_compare():
 
 
 @pytest.mark.parametrize(("score", "best"), [("stoi", 1.0), ("pesq", 4.5)])
-def test_noise_is_heard(score, best):
+def test_stoi_and_pesq_decrease_with_noise(score, best):
     pytest.importorskip(speech_quality.PACKAGES[score], reason="needs the extra speech")
-    judge, x = getattr(speech_quality, score), voice()
+    judge, x = getattr(speech_quality, score), fake_speech()
     found = [judge(x, x + level * noise(len(x))) for level in (0, 0.03, 0.3)]
     assert found[0] == pytest.approx(best, abs=0.1)
     assert found[0] > found[1] + 0.02 > found[2] + 0.1
 
 
 @pytest.mark.parametrize("score", speech_quality.PACKAGES)
-def test_what_is_too_short_or_silent_has_no_score(score):
+def test_scores_of_short_or_silent_signals_are_nan(score):
     pytest.importorskip(speech_quality.PACKAGES[score], reason="needs the extra speech")
-    judge, x = getattr(speech_quality, score), voice()
+    judge, x = getattr(speech_quality, score), fake_speech()
     for samples in (1, 200, 800):
         assert math.isnan(judge(x[:samples], x[:samples]))
     silence = torch.zeros_like(x)
@@ -203,8 +203,8 @@ def test_what_is_too_short_or_silent_has_no_score(score):
 
 
 @pytest.mark.parametrize("score", speech_quality.PACKAGES)
-def test_a_missing_package_is_named(score, monkeypatch):
+def test_missing_package_raises_value_error_with_install_hint(score, monkeypatch):
     monkeypatch.setitem(sys.modules, speech_quality.PACKAGES[score], None)
     expected = rf"{score} needs the package {speech_quality.PACKAGES[score]}: pip install steadygrad\[speech\]"
     with pytest.raises(ValueError, match=expected):
-        getattr(speech_quality, score)(voice(), voice())
+        getattr(speech_quality, score)(fake_speech(), fake_speech())

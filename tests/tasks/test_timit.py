@@ -47,7 +47,7 @@ def full(data):
 # the corpus
 
 
-def test_it_needs_no_data_until_it_is_sampled(data):
+def test_task_is_created_without_data(data):
     task = TIMIT()
     assert task == TASKS["timit"]() == TIMIT(corpus="auto")
     assert (task.input_size, task.output_size, task.guessing_loss) == (129, 129, 1.0)
@@ -64,7 +64,7 @@ def test_it_needs_no_data_until_it_is_sampled(data):
         ("sample", ["a folder timit_sample in", "nltk.download"]),
     ],
 )
-def test_missing_data_are_explained(corpus, words, data, monkeypatch):
+def test_missing_data_raises_value_error(corpus, words, data, monkeypatch):
     for root in (data, None):
         if root is None:
             monkeypatch.delenv("STEADYGRAD_DATA")
@@ -76,7 +76,7 @@ def test_missing_data_are_explained(corpus, words, data, monkeypatch):
             assert all(word in str(failed.value) for word in words)
 
 
-def test_a_run_says_which_corpus_it_had(sample):
+def test_resolved_settings_record_corpus(sample):
     task = TIMIT()
     assert task.corpus == "sample"
     assert Settings({"name": "lstm"}, {"name": "timit"}, Train()).resolved()["task"]["corpus"] == "sample"
@@ -85,14 +85,14 @@ def test_a_run_says_which_corpus_it_had(sample):
     assert task.count("test") == TIMIT(corpus="sample").count("test") == 4
 
 
-def test_data_that_come_later_are_found(data):
+def test_data_added_after_creation_are_found(data):
     task = TIMIT()
     write_timit_sample(data)
     assert task.count("train") == 24
 
 
 @pytest.mark.parametrize("value", [{"corpus": "whole"}, {"corpus": None}, {"normalised": 1}])
-def test_bad_values_are_explained(value):
+def test_invalid_options_raise_value_error(value):
     (name,) = value
     with pytest.raises(ValueError, match=f"TIMIT expects {name} to be "):
         TIMIT(**value)
@@ -102,7 +102,7 @@ def speakers(task):
     return {split: {recording.speaker for recording in task.part(split).recordings} for split in SPLITS}
 
 
-def test_the_sample_is_split_by_speaker(sample):
+def test_sample_corpus_is_split_by_speaker(sample):
     assert speakers(TIMIT()) == {
         "train": set(SPEAKERS[:12]),
         "valid": {"dr7-fabc7", "dr7-mabc7"},
@@ -112,7 +112,7 @@ def test_the_sample_is_split_by_speaker(sample):
 
 
 @pytest.mark.parametrize("lower", [False, True])
-def test_the_corpus_is_split_as_in_the_papers(full, lower):
+def test_full_corpus_split_matches_papers(full, lower):
     """The real one has 462, 50 and 24 speakers with eight sentences each: 3696, 400 and 192, which the papers print."""
     if lower:
         for path in sorted(full.glob("**/*"), key=lambda path: -len(path.parts)):
@@ -125,14 +125,14 @@ def test_the_corpus_is_split_as_in_the_papers(full, lower):
     assert [TIMIT().count(split) for split in SPLITS] == [6, 100, 48]
 
 
-def test_core_test_set_has_two_men_and_a_woman_of_each_region():
+def test_core_test_set_has_24_speakers_8_female():
     assert len(set(CORE)) == 24
     assert sum(name.startswith("f") for name in CORE) == 8
     assert len(set(OTHERS)) == 50
     assert not set(CORE) & set(OTHERS)
 
 
-def test_sphere_files_and_copies_in_riff_are_one_recording(full):
+def test_riff_copies_of_sphere_files_are_ignored(full):
     before = TIMIT().part("train").frames
     for path in full.glob("TRAIN/*/*/*.WAV"):
         path.with_name(f"{path.name}.wav").write_bytes(riff(babble(1600, seed=0)))
@@ -141,13 +141,13 @@ def test_sphere_files_and_copies_in_riff_are_one_recording(full):
     assert TIMIT().count("train") == len(before) == 6
 
 
-def test_sentences_that_everybody_says_are_left_out(sample):
+def test_sa_sentences_are_excluded(sample):
     for speaker in sample.iterdir():
         (speaker / "sa1.wav").write_bytes(riff(babble(1600, seed=0)))
     assert {recording.sentence for recording in TIMIT().part("train").recordings} == {"si1", "sx2"}
 
 
-def test_what_is_no_corpus_is_refused(data, full):
+def test_incomplete_corpus_raises_value_error(data, full):
     (full / "TEST" / "DR1" / CORE[0].upper()).rename(full / "TEST" / "DR1" / "MZZZ0")
     with pytest.raises(ValueError, match=rf"TIMIT expects the speaker {CORE[0]} in .*timit/TEST; got 75 others"):
         TIMIT().count("test")
@@ -159,7 +159,7 @@ def test_what_is_no_corpus_is_refused(data, full):
         TIMIT(corpus="sample").count("test")
 
 
-def test_a_damaged_file_is_named(sample):
+def test_truncated_or_missing_recordings_raise_value_error_with_name(sample):
     path = sample / SPEAKERS[0] / "sx2.wav"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"TIMIT expects \d+ samples in .*dr1-fabc1/sx2.wav; got \d+: it is cut off"):
@@ -182,7 +182,7 @@ def test_files_are_read_once(sample, monkeypatch):
     assert len(read) == len(set(read)) == 32
 
 
-def test_reading_much_says_so(sample, monkeypatch, capsys):
+def test_reading_many_recordings_prints_note(sample, monkeypatch, capsys):
     for many, words in ((32, ""), (31, "TIMIT: reading 32 recordings\n")):
         monkeypatch.setattr(timit, "MANY", many)
         timit.read.cache_clear()
@@ -193,7 +193,7 @@ def test_reading_much_says_so(sample, monkeypatch, capsys):
 # frames
 
 
-def test_a_frame_follows_the_other(sample):
+def test_targets_are_next_frames(sample):
     task = TIMIT(normalised=False)
     inputs, targets = task.take("valid", torch.tensor([2]))
     signal = speech.read_speech("test", task.part("valid").recordings[2].path)
@@ -218,7 +218,7 @@ def test_shorter_sentences_are_padded(sample):
     assert task.weight(targets) == 129 * sum(lengths)
 
 
-def test_normalised_training_targets_have_mean_0_and_square_1(sample):
+def test_normalised_training_targets_have_zero_mean_unit_square(sample):
     (_, targets) = TIMIT().take("train", torch.arange(24))
     real = targets[~targets.isnan()].view(-1, 129)
     torch.testing.assert_close(real.mean(0), torch.zeros(129), rtol=0, atol=1e-5)
@@ -236,7 +236,7 @@ def batch(sample):
     return torch.randn(targets.shape), targets
 
 
-def test_loss_is_the_mean_square_of_what_is_real(batch):
+def test_loss_is_mean_square_over_unpadded_frames(batch):
     outputs, targets = batch
     squares = [
         (o - t) ** 2
@@ -247,7 +247,7 @@ def test_loss_is_the_mean_square_of_what_is_real(batch):
     assert TIMIT().loss(outputs, targets).item() == pytest.approx(sum(squares) / len(squares), rel=1e-5)
 
 
-def test_padding_has_no_gradient_and_no_number_is_no_loss(batch):
+def test_padding_has_no_gradient_and_nan_output_gives_nan_loss(batch):
     outputs, targets = batch
     outputs[targets.isnan()] = math.inf
     outputs.requires_grad_()
@@ -259,14 +259,14 @@ def test_padding_has_no_gradient_and_no_number_is_no_loss(batch):
     assert TIMIT().loss(broken, targets).isnan()
 
 
-def test_evaluation_in_parts_is_evaluation_at_once(sample):
+def test_evaluation_is_independent_of_batch_size(sample):
     model = nn.Linear(129, 129)
     one, two, all_ = (evaluate(model, TIMIT(), 0, split="valid", batch=batch) for batch in (1, 3, 4))
     assert one == pytest.approx(all_, rel=1e-5)
     assert two == pytest.approx(all_, rel=1e-5)
 
 
-class Again(nn.Module):
+class RepeatFrame(nn.Module):
     """Says that the next frame is like this one."""
 
     def __init__(self):
@@ -277,8 +277,8 @@ class Again(nn.Module):
         return x
 
 
-def test_mse_is_in_decibels_squared_either_way(sample):
-    plain, normalised = (evaluate(Again(), TIMIT(normalised=flag), 0, split="test") for flag in (False, True))
+def test_mse_is_in_squared_decibels_with_and_without_normalisation(sample):
+    plain, normalised = (evaluate(RepeatFrame(), TIMIT(normalised=flag), 0, split="test") for flag in (False, True))
     frames = TIMIT().part("test").frames
     by_hand = torch.cat([(one[1:] - one[:-1]).square() for one in frames]).mean().item()
     assert plain["mse"] == plain["loss"] == pytest.approx(by_hand, rel=1e-5)
@@ -287,7 +287,7 @@ def test_mse_is_in_decibels_squared_either_way(sample):
 
 
 @pytest.mark.parametrize("normalised", [True, False])
-def test_guessing_is_the_mean_frame(sample, normalised):
+def test_guessing_loss_is_that_of_mean_frame(sample, normalised):
     """And no other frame does better: there the gradient is zero."""
     task = TIMIT(normalised=normalised)
     _, targets = task.take("train", torch.arange(24))
@@ -305,7 +305,7 @@ def test_guessing_is_the_mean_frame(sample, normalised):
 @pytest.mark.skipif(
     not Path(real_folder() or "", "timit_sample", "dr8-fbcg1").is_dir(), reason="needs timit_sample in $STEADYGRAD_DATA"
 )
-def test_the_sample_that_nltk_distributes(monkeypatch):
+def test_nltk_sample_has_known_splits_and_finite_frames(monkeypatch):
     monkeypatch.setenv("STEADYGRAD_DATA", str(real_folder()))
     task = TIMIT(corpus="sample")
     assert [task.count(split) for split in SPLITS] == [96, 16, 16]
@@ -315,5 +315,5 @@ def test_the_sample_that_nltk_distributes(monkeypatch):
     assert frames.isfinite().all()
     assert frames.min() >= -50
     assert 10 < frames.max() < 45
-    again = evaluate(Again(), task, 0, split="test")
+    again = evaluate(RepeatFrame(), task, 0, split="test")
     assert again["mse"] < 0.25 * TIMIT(corpus="sample", normalised=False).guessing_loss

@@ -22,7 +22,7 @@ def test_streams_differ_by_seed_purpose_and_number():
 
 
 @pytest.mark.parametrize("seed", [0, -3, 2**70])
-def test_any_whole_number_is_a_seed(seed):
+def test_stream_accepts_any_integer_seed(seed):
     assert torch.rand(1, generator=stream(seed, "train")).isfinite()
 
 
@@ -40,7 +40,7 @@ def test_a_batch_depends_on_seed_and_step_alone(task):
     assert len(here(0).inputs) == 3
 
 
-def test_a_fixed_training_set_comes_in_a_new_order_every_epoch():
+def test_fixed_training_set_is_reshuffled_every_epoch():
     batches = GeneratedBatches(COPY, Train(batch=5, examples=40), seed=0)
     epochs = [[batches(8 * epoch + place).targets for place in range(8)] for epoch in range(3)]
     contents = [sorted(batch.flatten().tolist() for batch in epoch) for epoch in epochs]
@@ -52,12 +52,12 @@ def test_a_fixed_training_set_comes_in_a_new_order_every_epoch():
     assert equal(again(19), batches(19))
 
 
-def test_without_a_fixed_set_no_batch_comes_back():
+def test_generated_batches_do_not_repeat():
     batches = GeneratedBatches(COPY, Train(batch=5), seed=0)
     assert len({tuple(batches(step).targets.flatten().tolist()) for step in range(50)}) == 50
 
 
-def test_windows_cut_a_sequence_and_carry_on():
+def test_windows_split_sequence_and_continue():
     """4 + 4 + 2 of the 10 steps; then the next sequence from its start."""
     whole, cut = (GeneratedBatches(COPY, Train(batch=2, window=window), seed=0) for window in (None, 4))
     for number in range(3):
@@ -68,14 +68,14 @@ def test_windows_cut_a_sequence_and_carry_on():
 
 
 @pytest.mark.parametrize("window", [10, 11, 1000])
-def test_a_window_as_long_as_the_sequence_is_none(window):
+def test_window_as_long_as_sequence_has_no_effect(window):
     whole, cut = (GeneratedBatches(COPY, Train(batch=2, window=w), seed=0) for w in (None, window))
     for step in range(3):
         assert equal(whole(step), cut(step))
         assert not cut(step).goes_on
 
 
-def test_windows_go_with_a_fixed_set():
+def test_windows_work_with_fixed_training_set():
     cut = GeneratedBatches(COPY, Train(batch=2, examples=6, window=5), seed=0)
     whole = GeneratedBatches(COPY, Train(batch=2, examples=6), seed=0)
     for number in range(6):
@@ -83,6 +83,6 @@ def test_windows_go_with_a_fixed_set():
         assert equal([torch.cat([part[i] for part in parts], dim=1) for i in range(2)], whole(number))
 
 
-def test_windows_need_targets_at_every_step():
+def test_window_without_targets_at_every_step_raises_value_error():
     with pytest.raises(ValueError, match="truncated back-propagation expects targets at every step; Adding has one"):
         GeneratedBatches(TASKS["adding"](), Train(window=10), seed=0)

@@ -22,7 +22,7 @@ from steadygrad.training import (
 )
 
 TEXT = {"name": "char-ptb"}
-READ = {"epochs": 2, "batch": 4, "window": 40, "evaluate_batch": 2, "log_every": 3, "lr": 1e-2}
+TEXT_TRAINING = {"epochs": 2, "batch": 4, "window": 40, "evaluate_batch": 2, "log_every": 3, "lr": 1e-2}
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def text():
     def make(layer="gru", task="char-ptb", **train):
         table = {"name": layer} if isinstance(layer, str) else layer
         small = {"embedding_size": 6} | ({} if "sizes" in table else {"hidden_size": 8})
-        return Settings.from_tables({"layer": small | table, "task": {"name": task}, "train": READ | train})
+        return Settings.from_tables({"layer": small | table, "task": {"name": task}, "train": TEXT_TRAINING | train})
 
     return make
 
@@ -52,13 +52,13 @@ def test_epochs_are_counted_in_updates(text, tmp_path):
     assert result["train"]["epochs"] == 2
 
 
-def test_epochs_are_for_data_sets(tiny, tmp_path):
+def test_epochs_on_generated_task_raise_value_error(tiny, tmp_path):
     with pytest.raises(ValueError, match=r"^epochs are for a task with a data set; Copy has none$"):
         train(tiny(epochs=2), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_before_the_first_evaluation_no_weights_are_better_than_the_last(text, tmp_path):
+def test_best_weights_before_first_evaluation_are_last_weights(text, tmp_path):
     class Impatient(Callback):
         def update(self, trainer, loss):
             if trainer.step == 3:
@@ -87,7 +87,7 @@ def test_the_best_weights_are_tested_at_the_end(text, tmp_path):
     assert result["best"]["loss"] < CharPTB().guessing_loss  # a text of eight words is soon known
 
 
-def test_the_state_goes_on_from_window_to_window(text, tmp_path):
+def test_state_is_carried_between_windows(text, tmp_path):
     settings = text(batch=2, window=15)
     trainer = Trainer(settings, RunDirectory(tmp_path), (), "cpu")
     epoch = trainer.task.epoch("train", 2, 15)
@@ -111,7 +111,7 @@ def test_an_evaluation_is_the_mean_over_all_tokens(text):
     assert found["perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
 
 
-def test_a_text_is_read_by_a_language_model_and_pixels_by_a_sequence_model(text):
+def test_text_task_builds_language_model_and_pixels_sequence_model(text):
     model = text({"name": "ncgru", "sizes": [6, 9, 6], "tied": True}).build_model(CharPTB())
     assert isinstance(model, LanguageModel)
     assert [layer.hidden_size for layer in model.layers] == [6, 9, 6]
@@ -131,26 +131,26 @@ def test_a_text_is_read_by_a_language_model_and_pixels_by_a_sequence_model(text)
         ),
     ],
 )
-def test_options_around_a_layer_are_checked(layer, words):
+def test_invalid_language_model_options_raise_value_error(layer, words):
     settings = Settings.from_tables({"layer": layer, "task": TEXT})
     with pytest.raises(ValueError, match=words):
         settings.build_model(CharPTB())
 
 
 @pytest.mark.parametrize("sizes", [{"sizes": [3, 4], "hidden_size": None}, {"sizes": None, "hidden_size": 3}])
-def test_a_size_that_is_none_is_not_given(sizes):
+def test_none_size_counts_as_not_given(sizes):
     model = Settings.from_tables({"layer": {"name": "gru", **sizes}, "task": TEXT}).build_model(CharPTB())
     assert [layer.hidden_size for layer in model.layers] == (sizes["sizes"] or [3])
 
 
-def test_settings_of_a_language_model_are_read_back(text):
+def test_language_model_settings_round_trip(text):
     settings = text({"name": "gru", "sizes": [3, 4], "word_dropout": 0.1})
     assert Settings.from_tables(settings.resolved()).resolved() == settings.resolved()
     assert settings.resolved()["layer"]["tied"] is False
 
 
 @pytest.mark.parametrize("task", ["char-ptb", "pixel-mnist"])
-def test_a_run_that_is_stopped_in_an_epoch_ends_the_same(task, text, tmp_path, stop_at, stopped, outcome):
+def test_run_killed_within_epoch_resumes_to_same_outcome(task, text, tmp_path, stop_at, stopped, outcome):
     if task == "char-ptb":
         settings = text({"name": "gru", "sizes": [5, 6], "input_dropout": 0.2})
     else:
@@ -164,7 +164,7 @@ def test_a_run_that_is_stopped_in_an_epoch_ends_the_same(task, text, tmp_path, s
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
 
 
-def test_tied_weights_are_saved_and_go_on(text, tmp_path, stop_at, stopped, outcome):
+def test_tied_weights_are_saved_and_resumed(text, tmp_path, stop_at, stopped, outcome):
     settings = text({"name": "gru", "sizes": [5, 6], "tied": True})
     train(settings, tmp_path / "whole")
     with pytest.raises(stopped):
@@ -175,7 +175,7 @@ def test_tied_weights_are_saved_and_go_on(text, tmp_path, stop_at, stopped, outc
     assert model.readout.weight is model.embedding.weight
 
 
-def test_more_than_ten_carried_tensors_go_on_in_their_order(text, tmp_path, stop_at, stopped, outcome):
+def test_more_than_ten_state_tensors_resume_in_order(text, tmp_path, stop_at, stopped, outcome):
     """Files list them as 0, 1, 10, 11, 2, …"""
     settings = text({"name": "lstm", "sizes": [4, 5, 6, 7, 6, 5]}, epochs=1)
     train(settings, tmp_path / "whole")
@@ -185,14 +185,14 @@ def test_more_than_ten_carried_tensors_go_on_in_their_order(text, tmp_path, stop
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
 
 
-def test_more_epochs_go_on_with_a_run(text, tmp_path):
+def test_resume_with_more_epochs_continues_run(text, tmp_path):
     train(text(epochs=1), tmp_path)
     more = text(epochs=2)
     assert train(more, tmp_path, resume=True)["steps"] == 2 * updates_of(more)
     assert train(more, tmp_path, resume=True)["train"]["epochs"] == 2
 
 
-def test_each_epoch_has_an_order_of_its_own():
+def test_each_epoch_is_shuffled_by_its_own_seed():
     from steadygrad.tasks import PixelMNIST
 
     task = PixelMNIST(held_back=59_900)
@@ -213,6 +213,6 @@ def test_each_epoch_has_an_order_of_its_own():
         (WordPTB(), {"window": 5, "examples": 100}, "WordPTB is a data set and expects no number of examples; got 100"),
     ],
 )
-def test_settings_that_do_not_fit_a_data_set_are_explained(task, train, words):
+def test_unsuitable_train_settings_raise_value_error(task, train, words):
     with pytest.raises(ValueError, match=words):
         EpochBatches(task, Train(**{"batch": 2, **train}), seed=0)

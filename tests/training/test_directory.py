@@ -24,7 +24,7 @@ def directory(tmp_path, tiny):
     return directory
 
 
-def strict(text):
+def parse_strict_json(text):
     """JSON as the standard has it."""
 
     def refuse(word):
@@ -53,7 +53,7 @@ def test_a_new_directory_holds_its_settings(directory, tiny):
     assert directory.rows() == []
 
 
-def test_parents_are_made_and_an_empty_directory_is_taken(tmp_path, tiny):
+def test_begin_creates_parents_and_accepts_empty_directory(tmp_path, tiny):
     RunDirectory(tmp_path / "a" / "b" / "c").begin(tiny(), resume=False)
     assert (tmp_path / "a" / "b" / "c" / SETTINGS).exists()
     (tmp_path / "empty").mkdir()
@@ -61,14 +61,14 @@ def test_parents_are_made_and_an_empty_directory_is_taken(tmp_path, tiny):
     assert (tmp_path / "empty" / SETTINGS).exists()
 
 
-def test_a_start_that_led_nowhere_holds_nothing(directory, tiny):
+def test_begin_overwrites_settings_of_run_without_updates(directory, tiny):
     directory.write("notes.jsonl", "mine")
     directory.begin(tiny("lstm"), resume=False)
     assert directory.settings().layer["name"] == "lstm"
     assert directory.file("notes.jsonl").read_text() == "mine"
 
 
-def test_a_run_is_not_overwritten(directory, tiny):
+def test_begin_without_resume_refuses_existing_run(directory, tiny):
     directory.log({"step": 1})
     with pytest.raises(RunError, match=r"run holds a run already: go on with --resume, or choose another --out$"):
         directory.begin(tiny(), resume=False)
@@ -76,14 +76,14 @@ def test_a_run_is_not_overwritten(directory, tiny):
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_directory_with_other_files_is_left_alone(tmp_path, tiny, resume):
+def test_begin_refuses_directory_with_foreign_files(tmp_path, tiny, resume):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match=r"expects to be a run's directory or empty; it has files but no settings.toml"):
         RunDirectory(tmp_path).begin(tiny(), resume)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_killed_before_its_settings_were_written_a_run_can_still_begin(tmp_path, tiny):
+def test_begin_ignores_leftover_temporary_settings_file(tmp_path, tiny):
     (tmp_path / f".{SETTINGS}.123.tmp").write_text("seed")
     RunDirectory(tmp_path).begin(tiny(), resume=True)
     assert RunDirectory(tmp_path).exists()
@@ -101,14 +101,14 @@ def test_killed_before_its_settings_were_written_a_run_can_still_begin(tmp_path,
         ({"seed": 1, "lr": 0.5}, "seed 0, asked 1; train.lr 0.001, asked 0.5$"),
     ],
 )
-def test_other_settings_are_refused_by_the_name_of_the_key(directory, tiny, change, words):
+def test_resume_with_different_settings_names_keys(directory, tiny, change, words):
     before = directory.file(SETTINGS).read_bytes()
     with pytest.raises(RunError, match=f"belongs to other settings: .*{words}"):
         directory.begin(tiny(**change), resume=True)
     assert directory.file(SETTINGS).read_bytes() == before
 
 
-def test_other_options_of_a_matrix_are_other_settings(tmp_path, tiny):
+def test_resume_with_different_matrix_options_is_refused(tmp_path, tiny):
     one, other = (
         tiny({"name": "gru", "recurrent": {"candidate": {"name": "cayley", "reflections": count}}}) for count in (2, 3)
     )
@@ -119,13 +119,13 @@ def test_other_options_of_a_matrix_are_other_settings(tmp_path, tiny):
         directory.begin(other, resume=True)
 
 
-def test_more_updates_than_before_are_the_same_run(directory, tiny):
+def test_resume_with_more_updates_is_allowed(directory, tiny):
     directory.begin(tiny(steps=300), resume=True)
     assert directory.settings().train.steps == 300
 
 
 @pytest.mark.parametrize("steps", [20, 300])
-def test_a_cosine_of_another_length_is_another_run(tmp_path, tiny, steps):
+def test_resume_of_cosine_schedule_with_other_length_is_refused(tmp_path, tiny, steps):
     directory = RunDirectory(tmp_path / "run")
     directory.begin(tiny(schedule="cosine"), resume=False)
     directory.begin(tiny(schedule="cosine"), resume=True)
@@ -137,7 +137,7 @@ def test_a_cosine_of_another_length_is_another_run(tmp_path, tiny, steps):
 
 
 @pytest.mark.parametrize("content", [b"seed = ", b"\xff\xfe", b'seed = 0\nseed = 1\n[layer]\nname = "gru"'])
-def test_settings_that_cannot_be_read_are_named(directory, tiny, content):
+def test_unreadable_settings_file_raises_run_error(directory, tiny, content):
     directory.file(SETTINGS).write_bytes(content)
     with pytest.raises(RunError, match=r"settings.toml is not readable: "):
         directory.begin(tiny(), resume=True)
@@ -148,7 +148,7 @@ def test_a_directory_without_settings_is_no_run(tmp_path):
         RunDirectory(tmp_path).settings()
 
 
-def test_a_result_that_cannot_be_read_is_named(directory):
+def test_unreadable_result_file_raises_run_error(directory):
     directory.file(RESULT).write_text('{"status": "do')
     with pytest.raises(RunError, match=r"result.json is not a run's result: "):
         directory.result()
@@ -157,7 +157,7 @@ def test_a_result_that_cannot_be_read_is_named(directory):
 # checkpoints
 
 
-def test_a_checkpoint_comes_back_as_it_was(directory):
+def test_checkpoint_round_trips(directory):
     state = {"step": 7, "best": {"loss": 0.1 + 0.2}, "final": None}
     directory.save_checkpoint(TENSORS | {"turned": torch.arange(6).view(2, 3).T}, state)
     tensors, found = directory.checkpoint()
@@ -203,7 +203,7 @@ def test_a_change_anywhere_in_a_checkpoint_is_noticed(directory):
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:-9] + b"\x55" + b[-8:]])
-def test_a_run_does_not_go_on_from_a_damaged_checkpoint(tmp_path, tiny, damage):
+def test_resume_from_damaged_checkpoint_raises_run_error(tmp_path, tiny, damage):
     train(tiny(steps=10), tmp_path / "run")
     path = tmp_path / "run" / CHECKPOINT
     path.write_bytes(damage(path.read_bytes()))
@@ -219,7 +219,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, tiny):
         train(tiny("gru", steps=20), tmp_path / "gru", resume=True)
 
 
-def test_weights_that_are_not_there_are_named(directory):
+def test_missing_weights_file_raises_run_error(directory):
     with pytest.raises(RunError, match=r"model.safetensors does not exist$"):
         directory.load_weights("model.safetensors")
 
@@ -227,7 +227,7 @@ def test_weights_that_are_not_there_are_named(directory):
 # rows
 
 
-def test_rows_are_read_up_to_one_half_written(directory):
+def test_rows_ignore_truncated_last_line(directory):
     for step in range(3):
         directory.log({"step": step, "loss": 0.1 * step})
     with directory.file(METRICS).open("a") as file:
@@ -240,13 +240,13 @@ def test_rows_are_read_up_to_one_half_written(directory):
 
 
 @pytest.mark.parametrize("damage", ['{"step": 0}\n{"st\n{"step": 2}\n', '{"step": 0}\n', "", '{"step": 0}\n[1]\n2\n'])
-def test_rows_that_are_missing_are_noticed(directory, damage):
+def test_keep_rows_with_missing_rows_raises_run_error(directory, damage):
     directory.file(METRICS).write_text(damage)
     with pytest.raises(RunError, match=r"metrics.jsonl expects at least 3 rows; got [01]: it was altered"):
         directory.keep_rows(3)
 
 
-def test_a_run_does_not_go_on_with_rows_missing(tmp_path, tiny):
+def test_resume_with_missing_rows_raises_run_error(tmp_path, tiny):
     train(tiny(steps=10), tmp_path / "run")
     path = tmp_path / "run" / METRICS
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
@@ -254,13 +254,13 @@ def test_a_run_does_not_go_on_with_rows_missing(tmp_path, tiny):
         train(tiny(steps=20), tmp_path / "run", resume=True)
 
 
-def test_nan_never_lands_in_json(directory):
+def test_nan_and_infinity_are_written_as_null(directory):
     odd = {"nan": math.nan, "deep": {"list": [1.5, math.inf, (-math.inf, 2)]}, "flag": True, "none": None, "word": "x"}
     plain = {"nan": None, "deep": {"list": [1.5, None, [None, 2]]}, "flag": True, "none": None, "word": "x"}
     directory.log(odd)
     directory.write_result(odd)
-    assert strict(directory.file(METRICS).read_text()) == plain
-    assert strict(directory.file(RESULT).read_text()) == plain
+    assert parse_strict_json(directory.file(METRICS).read_text()) == plain
+    assert parse_strict_json(directory.file(RESULT).read_text()) == plain
     assert directory.rows() == [plain]
 
 
@@ -268,7 +268,7 @@ def test_nan_never_lands_in_json(directory):
 
 
 @pytest.mark.parametrize("what", ["fsync", "replace", "open"])
-def test_on_a_full_disk_the_old_content_stays(directory, monkeypatch, what):
+def test_full_disk_keeps_old_checkpoint(directory, monkeypatch, what):
     directory.save_checkpoint(TENSORS, {"step": 1})
     before = files(directory)
     with monkeypatch.context() as patch:
@@ -284,7 +284,7 @@ def test_on_a_full_disk_the_old_content_stays(directory, monkeypatch, what):
     assert directory.checkpoint().state == {"step": 2}
 
 
-def test_a_row_that_cannot_be_written_is_an_error(directory, monkeypatch):
+def test_unwritable_row_raises_run_error(directory, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("pathlib.Path.open", full_disk)
         with pytest.raises(RunError, match=r"metrics.jsonl could not be written: No space left on device"):
@@ -292,7 +292,7 @@ def test_a_row_that_cannot_be_written_is_an_error(directory, monkeypatch):
     assert directory.rows() == []
 
 
-def test_a_run_whose_disk_was_full_goes_on_as_if_it_had_not_been(tmp_path, tiny, monkeypatch, outcome):
+def test_run_resumes_to_same_outcome_after_full_disk(tmp_path, tiny, monkeypatch, outcome):
     class Fill(Callback):
         def update(self, trainer, loss):
             if trainer.step == 17:
@@ -326,7 +326,7 @@ def test_a_finished_run_leaves_no_temporary_files(tmp_path, tiny):
 
 # one at a time
 
-HOLDER = """
+LOCK_SCRIPT = """
 import sys
 from steadygrad.training import RunDirectory
 with RunDirectory(sys.argv[1]).locked():
@@ -335,10 +335,10 @@ with RunDirectory(sys.argv[1]).locked():
 """
 
 
-def test_a_directory_in_use_is_refused_until_its_user_dies(tmp_path, tiny):
+def test_directory_locked_by_other_process_is_refused_until_it_dies(tmp_path, tiny):
     run = tmp_path / "run"
     run.mkdir()
-    command = [sys.executable, "-c", HOLDER, str(run)]
+    command = [sys.executable, "-c", LOCK_SCRIPT, str(run)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()
         with pytest.raises(RunError, match=r"run is in use: another process trains in it$"):
@@ -348,7 +348,7 @@ def test_a_directory_in_use_is_refused_until_its_user_dies(tmp_path, tiny):
     assert train(tiny(steps=1), run)["status"] == "done"
 
 
-def test_a_directory_in_use_is_refused_within_a_process_too(tmp_path, tiny):
+def test_directory_in_use_by_same_process_is_refused(tmp_path, tiny):
     class Twice(Callback):
         def begin(self, trainer):
             with pytest.raises(RunError, match="is in use"):
@@ -360,7 +360,7 @@ def test_a_directory_in_use_is_refused_within_a_process_too(tmp_path, tiny):
     assert callback.tried
 
 
-def test_a_refused_directory_is_left_as_it_was(tmp_path, tiny):
+def test_train_leaves_refused_directory_unchanged(tmp_path, tiny):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match=r"it has files but no settings.toml"):
         train(tiny(), tmp_path)

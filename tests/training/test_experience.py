@@ -29,20 +29,29 @@ from steadygrad.training.ppo import play
 
 pytest.importorskip("minigrid", reason="needs the extra minigrid")
 
-ROOM = {"name": "minigrid", "environment": "Empty-5x5", "limit": 12, "episodes": 6, "round_frames": 1, "passes": 2}
-ROUND = 2 * 2
+TASK_TABLE = {
+    "name": "minigrid",
+    "environment": "Empty-5x5",
+    "limit": 12,
+    "episodes": 6,
+    "round_frames": 1,
+    "passes": 2,
+}
+UPDATES_PER_ROUND = 2 * 2
 """updates: two passes through six episodes, of which four at the most make an update"""
 
 
 @pytest.fixture(autouse=True)
-def only_when_asked(monkeypatch):
+def no_automatic_checkpoints(monkeypatch):
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
 
 
 @pytest.fixture
 def agent(tiny):
     def make(layer="gru", task=None, **train):
-        return tiny(layer, ROOM | (task or {}), **{"steps": 14, "evaluate_every": 5, "evaluate_examples": 3} | train)
+        return tiny(
+            layer, TASK_TABLE | (task or {}), **{"steps": 14, "evaluate_every": 5, "evaluate_examples": 3} | train
+        )
 
     return make
 
@@ -55,29 +64,29 @@ def rows(folder, split):
     return [row for row in RunDirectory(folder).rows() if row["split"] == split]
 
 
-def test_a_round_is_played_once_and_gone_through_in_new_orders(agent, tmp_path):
+def test_round_is_played_once_and_shuffled_each_pass(agent, tmp_path):
     batches = trainer(agent(), tmp_path).batches
-    first = [batches(step) for step in range(ROUND)]
+    first = [batches(step) for step in range(UPDATES_PER_ROUND)]
     assert batches.counts() == {"frames": int((~batches.targets[..., 0].isnan()).sum())}
     assert [len(batch.inputs) for batch in first] == [3, 3, 3, 3]
     whole = batches.inputs.nan_to_num(-9)
     for through in (first[:2], first[2:]):
-        found = [row for batch in through for row in padded(batch.inputs, whole.shape[1])]
+        found = [row for batch in through for row in pad_inputs(batch.inputs, whole.shape[1])]
         assert sorted(which(row, whole) for row in found) == list(range(6))
-    assert not torch.equal(padded(first[0].inputs, 12)[0], padded(first[2].inputs, 12)[0])
+    assert not torch.equal(pad_inputs(first[0].inputs, 12)[0], pad_inputs(first[2].inputs, 12)[0])
     for inputs, targets, goes_on in first:
         assert inputs.shape[:2] == targets.shape[:2]
         assert not targets[..., 0].isnan().all(0).any()  # no longer than its longest episode
         assert not goes_on
     frames = batches.frames
-    batches(ROUND)
+    batches(UPDATES_PER_ROUND)
     assert batches.frames > frames
 
 
-def test_short_episodes_are_played_until_there_are_enough(agent, tmp_path):
+def test_episodes_are_played_until_round_frames_is_reached(agent, tmp_path):
     """So many updates learn from more episodes each."""
     batches = trainer(agent(task={"round_frames": 160}), tmp_path).batches
-    first = [batches(step) for step in range(ROUND)]
+    first = [batches(step) for step in range(UPDATES_PER_ROUND)]
     count = len(batches.inputs)
     assert (count % 6, count > 6) == (0, True)
     assert batches.frames >= 160 > batches.frames - 6 * 12
@@ -88,7 +97,7 @@ def test_short_episodes_are_played_until_there_are_enough(agent, tmp_path):
     assert len({tuple(row.flatten().tolist()) for row in batches.targets.nan_to_num(-9)}) > 6
 
 
-def padded(inputs, time):
+def pad_inputs(inputs, time):
     behind = torch.full((len(inputs), time - inputs.shape[1], inputs.shape[2]), math.nan)
     return torch.cat([inputs, behind], dim=1).nan_to_num(-9)
 
@@ -97,22 +106,22 @@ def which(row, whole):
     return next(i for i, one in enumerate(whole) if torch.equal(one, row))
 
 
-def test_a_round_is_played_with_the_weights_of_its_beginning(agent, tmp_path):
+def test_new_round_is_played_only_after_last_update_of_round(agent, tmp_path):
     running = trainer(agent(), tmp_path)
     running.update()
     old = running.batches.inputs
-    for _ in range(ROUND - 1):
+    for _ in range(UPDATES_PER_ROUND - 1):
         running.update()
         assert running.batches.inputs is old
     task, seeds = running.task, []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experience, "play", noting(seeds))
-        running.batches(ROUND)
+        patch.setattr(experience, "play", play_recording_seeds(seeds))
+        running.batches(UPDATES_PER_ROUND)
     assert running.batches.inputs is not old
     assert len(set(seeds)) == len(seeds) == task.episodes
 
 
-def noting(seeds):
+def play_recording_seeds(seeds):
     """Return `play` that also puts the seeds in a list."""
     return lambda task, model, given, **rest: seeds.extend(given) or play(task, model, given, **rest)
 
@@ -133,11 +142,11 @@ def test_rows_count_frames_and_have_rewards(agent, tmp_path):
     assert (result["score"], result["higher_is_better"], result["guessing_loss"]) == ("reward", True, 1.0)
 
 
-def test_a_run_ends_when_its_frames_are_played_and_learned_from(agent, tmp_path):
+def test_run_ends_after_given_frames_and_can_be_extended(agent, tmp_path):
     settings = agent(frames=150)
     result = train(settings, tmp_path)
     assert result["frames"] >= 150 > result["frames"] - 6 * 12
-    assert result["steps"] % ROUND == 0
+    assert result["steps"] % UPDATES_PER_ROUND == 0
     assert rows(tmp_path, "valid")[-1]["step"] == result["steps"]
     assert train(settings, tmp_path, resume=True) == result  # nothing left to do
     more = train(agent(frames=300), tmp_path, resume=True)
@@ -146,21 +155,21 @@ def test_a_run_ends_when_its_frames_are_played_and_learned_from(agent, tmp_path)
     assert (more["steps"], more["frames"], more["final"]) == (whole["steps"], whole["frames"], whole["final"])
 
 
-def test_frames_bound_the_updates(agent):
+def test_frames_are_converted_to_upper_bound_of_updates(agent):
     settings = agent(frames=100)
     task = settings.build_task()
-    assert updates_per_round(task, settings.train) == ROUND
-    assert settings.in_updates(task).steps == 17 * ROUND  # episodes of one step, six a round
+    assert updates_per_round(task, settings.train) == UPDATES_PER_ROUND
+    assert settings.in_updates(task).steps == 17 * UPDATES_PER_ROUND  # episodes of one step, six a round
     longer = agent(task={"round_frames": 30}, frames=100)
-    assert longer.in_updates(longer.build_task()).steps == 4 * ROUND
+    assert longer.in_updates(longer.build_task()).steps == 4 * UPDATES_PER_ROUND
 
 
-def test_progress_is_in_frames_if_the_length_is(agent, tmp_path):
+def test_progress_unit_is_frames_if_length_is_in_frames(agent, tmp_path):
     assert trainer(agent(), tmp_path).progress == (0, 14, "updates")
     assert trainer(agent(frames=50), tmp_path).progress == (0, 50, "frames")
 
 
-class Heard(Callback):
+class RecordEvaluationProgress(Callback):
     def __init__(self):
         self.shares = []
 
@@ -168,8 +177,8 @@ class Heard(Callback):
         self.shares.append((split, share))
 
 
-def test_playing_and_evaluations_tell_how_far_they_are(agent, tmp_path):
-    heard = Heard()
+def test_playing_and_evaluation_report_progress(agent, tmp_path):
+    heard = RecordEvaluationProgress()
     train(agent(steps=1, evaluate_examples=3, evaluate_batch=2), tmp_path, callbacks=[heard])
     shares = {split: [share for kind, share in heard.shares if kind == split] for split in ("train", "valid")}
     for found in shares.values():
@@ -179,7 +188,7 @@ def test_playing_and_evaluations_tell_how_far_they_are(agent, tmp_path):
 
 
 @pytest.mark.parametrize("layer", ["gru", "rellstm"])
-def test_an_agent_is_looked_at_and_plays_the_same(agent, tmp_path, layer, outcome):
+def test_observer_does_not_change_agent_training(agent, tmp_path, layer, outcome):
     settings = agent(layer, log_every=1)
     train(settings, tmp_path / "alone")
     train(settings, tmp_path / "watched", callbacks=[Observer()])
@@ -209,7 +218,7 @@ class Interrupt(Callback):
                 signal.raise_signal(signal.SIGINT)
 
 
-def test_a_round_that_is_broken_off_is_played_again(agent, tmp_path, outcome):
+def test_interrupted_round_is_replayed_on_resume(agent, tmp_path, outcome):
     settings = agent("gru", log_every=1)
     train(settings, tmp_path / "alone")
     callback = Interrupt()
@@ -221,9 +230,7 @@ def test_a_round_that_is_broken_off_is_played_again(agent, tmp_path, outcome):
 
 
 @pytest.mark.parametrize("layer", ["gru", "ncgru", "nnrnn", "h-detach", "rellstm", "memlstm"])
-def test_a_run_that_died_in_the_midst_of_a_round_goes_on_as_if_it_had_not(
-    agent, tmp_path, layer, stop_at, stopped, outcome
-):
+def test_run_killed_within_round_resumes_to_same_outcome(agent, tmp_path, layer, stop_at, stopped, outcome):
     settings = agent(layer, log_every=1)
     train(settings, tmp_path / "alone")
     for save, die in ((2, 3), (4, 6), (9, 9), (11, 13)):
@@ -235,27 +242,27 @@ def test_a_run_that_died_in_the_midst_of_a_round_goes_on_as_if_it_had_not(
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_any_layer_is_a_memory(agent, tmp_path, layer):
+def test_every_layer_trains_in_policy_model(agent, tmp_path, layer):
     running = trainer(agent(layer), tmp_path)
     running.update()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in running.model.parameters() if p.requires_grad)
 
 
-def test_evaluation_is_the_same_every_time_and_on_other_episodes_than_training(agent, tmp_path):
+def test_evaluation_is_deterministic_on_separate_episodes(agent, tmp_path):
     running = trainer(agent(), tmp_path)
     found = [evaluate(running.model, running.task, 5, batch=batch) for batch in (5, 5, 2)]
     assert found[0] == found[1] == pytest.approx(found[2])
     assert set(found[0]) == {"reward", "loss"}
     seeds = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experience, "play", noting(seeds))
+        patch.setattr(experience, "play", play_recording_seeds(seeds))
         evaluate(running.model, running.task, 3, split="valid")
         evaluate(running.model, running.task, 3, split="test")
         running.batches(0)
     assert len(set(seeds)) == len(seeds) == 3 + 3 + 6
 
 
-def test_weights_are_tested_in_a_larger_room(agent, tmp_path):
+def test_run_is_evaluated_in_larger_environment(agent, tmp_path):
     settings = agent()
     train(settings, tmp_path)
     larger = Settings(settings.layer, settings.task | {"environment": "DoorKey-8x8"}, settings.train)
@@ -263,7 +270,7 @@ def test_weights_are_tested_in_a_larger_room(agent, tmp_path):
     assert 0 <= found["reward"] <= 1
 
 
-def test_what_diverges_says_so(agent, tmp_path):
+def test_diverging_agent_has_status_diverged(agent, tmp_path):
     result = train(agent("lstm", lr=1e30, optimizer="sgd"), tmp_path)
     assert result["status"] == "diverged"
 
@@ -278,25 +285,25 @@ def test_what_diverges_says_so(agent, tmp_path):
         ({"frames": 0}, "Train expects frames to be an integer of at least 1; got 0"),
     ],
 )
-def test_settings_for_other_tasks_are_refused(agent, tmp_path, options, words):
+def test_unsuitable_train_settings_raise_value_error(agent, tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         train(agent(**options), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_frames_are_for_what_is_played(tiny, tmp_path):
+def test_frames_on_non_environment_task_raise_value_error(tiny, tmp_path):
     with pytest.raises(ValueError, match="frames are for a task that is played; Copy is none"):
         train(tiny(frames=10), tmp_path / "run")
 
 
-def test_a_batch_of_more_than_a_round_is_the_round(agent, tmp_path):
+def test_batch_larger_than_round_uses_whole_round(agent, tmp_path):
     running = trainer(agent(batch=50), tmp_path)
     assert isinstance(running.batches, Experience)
     assert running.batches.updates == 2
     assert len(running.batches(1).inputs) == 6
 
 
-def test_an_agent_learns_to_get_to_the_goal(tmp_path):
+def test_agent_learns_empty_room(tmp_path):
     """At random 2 of 10 get there at all; who knows the way has 0.95 in 6 steps."""
     task = {"name": "minigrid", "environment": "Empty-5x5", "limit": 30, "episodes": 16, "round_frames": 1}
     how = Train(steps=320, batch=4, lr=3e-3, clip=0.5, evaluate_every=80, evaluate_examples=30, stop_at=0.75)

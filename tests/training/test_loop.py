@@ -36,7 +36,7 @@ every_layer = pytest.mark.parametrize("layer", LAYERS)
 
 
 @pytest.fixture(autouse=True)
-def only_when_asked(monkeypatch):
+def no_automatic_checkpoints(monkeypatch):
     """No checkpoint in between, however slow the machine."""
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
 
@@ -46,7 +46,7 @@ def rows(folder, split=None):
     return [row for row in found if split in (None, row["split"])]
 
 
-class Count(Callback):
+class RecordCallbacks(Callback):
     def __init__(self):
         self.calls = []
 
@@ -66,7 +66,7 @@ class Count(Callback):
 # what a run leaves
 
 
-def test_a_run_writes_what_the_design_says(tmp_path, tiny):
+def test_run_writes_settings_result_and_weights(tmp_path, tiny):
     settings = tiny(seed=3)
     result = train(settings, tmp_path / "run")
     directory = RunDirectory(tmp_path / "run")
@@ -101,7 +101,7 @@ def test_rows_have_step_split_loss_metrics_and_time(tmp_path, tiny):
     assert result["best"] == min(found, key=lambda row: row["loss"])
 
 
-def test_best_weights_are_those_of_the_best_evaluation(tmp_path, tiny):
+def test_saved_weights_reproduce_best_and_final_evaluation(tmp_path, tiny):
     settings = tiny(optimizer="sgd", lr=30.0, steps=40, evaluate_every=1)  # up and down
     result = train(settings, tmp_path / "run")
     assert result["status"] == "done"
@@ -114,22 +114,22 @@ def test_best_weights_are_those_of_the_best_evaluation(tmp_path, tiny):
         assert {"step": result[key]["step"], **again} == result[key]
 
 
-def test_it_learns(tmp_path, tiny):
+def test_lstm_learns_short_copy_task(tmp_path, tiny):
     task = {"name": "copy", "delay": 1, "length": 1, "symbols": 2}
     result = train(tiny("lstm", task, steps=150, lr=0.05, batch=16), tmp_path / "run")
     assert result["best"]["accuracy"] == 1.0
     assert result["best"]["loss"] < 0.1 * result["guessing_loss"]
 
 
-def test_watches_are_told_everything_in_order(tmp_path, tiny):
-    callback = Count()
+def test_callbacks_receive_events_in_order(tmp_path, tiny):
+    callback = RecordCallbacks()
     train(tiny(steps=4, log_every=2, evaluate_every=3), tmp_path / "run", callbacks=[Callback(), callback])
     updates = [("update", 1), ("update", 2), ("train", 2), ("update", 3), ("valid", 3), ("update", 4)]
     assert callback.calls == [("begin", 0), *updates, ("train", 4), ("valid", 4), ("end", "done")]
 
 
 @every_layer
-def test_the_same_run_twice_is_the_same_bit_by_bit(tmp_path, tiny, layer, outcome):
+def test_repeated_run_is_bitwise_equal(tmp_path, tiny, layer, outcome):
     for name in ("one", "two"):
         torch.manual_seed(len(name))  # the run seeds itself
         torch.rand(5)
@@ -137,14 +137,14 @@ def test_the_same_run_twice_is_the_same_bit_by_bit(tmp_path, tiny, layer, outcom
     assert outcome(tmp_path / "one") == outcome(tmp_path / "two")
 
 
-def test_another_seed_is_another_run(tmp_path, tiny, outcome):
+def test_different_seeds_give_different_runs(tmp_path, tiny, outcome):
     for seed in (0, 1):
         train(tiny(seed=seed), tmp_path / str(seed))
     assert all(a != b for a, b in zip(outcome(tmp_path / "0"), outcome(tmp_path / "1"), strict=True))
 
 
 @every_layer
-def test_looking_does_not_disturb_training(tmp_path, tiny, layer):
+def test_evaluation_and_logging_do_not_change_training(tmp_path, tiny, layer):
     """Neither evaluations, nor rows, nor checkpoints; maps that keep a state included."""
     often, seldom = {"evaluate_every": 3, "log_every": 1}, {"evaluate_every": 12, "log_every": 12}
     for name, options in (("often", often), ("seldom", seldom)):
@@ -154,7 +154,7 @@ def test_looking_does_not_disturb_training(tmp_path, tiny, layer):
     assert [key for key in one if not torch.equal(one[key], other[key])] == []
 
 
-def test_the_penalty_drives_training_but_is_not_in_the_loss(tmp_path, tiny, monkeypatch):
+def test_penalty_adds_gradient_but_is_not_in_logged_loss(tmp_path, tiny, monkeypatch):
     train(tiny(log_every=1, steps=1), tmp_path / "without")
     monkeypatch.setattr(SequenceModel, "penalty", lambda self: 1e3 * (self.readout.weight - 1).square().sum())
     train(tiny(log_every=1, steps=1), tmp_path / "with")
@@ -178,7 +178,7 @@ def test_clipping_bounds_the_step(tmp_path, tiny):
     assert rows(tmp_path / "run", "train")[0]["gradient_norm"] > 1e-2  # as it was before
 
 
-def test_outside_the_main_thread_it_runs_as_well(tmp_path, tiny):
+def test_training_works_outside_main_thread(tmp_path, tiny):
     found = []
     thread = threading.Thread(target=lambda: found.append(train(tiny(steps=2), tmp_path / "run")["status"]))
     thread.start()
@@ -190,7 +190,7 @@ def test_outside_the_main_thread_it_runs_as_well(tmp_path, tiny):
     "change",
     [{"layer": {"name": "gru", "hiden_size": 8}}, {"layer": {"name": "gru", "hidden_size": 0}}, {"window": 4}],
 )
-def test_a_wrong_setting_leaves_no_directory_behind(tmp_path, tiny, change):
+def test_invalid_setting_creates_no_directory(tmp_path, tiny, change):
     with pytest.raises(ValueError, match=r"unknown key|expects hidden_size|truncated back-propagation expects"):
         train(tiny(task={"name": "adding", "length": 5}, **change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -199,20 +199,20 @@ def test_a_wrong_setting_leaves_no_directory_behind(tmp_path, tiny, change):
 # going on
 
 
-def cut_short(settings, folder, callback, stopped):
+def train_until_killed(settings, folder, callback, stopped):
     with pytest.raises(stopped):
         train(settings, folder, callbacks=[callback])
 
 
 @every_layer
-def test_a_run_that_died_goes_on_as_if_it_had_not(tmp_path, tiny, layer, stop_at, stopped, outcome):
+def test_killed_run_resumes_to_same_outcome(tmp_path, tiny, layer, stop_at, stopped, outcome):
     settings = tiny(layer, log_every=1, steps=12, evaluate_every=4)
     train(settings, tmp_path / "alone")
-    cut_short(settings, tmp_path / "cut", stop_at(5, 9), stopped)
+    train_until_killed(settings, tmp_path / "cut", stop_at(5, 9), stopped)
     assert RunDirectory(tmp_path / "cut").checkpoint().state["step"] == 5
     assert len(rows(tmp_path / "cut")) > RunDirectory(tmp_path / "cut").checkpoint().state["rows"]
     torch.manual_seed(99)
-    callback = Count()
+    callback = RecordCallbacks()
     assert train(settings, tmp_path / "cut", resume=True, callbacks=[callback])["status"] == "done"
     assert callback.calls[:2] == [("begin", 5), ("update", 6)]
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
@@ -245,7 +245,7 @@ def test_a_run_that_died_goes_on_as_if_it_had_not(tmp_path, tiny, layer, stop_at
     ],
     ids=str,
 )
-def test_whatever_a_run_remembers_survives(tmp_path, tiny, options, stop_at, stopped, outcome):
+def test_killed_run_resumes_to_same_outcome_for_all_options(tmp_path, tiny, options, stop_at, stopped, outcome):
     settings = tiny(**{"layer": "ncgru", "log_every": 1} | options)
     train(settings, tmp_path / "alone")
     for save, die in ((6, 9), (20, 20), (23, 29)):
@@ -255,13 +255,13 @@ def test_whatever_a_run_remembers_survives(tmp_path, tiny, options, stop_at, sto
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
 
 
-def test_windows_of_both_directions_are_refused(tmp_path, tiny):
+def test_window_with_bidirectional_layer_raises_value_error(tmp_path, tiny):
     with pytest.raises(ValueError, match="expects a layer of one direction, to carry its state on"):
         train(tiny({"name": "gru", "bidirectional": True}, window=6), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_windows_carry_the_state_on(tmp_path, tiny):
+def test_window_carries_state_to_next_update(tmp_path, tiny):
     """The loss of a second window is that of a model that has walked the first."""
     settings = tiny("lstm", window=6, log_every=1, steps=2, optimizer="sgd", lr=1e-30)
     train(settings, tmp_path / "run")
@@ -277,16 +277,16 @@ def test_windows_carry_the_state_on(tmp_path, tiny):
     assert loss != pytest.approx(task.loss(fresh, targets[:, 6:]).item(), rel=1e-4)
 
 
-def test_without_a_checkpoint_a_run_begins_again(tmp_path, tiny, stop_at, stopped, outcome):
+def test_resume_without_checkpoint_starts_again(tmp_path, tiny, stop_at, stopped, outcome):
     train(tiny(), tmp_path / "alone")
-    cut_short(tiny(), tmp_path / "cut", stop_at(None, 17), stopped)
+    train_until_killed(tiny(), tmp_path / "cut", stop_at(None, 17), stopped)
     assert rows(tmp_path / "cut")
     train(tiny(), tmp_path / "cut", resume=True)
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
 
 
-def test_time_before_a_stop_counts(tmp_path, tiny, stop_at, stopped):
-    cut_short(tiny(), tmp_path / "run", stop_at(15, 16), stopped)
+def test_wall_seconds_include_time_before_resume(tmp_path, tiny, stop_at, stopped):
+    train_until_killed(tiny(), tmp_path / "run", stop_at(15, 16), stopped)
     directory = RunDirectory(tmp_path / "run")
     tensors, state = directory.checkpoint()
     directory.save_checkpoint(tensors, state | {"seconds": 1000.0})
@@ -294,8 +294,8 @@ def test_time_before_a_stop_counts(tmp_path, tiny, stop_at, stopped):
     assert rows(tmp_path / "run")[-1]["seconds"] >= 1000
 
 
-def test_what_is_done_is_not_done_again(tmp_path, tiny):
-    first, callback = train(tiny(), tmp_path / "run"), Count()
+def test_resume_of_finished_run_changes_nothing(tmp_path, tiny):
+    first, callback = train(tiny(), tmp_path / "run"), RecordCallbacks()
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir() if path.suffix != ".toml"}
     assert train(tiny(), tmp_path / "run", resume=True, callbacks=[callback]) == first
     assert callback.calls == []
@@ -304,10 +304,10 @@ def test_what_is_done_is_not_done_again(tmp_path, tiny):
     }
 
 
-def test_more_updates_go_on_from_where_it_ended(tmp_path, tiny, outcome):
+def test_resume_with_more_updates_continues_from_last_update(tmp_path, tiny, outcome):
     train(tiny(steps=40), tmp_path / "alone")
     train(tiny(steps=20), tmp_path / "grown")
-    callback = Count()
+    callback = RecordCallbacks()
     result = train(tiny(steps=40), tmp_path / "grown", resume=True, callbacks=[callback])
     assert callback.calls[0] == ("begin", 20)
     assert result["steps"] == result["train"]["steps"] == 40
@@ -326,11 +326,11 @@ class Interrupt(Callback):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_saves_says_so_and_goes_on(tmp_path, tiny, number, outcome):
+def test_interrupted_run_saves_checkpoint_and_resumes_to_same_outcome(tmp_path, tiny, number, outcome):
     settings = tiny("ncgru", log_every=1)
     train(settings, tmp_path / "alone")
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-    callback = Count()
+    callback = RecordCallbacks()
     result = train(settings, tmp_path / "cut", callbacks=[Interrupt(number, 12), callback])
     assert (result["status"], result["steps"]) == ("interrupted", 12)
     assert callback.calls[-1] == ("end", "interrupted")
@@ -344,7 +344,7 @@ def test_an_interrupted_run_saves_says_so_and_goes_on(tmp_path, tiny, number, ou
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
 
 
-def test_a_second_interrupt_ends_it_at_once(tmp_path, tiny):
+def test_second_interrupt_raises_keyboard_interrupt(tmp_path, tiny):
     class Impatient(Callback):
         def update(self, trainer, loss):
             signal.raise_signal(signal.SIGINT)
@@ -362,7 +362,7 @@ def test_a_second_interrupt_ends_it_at_once(tmp_path, tiny):
 
 @every_layer
 @pytest.mark.parametrize("lr", [1e8, 1e30])
-def test_a_run_that_diverges_says_when_and_what_to_try(tmp_path, tiny, layer, lr):
+def test_diverged_run_reports_update_and_advice(tmp_path, tiny, layer, lr):
     settings = tiny(layer, lr=lr, optimizer="sgd", max_loss=100.0)
     result = train(settings, tmp_path / "run")
     assert result["status"] == "diverged"
@@ -373,14 +373,14 @@ def test_a_run_that_diverges_says_when_and_what_to_try(tmp_path, tiny, layer, lr
     assert RunDirectory(tmp_path / "run").load_weights("model.safetensors")
 
 
-def test_what_diverged_is_not_tried_again(tmp_path, tiny):
+def test_resume_of_diverged_run_changes_nothing(tmp_path, tiny):
     settings = tiny(lr=1e8, optimizer="sgd", max_loss=100.0)
-    first, callback = train(settings, tmp_path / "run"), Count()
+    first, callback = train(settings, tmp_path / "run"), RecordCallbacks()
     assert train(settings, tmp_path / "run", resume=True, callbacks=[callback]) == first
     assert callback.calls == []
 
 
-def test_with_clipping_the_advice_is_another(tmp_path, tiny):
+def test_divergence_advice_omits_clip_if_already_set(tmp_path, tiny):
     result = train(tiny(lr=1e8, optimizer="sgd", clip=1.0, max_loss=100.0), tmp_path / "run")
     assert result["status"] == "diverged"
     assert result["why"].endswith("; try a smaller train.lr")
@@ -393,7 +393,7 @@ def test_a_loss_above_the_bound_counts_as_diverged(tmp_path, tiny):
     assert "above 0.001; try" in result["why"]
 
 
-class Spoil(Callback):
+class SetParameterToNaN(Callback):
     """Puts a NaN into a free tensor, as a gradient that overflows does."""
 
     def update(self, trainer, loss):
@@ -403,8 +403,8 @@ class Spoil(Callback):
 
 
 @every_layer
-def test_a_parameter_that_is_not_finite_is_divergence(tmp_path, tiny, layer):
-    result = train(tiny(layer), tmp_path / "run", callbacks=[Spoil()])
+def test_nan_parameter_is_divergence(tmp_path, tiny, layer):
+    result = train(tiny(layer), tmp_path / "run", callbacks=[SetParameterToNaN()])
     assert (result["status"], result["steps"]) == ("diverged", 7)
     assert "; the loss before was " in result["why"]
     if any(isinstance(module, Matrix) for module in LAYERS[layer](2, 3).modules()):  # which says what is wrong with it
@@ -414,16 +414,16 @@ def test_a_parameter_that_is_not_finite_is_divergence(tmp_path, tiny, layer):
         assert result["why"].startswith("at update 8 the loss is NaN")
 
 
-def test_a_parameter_that_is_not_finite_at_an_evaluation_is_divergence(tmp_path, tiny):
-    result = train(tiny("nnrnn", evaluate_every=7), tmp_path / "run", callbacks=[Spoil()])
+def test_nan_parameter_at_evaluation_is_divergence(tmp_path, tiny):
+    result = train(tiny("nnrnn", evaluate_every=7), tmp_path / "run", callbacks=[SetParameterToNaN()])
     assert result["status"] == "diverged"
 
 
-def test_a_run_that_diverges_with_its_last_update_has_diverged(tmp_path, tiny):
+def test_divergence_at_last_update_has_status_diverged(tmp_path, tiny):
     assert train(tiny("nnrnn", steps=1, lr=1e30), tmp_path / "run")["status"] == "diverged"
 
 
-def test_an_evaluation_that_is_nan_is_divergence_and_never_the_best(tmp_path, tiny, monkeypatch):
+def test_nan_evaluation_is_divergence_and_not_best(tmp_path, tiny, monkeypatch):
     losses = iter([2.0, math.nan, 3.0])
     monkeypatch.setattr(loop, "evaluate", lambda *_, **__: {"loss": next(losses), "accuracy": 0.5})
     result = train(tiny(), tmp_path / "run")
@@ -431,13 +431,13 @@ def test_an_evaluation_that_is_nan_is_divergence_and_never_the_best(tmp_path, ti
     assert "at update 20 the validation loss is NaN" in result["why"]
 
 
-def test_an_evaluation_that_is_infinite_is_not_the_best(tmp_path, tiny, monkeypatch):
+def test_infinite_evaluation_is_not_best(tmp_path, tiny, monkeypatch):
     losses = iter([math.inf, 2.0, 3.0])
     monkeypatch.setattr(loop, "evaluate", lambda *_, **__: {"loss": next(losses), "accuracy": 0.5})
     assert train(tiny(), tmp_path / "run")["best"]["step"] == 20
 
 
-def test_a_task_without_a_choice_can_be_trained(tmp_path, tiny):
+def test_task_with_single_symbol_trains(tmp_path, tiny):
     task = {"name": "copy", "delay": 5, "length": 3, "symbols": 1}
     assert train(tiny(task=task, steps=5), tmp_path / "run")["status"] == "done"
 
@@ -446,7 +446,7 @@ def test_a_task_without_a_choice_can_be_trained(tmp_path, tiny):
     ("task", "goal", "steps"),
     [("copy", 0.0, 10), ("copy", 2.0, 30), ("adding", 1e9, 10), ("adding", 0.0, 30)],
 )
-def test_a_goal_ends_a_run_early(tmp_path, tiny, task, goal, steps):
+def test_stop_at_ends_run_when_score_is_reached(tmp_path, tiny, task, goal, steps):
     """Accuracy has to reach it from below, the error from above."""
     table = {"name": task} | {"copy": {"delay": 5}, "adding": {"length": 6}}[task]
     settings = tiny(task=table, stop_at=goal)
@@ -463,7 +463,7 @@ def model_and_task(settings):
     return settings.build_model(task), task
 
 
-def test_evaluation_is_the_same_every_time(tiny):
+def test_evaluation_is_deterministic_and_restores_mode(tiny):
     model, task = model_and_task(tiny({"name": "lstm", "num_layers": 2, "dropout": 0.5}))
     model.train()
     first = evaluate(model, task, 20)
@@ -479,7 +479,7 @@ def test_evaluation_is_the_same_every_time(tiny):
     assert not model.training
 
 
-def test_evaluation_weighs_a_smaller_last_batch_as_it_is(tiny):
+def test_evaluation_weights_smaller_last_batch_by_size(tiny):
     model, task = model_and_task(tiny())
     expected = {"loss": 0.0, "accuracy": 0.0}
     with torch.no_grad():
@@ -502,7 +502,7 @@ def other_task(settings, **changes):
     return Settings(settings.layer, settings.task | changes, settings.train, settings.seed)
 
 
-def test_a_run_is_tested_on_other_delays(trained):
+def test_evaluate_run_supports_other_task_settings(trained):
     directory, settings = trained
     own = evaluate_run(directory, settings, examples=20)
     model, task = model_and_task(settings)
@@ -514,7 +514,7 @@ def test_a_run_is_tested_on_other_delays(trained):
 
 
 @pytest.mark.parametrize(("steps", "done"), [(500, [1]), (10_000, [0.5, 1]), (60_000, [0.25, 0.5, 0.75, 1])])
-def test_long_sequences_are_tested_in_small_batches(steps, done, trained):
+def test_evaluate_run_limits_time_steps_per_batch(steps, done, trained):
     """A batch has 25,000 time steps at the most, which is what memory grows with, or one sequence."""
     directory, settings = trained
     heard = []
@@ -522,7 +522,7 @@ def test_long_sequences_are_tested_in_small_batches(steps, done, trained):
     assert heard == done
 
 
-def test_the_last_weights_are_not_the_best(tmp_path, tiny):
+def test_evaluate_run_distinguishes_best_and_last_weights(tmp_path, tiny):
     settings = tiny(optimizer="sgd", lr=30.0, steps=40, evaluate_every=1)
     train(settings, tmp_path / "run")
     directory = RunDirectory(tmp_path / "run")
@@ -531,14 +531,14 @@ def test_the_last_weights_are_not_the_best(tmp_path, tiny):
         evaluate_run(directory, settings, weights="first")
 
 
-def test_a_task_of_other_sizes_is_refused(trained):
+def test_evaluate_run_rejects_task_of_other_sizes(trained):
     directory, settings = trained
     words = r"run was trained for 10 inputs, 9 outputs; this task has 6 inputs, 5 outputs$"
     with pytest.raises(ValueError, match=words):
         evaluate_run(directory, other_task(settings, symbols=4))
 
 
-def test_weights_that_do_not_fit_are_refused(trained):
+def test_evaluate_run_rejects_unfitting_or_missing_weights(trained):
     directory, settings = trained
     other = Settings(settings.layer | {"hidden_size": 6}, settings.task, settings.train)
     with pytest.raises(RunError, match=r"model.safetensors does not fit the run's settings: "):
@@ -550,7 +550,7 @@ def test_weights_that_do_not_fit_are_refused(trained):
 
 # SIGKILL
 
-KILLS = r"""
+KILL_SCRIPT = r"""
 import json, os, random, signal, sys, time
 from pathlib import Path
 
@@ -607,10 +607,10 @@ for name in ("killed", "alone"):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_killed_three_times_a_run_ends_as_if_left_alone(tmp_path, tiny, outcome):
+def test_run_killed_three_times_resumes_to_same_outcome(tmp_path, tiny, outcome):
     """One process that has torch loaded forks the ones to be killed, so that none of them takes seconds to start."""
     settings = tiny("ncgru", steps=400, log_every=1, evaluate_every=25, lr_constrained=1e-2)
-    command = [sys.executable, "-c", KILLS, str(tmp_path), json.dumps(settings.resolved())]
+    command = [sys.executable, "-c", KILL_SCRIPT, str(tmp_path), json.dumps(settings.resolved())]
     root = Path(steadygrad.__file__).parent.parent
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ TINY = {"steps": 8, "batch": 4, "evaluate_every": 4, "evaluate_examples": 10, "l
 
 
 @pytest.fixture(autouse=True)
-def only_when_asked(monkeypatch):
+def no_automatic_checkpoints(monkeypatch):
     """No checkpoint in between, however slow the machine, and no question to git at every start."""
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
     monkeypatch.setattr(loop, "commit", lambda: None)
@@ -24,7 +24,7 @@ def settings(layer="corelnet", task="rmts", options=None, **train):
 
 
 @pytest.mark.parametrize("layer", [*MODELS, {"name": "nnrnn", "hidden_size": 6}], ids=str)
-def test_killed_and_resumed_a_run_is_the_same_bit_by_bit(tmp_path, layer, outcome, stop_at, stopped):
+def test_killed_run_resumes_to_bitwise_equal_outcome(tmp_path, layer, outcome, stop_at, stopped):
     given = settings(layer, steps=5, batch=2, evaluate_every=3, evaluate_examples=4)
     result = train(given, tmp_path / "alone")
     assert (result["status"], result["steps"]) == ("done", 5)
@@ -34,13 +34,13 @@ def test_killed_and_resumed_a_run_is_the_same_bit_by_bit(tmp_path, layer, outcom
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "alone")
 
 
-def test_it_learns_what_was_never_shown(tmp_path):
+def test_corelnet_generalises_to_held_out_shapes(tmp_path):
     result = train(settings(options={"held_out": 95}, steps=60, evaluate_every=60, lr=2e-3), tmp_path / "run")
     assert result["final"]["accuracy"] > 0.9
     assert result["score"] == "accuracy"
 
 
-def test_evaluation_is_on_shapes_that_training_lacks(tmp_path, monkeypatch):
+def test_evaluation_uses_sample_unseen_and_training_uses_sample(tmp_path, monkeypatch):
     """The batches of updates come from `sample`, those of evaluations from `sample_unseen`."""
     asked = []
     for side in (False, True):
@@ -58,7 +58,7 @@ def recorder(asked, side, method):
     return call
 
 
-def test_evaluating_is_a_mean_over_unseen_problems():
+def test_evaluation_loss_is_mean_over_unseen_problems():
     given = settings()
     task = given.build_task()
     model = given.build_model(task)
@@ -68,7 +68,7 @@ def test_evaluating_is_a_mean_over_unseen_problems():
     assert evaluate(model, task, 10)["loss"] == pytest.approx(expected)
 
 
-def test_a_run_is_tested_on_other_shapes_and_refuses_other_objects(tmp_path):
+def test_evaluate_run_accepts_other_shapes_and_rejects_other_sizes(tmp_path):
     given = settings({"name": "gru", "hidden_size": 4}, "same-different")
     train(given, tmp_path / "run")
     directory = RunDirectory(tmp_path / "run")

@@ -36,7 +36,7 @@ def groups_by_name(model, optimizer):
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 @pytest.mark.parametrize("eps", [1e-10, 0.1])
 @pytest.mark.parametrize("start", [1.0, 1e-3])
-def test_tensorflow_rmsprop_is_its_recurrence(eps, decay, start):
+def test_tensorflow_rmsprop_matches_numpy_recurrence(eps, decay, start):
     generator = np.random.default_rng(0)
     gradients = generator.normal(size=(6, 3, 2))
     p = generator.normal(size=(3, 2))
@@ -53,7 +53,7 @@ def test_tensorflow_rmsprop_is_its_recurrence(eps, decay, start):
         assert torch.equal(parameter.grad, torch.from_numpy(g))  # the decay leaves no trace in it
 
 
-def test_its_first_steps_are_much_shorter_than_those_of_torch():
+def test_tensorflow_rmsprop_first_step_is_shorter_than_torch():
     steps = {}
     for make in (TensorFlowRMSprop, torch.optim.RMSprop):
         parameter = nn.Parameter(torch.zeros(1))
@@ -65,7 +65,7 @@ def test_its_first_steps_are_much_shorter_than_those_of_torch():
     assert steps[torch.optim.RMSprop] == pytest.approx(-1e-3 / 0.1**0.5, rel=1e-2)
 
 
-def test_tensorflow_rmsprop_skips_what_has_no_gradient_and_takes_a_closure():
+def test_tensorflow_rmsprop_skips_missing_gradients_and_accepts_closure():
     moved, left = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     optimizer = TensorFlowRMSprop([{"params": [moved]}, {"params": [left]}], lr=0.1)
 
@@ -95,7 +95,7 @@ def test_tensorflow_rmsprop_skips_what_has_no_gradient_and_takes_a_closure():
         ("sgd", {}, torch.optim.SGD, {"momentum": 0}),
     ],
 )
-def test_optimizers_by_name(name, given, kind, expected, tiny):
+def test_optimizer_name_selects_class_and_options(name, given, kind, expected, tiny):
     _, optimizer = model_and_optimizer(tiny(optimizer=name, lr=0.5, **given))
     assert type(optimizer) is kind
     for group in optimizer.param_groups:
@@ -113,7 +113,7 @@ def test_every_parameter_is_in_exactly_one_group(layer, name, tiny):
 
 
 @every_layer
-def test_readout_and_input_weights_never_have_the_rate_of_the_constrained(layer, tiny):
+def test_readout_and_input_weights_do_not_use_constrained_lr(layer, tiny):
     found = groups_by_name(*model_and_optimizer(tiny(layer, **RATES)))
     plain = {name: groups for name, groups in found.items() if ".free." not in name}
     assert {"readout.weight", "readout.bias"} < plain.keys()
@@ -136,7 +136,7 @@ CELL = "layer.cells.0"
         *((layer, {}, {}) for layer in ("lstm", "gru", "rnn", "rnn-orth", "irnn")),
     ],
 )
-def test_groups_go_by_what_a_parameter_is(layer, constrained, transient, tiny):
+def test_parameter_groups_depend_on_parameter_kind(layer, constrained, transient, tiny):
     model, optimizer = model_and_optimizer(tiny(layer, **RATES))
     found = groups_by_name(model, optimizer)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
@@ -153,12 +153,12 @@ def test_both_orthogonal_matrices_of_a_gru_are_constrained(tiny):
     assert slow == {f"{CELL}.U.0.free.0", f"{CELL}.U.2.free.0"}
 
 
-def test_without_a_rate_of_their_own_the_constrained_have_that_of_all(tiny):
+def test_constrained_lr_defaults_to_lr(tiny):
     found = groups_by_name(*model_and_optimizer(tiny("nnrnn", lr=0.5)))
     assert set(chain(*found.values())) == {(0.5, 0.0)}
 
 
-def test_transients_decay_through_the_gradient(tiny):
+def test_transient_decay_is_added_to_gradient(tiny):
     """One step of plain descent: T ← T − lr (g + decay T), A at its own rate."""
     model, optimizer = model_and_optimizer(tiny("nnrnn", optimizer="sgd", **RATES))
     A, theta, gamma, T = model.layer.cells[0].W.free
@@ -174,13 +174,13 @@ def test_transients_decay_through_the_gradient(tiny):
     torch.testing.assert_close(T, before[3] - 0.5 * (1 + 0.125 * before[3]))
 
 
-TORCH = {
+TORCH_OPTIMIZERS = {
     "adam": lambda groups, lr: torch.optim.Adam(groups, lr=lr, betas=(0.5, 0.9)),
     "adagrad": lambda groups, lr: torch.optim.Adagrad(groups, lr=lr),
     "rmsprop": lambda groups, lr: torch.optim.RMSprop(groups, lr=lr, alpha=0.9),
     "sgd": lambda groups, lr: torch.optim.SGD(groups, lr=lr),
 }
-PAIRS = [(most, constrained) for most in TORCH for constrained in TORCH]
+OPTIMIZER_PAIRS = [(most, constrained) for most in TORCH_OPTIMIZERS for constrained in TORCH_OPTIMIZERS]
 
 
 def set_gradients(parameters, seed):
@@ -189,8 +189,8 @@ def set_gradients(parameters, seed):
         parameter.grad = torch.randn(parameter.shape, generator=generator)
 
 
-@pytest.mark.parametrize(("most", "constrained"), PAIRS)
-def test_two_kinds_are_torchs_own_side_by_side(most, constrained, tiny):
+@pytest.mark.parametrize(("most", "constrained"), OPTIMIZER_PAIRS)
+def test_joint_optimizer_matches_separate_torch_optimizers(most, constrained, tiny):
     """Each group as torch's own optimizer trains it, bit for bit, also when a schedule cuts the rates."""
     options = {"lr": 0.01, "lr_constrained": 0.002, "schedule": "step", "lr_every": 2}
     options |= {"smoothing": 0.9} if {most, constrained} & set(SMOOTHED) else {}
@@ -201,7 +201,7 @@ def test_two_kinds_are_torchs_own_side_by_side(most, constrained, tiny):
     twin = copy.deepcopy(model)
     skew = [p for name, p in twin.named_parameters() if ".U.2.free." in name]
     rest = [p for name, p in twin.named_parameters() if ".U.2.free." not in name]
-    theirs = [TORCH[constrained](skew, 0.002), TORCH[most](rest, 0.01)]
+    theirs = [TORCH_OPTIMIZERS[constrained](skew, 0.002), TORCH_OPTIMIZERS[most](rest, 0.01)]
     plan = Schedule(optimizer, settings.train)
     for step in range(5):
         set_gradients(model.parameters(), step)
@@ -215,13 +215,13 @@ def test_two_kinds_are_torchs_own_side_by_side(most, constrained, tiny):
         assert torch.equal(ours, other)
 
 
-def test_two_kinds_are_one_only_where_something_is_constrained(tiny):
+def test_joint_optimizer_is_not_used_without_constrained_parameters(tiny):
     _, optimizer = model_and_optimizer(tiny("gru", optimizer="rmsprop", optimizer_constrained="sgd"))
     assert type(optimizer) is torch.optim.RMSprop
 
 
 @pytest.mark.parametrize(("most", "constrained"), [("rmsprop", "sgd"), ("adam", "rmsprop-tf"), ("adagrad", "adam")])
-def test_two_kinds_go_on_from_a_state_dict(most, constrained, tiny):
+def test_joint_optimizer_resumes_from_state_dict(most, constrained, tiny):
     settings = tiny("nnrnn", optimizer=most, optimizer_constrained=constrained, lr=0.01)
     model, optimizer = model_and_optimizer(settings)
 
@@ -262,7 +262,7 @@ def schedule(settings):
     return Schedule(optimizer, settings.train), lambda: [group["lr"] for group in optimizer.param_groups]
 
 
-def test_step_schedule_cuts_every_rate_every_so_often(tiny):
+def test_step_schedule_cuts_all_rates_every_lr_every_updates(tiny):
     plan, rates = schedule(tiny("exprnn", lr=0.8, lr_constrained=0.1, schedule="step", lr_factor=0.5, lr_every=3))
     seen = []
     for step in range(1, 8):
@@ -284,7 +284,7 @@ def test_plateau_schedule_cuts_when_nothing_improved(tiny):
     assert seen == [[0.1, 0.8], [0.025, 0.2], [0.025, 0.2], [0.00625, 0.05]]
 
 
-def test_cosine_schedule_ends_at_nothing(tiny):
+def test_cosine_schedule_ends_at_zero(tiny):
     plan, rates = schedule(tiny("exprnn", lr=0.8, lr_constrained=0.1, schedule="cosine", steps=4))
     seen = []
     for step in range(1, 5):
@@ -296,7 +296,7 @@ def test_cosine_schedule_ends_at_nothing(tiny):
         assert found == pytest.approx([0.1 * factor, 0.8 * factor])
 
 
-def test_a_constant_schedule_cuts_nothing(tiny):
+def test_constant_schedule_keeps_rate(tiny):
     plan, rates = schedule(tiny(lr=0.8, lr_every=1))
     for step in range(1, 4):
         plan.after_update(step)
@@ -304,7 +304,7 @@ def test_a_constant_schedule_cuts_nothing(tiny):
     assert rates() == [0.8]
 
 
-def test_a_schedule_takes_up_where_it_was(tiny):
+def test_schedule_resumes_from_saved_position(tiny):
     plan, rates = schedule(tiny(lr=0.8, schedule="plateau"))
     plan.take_up(7, 3)
     assert rates() == [0.1]
@@ -315,7 +315,7 @@ def test_a_schedule_takes_up_where_it_was(tiny):
     assert rates() == pytest.approx([0.4])
 
 
-def test_readout_and_free_matrices_have_their_own_decay_if_asked():
+def test_decay_readout_and_decay_matrices_options():
     model = SequenceModel(LAYERS["gru"](3, 4, recurrent={"candidate": "cayley"}), 2)
     plain = parameter_groups(model, Train(weight_decay=0.5))
     assert [group["weight_decay"] for group in plain] == [0.0, 0.5]  # as many groups as ever

@@ -34,16 +34,16 @@ def agent(seed=0):
     return model
 
 
-def same(first, second):
+def equal_episodes(first, second):
     return all(torch.equal(a.nan_to_num(-9), b.nan_to_num(-9)) for a, b in zip(first, second, strict=True))
 
 
 # playing
 
 
-def test_episodes_are_functions_of_their_seeds():
+def test_episode_depends_only_on_its_seed():
     first, again = play(SHORT, agent(), [5, 6, 7]), play(SHORT, agent(), [5, 6, 7])
-    assert same(first, again)
+    assert equal_episodes(first, again)
     torch.manual_seed(9)
     before = torch.get_rng_state()
     other = play(SHORT, model := agent(), [8, 6, 9])
@@ -54,14 +54,14 @@ def test_episodes_are_functions_of_their_seeds():
     assert model.training
 
 
-def test_playing_moves_no_global_random_numbers():
+def test_play_does_not_change_global_rng_state():
     model = agent()
     before = torch.get_rng_state()
     play(SHORT, model, [1, 2])
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_what_was_said_when_played_is_what_the_whole_sequence_says():
+def test_played_values_and_log_probs_match_whole_forward_pass():
     task = dataclasses.replace(SHORT, limit=40)
     model = agent()
     torch.nn.init.normal_(model.actor[-1].weight, std=0.1)  # some get there
@@ -82,7 +82,7 @@ def test_what_was_said_when_played_is_what_the_whole_sequence_says():
     assert mean_reward(played.rewards) == pytest.approx(ended.mean().item())
 
 
-def test_greedy_takes_the_likeliest():
+def test_greedy_play_takes_argmax_actions():
     model, played = agent(), play(SHORT, agent(), [1, 2], greedy=True)
     with torch.no_grad():
         likeliest = model.eval()(played.inputs)[..., :-1].argmax(-1)
@@ -90,14 +90,14 @@ def test_greedy_takes_the_likeliest():
     assert torch.equal(likeliest[real], played.actions[real].long())
 
 
-def test_actions_come_as_often_as_they_are_likely():
+def test_sampled_actions_match_probabilities():
     p = torch.tensor([0.1, 0.0, 0.6, 0.3])
     luck = (torch.arange(1000) + 0.5) / 1000
     assert sampled(p.log().expand(1000, 4), luck).bincount(minlength=4).tolist() == [100, 0, 600, 300]
     assert sampled(p.log().expand(2, 4), torch.tensor([0.0, 1.0])).tolist() == [0, 3]
 
 
-def test_progress_is_told():
+def test_play_reports_progress():
     heard = []
     play(SHORT, agent(), [1, 2], progress=heard.append)
     assert heard == [(t + 1) / 12 for t in range(len(heard))]
@@ -107,7 +107,7 @@ def test_progress_is_told():
 # learning
 
 
-def test_advantages_are_the_double_sum():
+def test_advantages_match_gae_double_sum():
     rewards = torch.tensor([[0.0, 0.5, 0.0, 1.0], [0.3, 0.7, NAN, NAN]], dtype=torch.float64)
     values = torch.tensor([[0.1, -0.2, 0.4, 0.8], [0.9, 0.5, NAN, NAN]], dtype=torch.float64)
     gamma, trace = 0.9, 0.7
@@ -122,14 +122,14 @@ def test_advantages_are_the_double_sum():
     assert found[1, 2:].isnan().all()
 
 
-def test_without_trust_in_values_advantages_are_returns():
+def test_advantages_with_trace_one_are_returns_minus_values():
     rewards, values = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[0.2, 0.4, 0.6]])
     torch.testing.assert_close(
         advantages(rewards, values, 0.5, 1.0) + values, torch.tensor([[0.25, 0.5, 1.0]])
     )  # Σ γᵏ r
 
 
-def test_targets_have_normalised_advantages_and_returns_as_they_are():
+def test_ppo_targets_normalise_advantages_but_not_returns():
     played = play(SHORT, agent(), [1, 2, 3])
     targets = ppo_targets(SHORT, played)
     real = ~targets[..., 0].isnan()
@@ -156,7 +156,7 @@ def example():
     return outputs, targets
 
 
-def test_the_loss_is_that_of_ppo():
+def test_ppo_loss_matches_formula():
     task = MiniGrid(clip_ratio=0.3, entropy=0.05, value_weight=0.25)
     outputs, targets = example()
     total, steps = 0.0, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
@@ -175,7 +175,7 @@ def test_the_loss_is_that_of_ppo():
 @pytest.mark.parametrize(
     ("gain", "ratio", "clipped"), [(1, 1.3, True), (1, 0.7, False), (-1, 1.3, False), (-1, 0.7, True)]
 )
-def test_what_is_clipped_has_no_gradient(gain, ratio, clipped):
+def test_clipped_ratio_has_no_gradient(gain, ratio, clipped):
     """Only a policy that has moved to its own advantage is held."""
     task = MiniGrid(entropy=0.0, value_weight=0.0)
     outputs = torch.zeros(1, 1, 8, requires_grad=True)
@@ -184,7 +184,7 @@ def test_what_is_clipped_has_no_gradient(gain, ratio, clipped):
     assert outputs.grad.any().item() != clipped
 
 
-def test_padding_has_neither_loss_nor_gradient():
+def test_padding_does_not_change_loss_or_gradient():
     task, (outputs, targets) = MiniGrid(), example()
     outputs.requires_grad_()
     loss = ppo_loss(task, outputs, targets)
@@ -196,7 +196,7 @@ def test_padding_has_neither_loss_nor_gradient():
     assert torch.autograd.gradcheck(lambda outputs: ppo_loss(task, outputs, targets), outputs.detach().requires_grad_())
 
 
-def test_metrics_say_what_an_episode_brought():
+def test_ppo_metrics_report_mean_reward():
     outputs, targets = example()
     found = MiniGrid().conclude({"loss": 3.0, **ppo_metrics(MiniGrid(), outputs, targets)})
     assert all(type(value) is float for value in found.values())
@@ -204,7 +204,7 @@ def test_metrics_say_what_an_episode_brought():
     assert found["divergence"] >= 0
 
 
-def test_after_playing_nothing_has_changed_yet():
+def test_divergence_is_zero_right_after_playing():
     """The policy that learns first is the one that played."""
     model, played = agent(), play(SHORT, agent(), [1, 2, 3, 4])
     targets = ppo_targets(SHORT, played)
@@ -218,7 +218,7 @@ def test_episodes_count_their_frames():
     assert Episodes(*[rewards] * 5).frames == 4
 
 
-def test_episodes_of_other_lengths_are_put_together():
+def test_with_more_joins_episodes_of_different_lengths():
     short, long = (play(SHORT, agent(), seeds) for seeds in ([1, 2], [3]))
     short = Episodes(*(part[:, :5] for part in short))
     for first, second in ((short, long), (long, short)):

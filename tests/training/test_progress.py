@@ -9,11 +9,11 @@ from steadygrad.duration import duration
 from steadygrad.training import Callback, ShowProgress, TensorBoard, progress, train
 
 
-def plain():
+def plain_console():
     return Console(file=io.StringIO(), width=200)
 
 
-def terminal():
+def terminal_console():
     return Console(file=io.StringIO(), width=200, force_terminal=True)
 
 
@@ -28,12 +28,12 @@ def terminal():
         (3900, "1 h 05 min"),
     ],
 )
-def test_durations_in_words(seconds, words):
+def test_duration_formats_seconds(seconds, words):
     assert duration(seconds) == words
 
 
-def test_a_plain_output_gets_a_line_now_and_then(tmp_path, tiny, monkeypatch):
-    console = plain()
+def test_plain_output_gets_progress_lines_after_quiet_seconds(tmp_path, tiny, monkeypatch):
+    console = plain_console()
     train(tiny(), tmp_path / "quiet", callbacks=[ShowProgress("quick", console)])
     assert console.file.getvalue() == ""
     monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
@@ -48,8 +48,8 @@ def test_a_plain_output_gets_a_line_now_and_then(tmp_path, tiny, monkeypatch):
     assert all(" updates/s  " in line and line.endswith(" s left") for line in lines)
 
 
-def test_a_note_is_said_once_the_run_has_begun(tmp_path, tiny):
-    console = plain()
+def test_note_is_printed_once_run_has_begun(tmp_path, tiny):
+    console = plain_console()
     callback = ShowProgress("gru copy", console, note="settings: mine")
     with pytest.raises(ValueError, match="unknown key 'units'"):
         train(tiny({"name": "gru", "units": 3}), tmp_path / "run", callbacks=[callback])
@@ -58,16 +58,16 @@ def test_a_note_is_said_once_the_run_has_begun(tmp_path, tiny):
     assert console.file.getvalue() == "settings: mine\n"
 
 
-def test_a_terminal_gets_a_live_line_that_goes_away(tmp_path, tiny):
-    console = terminal()
+def test_terminal_shows_live_line_and_removes_it(tmp_path, tiny):
+    console = terminal_console()
     callback = ShowProgress("gru copy", console)
     train(tiny(), tmp_path / "run", callbacks=[callback])
     assert "gru copy" in console.file.getvalue()
     assert not callback.live.live.is_started
 
 
-def test_tests_of_a_trained_run_are_shown_too(monkeypatch):
-    console = plain()
+def test_transfer_progress_is_printed_after_quiet_seconds(monkeypatch):
+    console = plain_console()
     callback = ShowProgress("gru copy", console)
     for done in (0, 30, 60):
         callback.tested("delay 9", done, 60)
@@ -79,17 +79,17 @@ def test_tests_of_a_trained_run_are_shown_too(monkeypatch):
     assert line.endswith(" s left\n")
 
 
-def test_no_time_is_left_behind_the_end(monkeypatch):
+def test_remaining_time_is_zero_beyond_total(monkeypatch):
     monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
-    console = plain()
+    console = plain_console()
     callback = ShowProgress("", console)
     callback.start(0, 8)
     callback.show(12, 8, lambda: "frames")
     assert console.file.getvalue() == "12/8  frames  0 s left\n"
 
 
-def test_tests_on_a_terminal_have_a_live_line_that_goes_away():
-    console = terminal()
+def test_transfer_progress_on_terminal_is_live_and_removed():
+    console = terminal_console()
     callback = ShowProgress("gru copy", console)
     callback.tested("delay 9", 0, 60)
     assert callback.live.live.is_started
@@ -98,19 +98,19 @@ def test_tests_on_a_terminal_have_a_live_line_that_goes_away():
     assert not callback.live.live.is_started
 
 
-def test_going_on_is_said(tmp_path, tiny):
+def test_resume_is_announced(tmp_path, tiny):
     train(tiny(steps=20), tmp_path / "run")
-    console = plain()
+    console = plain_console()
     train(tiny(steps=30), tmp_path / "run", resume=True, callbacks=[ShowProgress("gru copy", console)])
     assert console.file.getvalue() == "gru copy: going on from update 20\n"
 
 
-def test_the_live_line_goes_away_when_a_run_fails(tmp_path, tiny):
+def test_live_line_is_removed_when_run_fails(tmp_path, tiny):
     class Fail(Callback):
         def update(self, trainer, loss):
             raise OSError("no disk")
 
-    callback = ShowProgress("gru copy", terminal())
+    callback = ShowProgress("gru copy", terminal_console())
     try:
         with pytest.raises(OSError, match="no disk"):
             train(tiny(), tmp_path / "run", callbacks=[callback, Fail()])
@@ -119,7 +119,7 @@ def test_the_live_line_goes_away_when_a_run_fails(tmp_path, tiny):
         callback.live.stop()
 
 
-def test_tensorboard_gets_every_row_or_says_what_is_missing(tmp_path, tiny):
+def test_tensorboard_writes_events_or_names_missing_package(tmp_path, tiny):
     try:
         import tensorboard  # noqa: F401
     except ImportError:

@@ -23,10 +23,10 @@ SMALL = {
     "denoise": {"delay": 4, "length": 2, "symbols": 3},
     "parenthesis": {"length": 5, "types": 2},
 }
-OF_OBJECTS = [name for name in TASKS if kind_of(name).networks]
+OBJECT_TASKS = [name for name in TASKS if kind_of(name).networks]
 every_layer = pytest.mark.parametrize("layer", LAYERS)
-every_sequence = pytest.mark.parametrize("task", [task for task in TASKS if task not in OF_OBJECTS])
-every_relational = pytest.mark.parametrize("task", OF_OBJECTS)
+every_sequence = pytest.mark.parametrize("task", [task for task in TASKS if task not in OBJECT_TASKS])
+every_relational = pytest.mark.parametrize("task", OBJECT_TASKS)
 every_model = pytest.mark.parametrize("model", MODELS)
 
 
@@ -57,14 +57,14 @@ def build(given):
         ({"layer": {"hidden": 3}}, r"^layer lstm: unknown key 'hidden'; known: hidden_size, num_layers, "),
     ],
 )
-def test_unknown_keys_are_refused_beside_those_known(tables, words):
+def test_unknown_keys_raise_value_error_listing_known_keys(tables, words):
     with pytest.raises(ValueError, match=words):
         build(settings(**tables))
 
 
 @pytest.mark.parametrize("key", ["input_size", "batch_first", "device", "dtype", "common"])
 @every_layer
-def test_what_the_task_or_the_loop_decides_is_no_setting_of_a_layer(layer, key):
+def test_reserved_layer_arguments_are_rejected_as_settings(layer, key):
     with pytest.raises(ValueError, match=f"layer {layer}: unknown key '{key}'"):
         build(settings(layer={"name": layer, key: 1}))
 
@@ -92,7 +92,7 @@ def test_what_the_task_or_the_loop_decides_is_no_setting_of_a_layer(layer, key):
         ("layer", "bidirectional", 1, "true or false"),
     ],
 )
-def test_wrong_types_are_refused_with_what_came(table, key, value, kind):
+def test_wrong_types_raise_value_error_with_given_value(table, key, value, kind):
     who = {"train": "mine.toml, train", "task": "task copy", "layer": "layer lstm"}[table]
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared
         build(settings(**{table: {key: value}}))
@@ -100,13 +100,13 @@ def test_wrong_types_are_refused_with_what_came(table, key, value, kind):
 
 
 @pytest.mark.parametrize("seed", [1.5, True, "1", None])
-def test_a_seed_is_a_whole_number(seed):
+def test_non_integer_seed_raises_value_error(seed):
     with pytest.raises(ValueError, match=r"^mine.toml expects seed to be an integer; got "):
         settings(seed=seed)
 
 
 @pytest.mark.parametrize("name", ["layer", "task", "train"])
-def test_a_table_is_a_table(name):
+def test_non_table_section_raises_value_error(name):
     with pytest.raises(ValueError, match=f"mine.toml expects {name} to be a table; got 'lstm'"):
         Settings.from_tables({name: "lstm"}, "mine.toml")
 
@@ -161,12 +161,12 @@ def test_values_out_of_range_are_refused(key, value, wanted):
         ({"task": {"recall": "never"}}, "Copy expects recall to be one of after, at; got 'never'"),
     ],
 )
-def test_unknown_names_and_bad_values_stop_at_once(tables, words):
+def test_unknown_names_and_invalid_values_raise_value_error(tables, words):
     with pytest.raises(ValueError, match=words):
         settings(**tables)
 
 
-def test_a_layer_and_a_task_have_to_be_named():
+def test_missing_layer_or_task_name_raises_value_error():
     with pytest.raises(ValueError, match="no layer None; known: rnn"):
         Settings.from_tables({"task": {"name": "copy"}})
     with pytest.raises(ValueError, match="no task None; known: copy"):
@@ -174,19 +174,19 @@ def test_a_layer_and_a_task_have_to_be_named():
 
 
 @pytest.mark.parametrize("table", ["layer", "task"])
-def test_a_name_that_is_no_word_is_a_wrong_name(table):
+def test_non_string_name_raises_value_error(table):
     with pytest.raises(ValueError, match=f"no {table}"):
         settings(**{table: {"name": ["lstm"]}})
 
 
 @every_layer
-def test_a_layer_needs_its_size(layer):
+def test_missing_hidden_size_raises_value_error(layer):
     given = Settings({"name": layer, "num_layers": 2}, {"name": "copy"}, Train())
     with pytest.raises(ValueError, match=f"^layer {layer} expects hidden_size; got num_layers$"):
         build(given)
 
 
-def test_what_a_layer_itself_refuses_is_passed_on():
+def test_value_error_of_layer_is_passed_on():
     with pytest.raises(ValueError, match="expects hidden_size to be an integer of at least 1; got 0"):
         build(settings(layer={"hidden_size": 0}))
     with pytest.raises(ValueError, match="no matrix 'shur'; choose from free"):
@@ -195,20 +195,20 @@ def test_what_a_layer_itself_refuses_is_passed_on():
         build(settings(layer={"name": "gru", "recurrent": {"input": "cayley"}}))
 
 
-def test_whole_numbers_pass_for_numbers():
+def test_integers_are_accepted_for_float_settings():
     train = settings(train={"lr": 1, "clip": 2, "weight_decay": 0}).train
     assert (train.lr, train.clip, train.weight_decay) == (1.0, 2.0, 0.0)
     assert {type(value) for value in (train.lr, train.clip, train.weight_decay)} == {float}
     assert build(settings(layer={"dropout": 0, "num_layers": 2})).layer.dropout == 0.0
 
 
-def test_what_may_be_left_out_may_be_none():
+def test_optional_train_settings_accept_none():
     train = settings(train={"clip": None, "window": None, "stop_at": None}).train
     assert (train.clip, train.window, train.stop_at) == (None, None, None)
 
 
 @pytest.mark.parametrize("layer", [{"name": "corelnet"}, {"name": "gru", "hidden_size": 4}])
-def test_none_is_a_word_where_words_are_expected(layer):
+def test_none_is_read_as_string_for_string_options(layer):
     """As `--layer.normalisation none` gives it."""
     table = {**layer, "normalisation": None}
     found = Settings.from_tables({"layer": table, "task": {"name": "rmts", "glyphs": "own"}})
@@ -218,7 +218,7 @@ def test_none_is_a_word_where_words_are_expected(layer):
     assert Settings.from_tables(tables).resolved() == tables
 
 
-def test_none_is_no_word_of_any_kind():
+def test_none_optimizer_raises_value_error():
     with pytest.raises(ValueError, match=r"Train expects optimizer to be one of adam, .*; got 'none'"):
         settings(train={"optimizer": None})
 
@@ -236,13 +236,13 @@ def test_resolved_has_every_default():
 
 @every_layer
 @every_sequence
-def test_settings_survive_a_file(layer, task):
+def test_settings_round_trip_through_toml(layer, task):
     train = {"lr": 1e-5, "lr_constrained": 1e-6, "optimizer": "rmsprop-tf", "stop_at": 1}
     before = settings({"name": layer, "hidden_size": 5, "num_layers": 2}, None, train, seed=7)
-    survive_a_file(Settings(before.layer, {"name": task, **SMALL.get(task, {})}, before.train, before.seed))
+    assert_toml_round_trip(Settings(before.layer, {"name": task, **SMALL.get(task, {})}, before.train, before.seed))
 
 
-def survive_a_file(before):
+def assert_toml_round_trip(before):
     text = toml_text(before.resolved())
     after = Settings.from_tables(tomllib.loads(text))
     assert after.resolved() == before.resolved()
@@ -262,7 +262,7 @@ def survive_a_file(before):
         ("rnn", "schur"),
     ],
 )
-def test_tables_in_tables_survive_a_file(layer, recurrent):
+def test_nested_settings_round_trip_through_toml(layer, recurrent):
     before = settings(layer={"name": layer, "recurrent": recurrent})
     after = Settings.from_tables(tomllib.loads(toml_text(before.resolved())))
     assert after.layer["recurrent"] == recurrent
@@ -281,7 +281,7 @@ def test_every_option_of_a_layer_has_a_default_but_its_size(layer):
 
 
 @pytest.mark.parametrize("task", ["char-ptb", "word-ptb", "timit"])
-def test_what_asks_for_the_next_input_is_for_one_direction(task):
+def test_next_input_tasks_reject_bidirectional_layers(task):
     table = {"name": "gru", "hidden_size": 3, "bidirectional": True}
     given = Settings.from_tables({"layer": table, "task": {"name": task}})
     words = "predicts the next input and expects a unidirectional layer; got bidirectional=True$"
@@ -293,46 +293,46 @@ def test_what_asks_for_the_next_input_is_for_one_direction(task):
 # objects
 
 
-def among_objects(layer, task="rmts", **options):
+def object_settings(layer, task="rmts", **options):
     return Settings.from_tables({"layer": {"name": layer, **options}, "task": {"name": task}, "seed": 7})
 
 
 @every_model
 @pytest.mark.parametrize("task", ["same-different", "relational-game"])
-def test_settings_of_relational_networks_survive_a_file(model, task):
-    survive_a_file(among_objects(model, task))
+def test_relational_settings_round_trip_through_toml(model, task):
+    assert_toml_round_trip(object_settings(model, task))
 
 
 @every_relational
-def test_every_relational_task_takes_networks_and_layers(task):
-    survive_a_file(among_objects("corelnet", task, hidden_size=5, encoder="random"))
-    survive_a_file(among_objects("gru", task, hidden_size=5, normalisation="none", recurrent="cayley"))
+def test_every_relational_task_accepts_networks_and_layers(task):
+    assert_toml_round_trip(object_settings("corelnet", task, hidden_size=5, encoder="random"))
+    assert_toml_round_trip(object_settings("gru", task, hidden_size=5, normalisation="none", recurrent="cayley"))
 
 
 @every_model
-def test_a_name_among_objects_is_the_relational_network(model):
+def test_object_task_builds_relational_network_of_that_name(model):
     """Also where a layer has the name."""
-    built = build(among_objects(model))
+    built = build(object_settings(model))
     assert type(built) is MODELS[model]
-    images, targets = built_task(among_objects(model)).sample(2, torch.Generator().manual_seed(0))
+    images, targets = build_object_task(object_settings(model)).sample(2, torch.Generator().manual_seed(0))
     assert built.eval()(images).shape == (2, 2)
 
 
-def built_task(settings):
+def build_object_task(settings):
     task = settings.build_task()
     assert isinstance(task, ObjectTask)
     return task
 
 
-def test_over_time_the_name_is_the_layer():
+def test_sequence_task_builds_layer_of_shared_name():
     model = build(settings(layer={"name": "lstm"}))
     assert type(model) is SequenceModel
     assert type(model.layer) is LAYERS["lstm"]
 
 
 @pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer not in MODELS])
-def test_any_other_layer_looks_at_the_objects_in_turn(layer):
-    model = build(among_objects(layer, hidden_size=6, encoder="random"))
+def test_object_task_wraps_other_layers_in_recurrent_model(layer):
+    model = build(object_settings(layer, hidden_size=6, encoder="random"))
     assert type(model) is Recurrent
     assert type(model.sequence.layer) is LAYERS[layer]
     assert not any(parameter.requires_grad for parameter in model.encoder.parameters())
@@ -343,7 +343,7 @@ def test_every_option_of_a_relational_network_has_a_default(model):
     options = keyword_options(MODELS[model])
     assert options
     assert all(option.default is not option.empty for option in options.values())
-    assert among_objects(model).resolved()["layer"].keys() >= {k for k, o in options.items() if o.default is not None}
+    assert object_settings(model).resolved()["layer"].keys() >= {k for k, o in options.items() if o.default is not None}
 
 
 @pytest.mark.parametrize(
@@ -370,12 +370,12 @@ def test_every_option_of_a_relational_network_has_a_default(model):
         ({"name": "corelnett"}, r"^no layer 'corelnett'; known: rnn, .*corelnet, "),
     ],
 )
-def test_options_among_objects_are_checked(table, words):
+def test_invalid_relational_options_raise_value_error(table, words):
     with pytest.raises(ValueError, match=words):
         build(Settings(table, {"name": "rmts"}, Train()))
 
 
-def test_a_relational_network_needs_objects():
+def test_relational_network_on_sequence_task_raises_value_error():
     words = "^layer corelnet expects a task out of same-different, rmts, .*; got copy$"
     with pytest.raises(ValueError, match=words):
         settings(layer={"name": "corelnet"})
