@@ -8,7 +8,7 @@ import torch
 
 from benchmarks import attention
 from benchmarks.attention import LONG, LOOPS, OURS, SHORT, TORCH, Growth, Loops, contenders, key, tables
-from benchmarks.contenders import BY_LENGTH, Size
+from benchmarks.contenders import Size
 from benchmarks.timing import interleave
 from steadygrad.diagnostics import attention_map
 from steadygrad.layers import RelRNN
@@ -135,7 +135,3 @@ def test_invalid_arguments_exit_with_error(words, capsys):
     with pytest.raises(SystemExit):
         attention.main(words)
     assert "expects" in capsys.readouterr().err
-
-
-def test_growth_benchmark_lists_expected_layers():
-    assert list(BY_LENGTH) == ["relrnn", "rellstm", "memrnn", "memlstm", "sab", "rnn", "lstm"]

@@ -11,7 +11,6 @@ import pytest
 from steadygrad.experiments import every
 from steadygrad.experiments.fingerprint import (
     canonical,
-    field_defaults,
     fingerprint,
     plain,
     recipe_fingerprint,
@@ -200,10 +199,6 @@ def test_why_not_names_differing_settings(tmp_path):
     assert why_not(longer, 0, directory, "paper") == words
     directory.drop("result.json")
     assert why_not(longer, 0, directory, "paper") == "the run has not ended"
-
-
-def test_field_defaults_returns_dataclass_defaults():
-    assert field_defaults(TASKS["copy"])["recall"] == "after"
 
 
 def test_every_stored_result_is_recognised():

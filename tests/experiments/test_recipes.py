@@ -60,12 +60,6 @@ def test_parameter_counts_match_known_values(name, count):
     assert size(RECIPES[name]) == count
 
 
-def test_published_parameter_count_is_parsed_with_unit():
-    assert printed("18.9K") == (18_900, 100)
-    assert printed("15K") == (15_000, 1000)
-    assert printed("1.32M") == (1_320_000, 10_000)
-
-
 @every_recipe
 def test_smoke_scale_trains_one_update_and_computes_metric(recipe, tmp_path):
     """Both in one test, because building a model and an update take most of the time."""

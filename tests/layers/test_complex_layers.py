@@ -1,6 +1,5 @@
 """Layers of complex units: an independent loop in numpy, both ways to step, their sizes, errors and learning rates."""
 
-import inspect
 import math
 
 import numpy as np
@@ -304,13 +303,6 @@ class TestErrors:
     def test_invalid_options_raise_value_error(self, make, words):
         with pytest.raises(ValueError, match=words):
             make()
-
-    @pytest.mark.parametrize("option", ["activation", "recurrent", "complex"])
-    def test_presets_reject_options_they_fix(self, option):
-        for make in (URNN, FullCapacityURNN, ScuRNN, EURNN):
-            if option not in inspect.signature(make).parameters:
-                with pytest.raises(TypeError, match=option):
-                    make(I, N, **{option: True})
 
 
 class TestComplexMatricesBetweenRealUnits:

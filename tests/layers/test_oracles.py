@@ -611,20 +611,6 @@ def count(layer, outputs):
     return sum(p.numel() for p in layer.parameters()) + (layer.output_size + 1) * outputs
 
 
-@pytest.mark.parametrize(
-    ("layer", "outputs", "expected"),
-    [
-        (layers.NNRNN(10, 128, in_block=True), 9, 18_953),
-        (layers.NNRNN(10, 128), 9, 18_889),
-        (layers.ENRNN(2, 160, short_size=64), 1, 15_441),
-        (layers.ENRNN(10, 192, short_size=20), 9, 22_395),
-    ],
-    ids=["nnRNN copy, printed form", "nnRNN copy", "ENRNN adding", "ENRNN copy"],
-)
-def test_parameter_counts_of_the_papers(layer, outputs, expected):
-    assert count(layer, outputs) == expected
-
-
 def test_any_cell_takes_any_matrix(x):
     for recurrent in MATRICES:
         for layer in (

@@ -1,7 +1,5 @@
 """What each unitary parametrisation can learn to be: full capacity reaches a random target, 7 n numbers do not."""
 
-import math
-
 import pytest
 import torch
 
@@ -121,9 +119,3 @@ def test_evolution_has_at_most_7n_minus_6_dimensions(double):
     for size in (9, N):
         assert size**2 > 7 * size
         assert reachable_dimension("evolution", size) <= 7 * size - 6
-
-
-def test_mean_distance_of_random_unitary_matrices_is_sqrt_2n(double):
-    """E ‖U − V‖_F² = 2 n: the scale of all the errors above."""
-    apart = torch.stack([residuals(haar_unitary(N), haar_unitary(N)).norm() for _ in range(50)])
-    assert apart.mean().item() == pytest.approx(math.sqrt(2 * N), rel=0.02)

@@ -162,9 +162,6 @@ class TestMovingBase:
             assert (matrix.free[0] == 0).all() == (k % 3 == 0)
         assert orthogonality_error(matrix.map.base) < rounding(torch.float64, 7, operations=4)
 
-    def test_dtriv_in_double_starts_orthogonal_to_double_precision(self):
-        assert orthogonality_error(build("dtriv", 9).double()()) < rounding(torch.float64, 9, operations=4)
-
     def test_moving_base_starts_with_zero_parameters_at_initial_matrix(self):
         torch.manual_seed(3)
         moving = build({"name": "exponential", "rebase_every": 10}, 8)

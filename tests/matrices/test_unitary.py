@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.parametrize import register_parametrization
 
-from steadygrad.matrices import ComplexCayley, ComplexExponential, Matrix, StiefelSteps, build, realify
+from steadygrad.matrices import ComplexCayley, ComplexExponential, StiefelSteps, build, realify
 from steadygrad.matrices.complex import haar_unitary
 from tests.rounding import rounding
 
@@ -443,11 +443,3 @@ def test_stays_unitary_over_999_updates(spec):
     end = matrix().detach()
     assert max(worst, largest_defect(end)) < 1e-4
     assert (end - start).norm() > 0.1  # it did go somewhere
-
-
-def test_matrix_has_shapes_and_kinds_of_right_inverse():
-    map = ComplexCayley(3)
-    free, theta = map.right_inverse(haar_unitary(3))
-    matrix = Matrix(map, free, theta)
-    assert [f.shape for f in matrix.free] == [(9,), (3,)]
-    assert matrix.kinds == ("skew", "angle")

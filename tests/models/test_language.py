@@ -149,13 +149,6 @@ def test_invalid_options_raise_value_error(options, words):
         model(**options)
 
 
-def test_bidirectional_layers_raise_value_error():
-    with pytest.raises(
-        ValueError, match="Stack expects unidirectional layers that take time first; got bidirectional=True"
-    ):
-        model(lambda inputs, units: GRU(inputs, units, bidirectional=True))
-
-
 def test_generate_at_temperature_zero_is_greedy():
     ours = model()
     found = list(islice(ours.generate(TOKENS[0], temperature=0), 4))

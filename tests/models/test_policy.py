@@ -99,11 +99,6 @@ def test_initial_policy_is_almost_uniform():
     assert outputs[..., -1].abs().max() < 0.05
 
 
-def test_penalty_equals_layer_penalty():
-    ours = model(LAYERS["nnrnn"])
-    assert ours.penalty() == ours.layer.penalty()
-
-
 def test_invalid_arguments_raise_value_error():
     with pytest.raises(ValueError, match=r"PolicyModel expects 102 features per step; got x of shape \(3, 7, 101\)"):
         model()(random_observations()[..., 1:])

@@ -947,22 +947,6 @@ def test_nested_settings_round_trip_through_command(table):
 # writing
 
 
-@pytest.mark.parametrize("existing", [True, False])
-def test_failed_write_keeps_old_page_and_no_temporary_file(tmp_path, monkeypatch, existing):
-    target = tmp_path / "page.html"
-    if existing:
-        target.write_text("old")
-
-    def fail(self, target):
-        assert self.read_text("utf-8") == "new ☃"
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="the disk is full"):
-        html.write("new ☃", target)
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("page.html", "old")] * existing
-
-
 def test_partially_written_page_is_removed(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         html.write("good " * 10_000 + "\ud800", tmp_path / "page.html")
@@ -971,13 +955,6 @@ def test_partially_written_page_is_removed(tmp_path):
     with pytest.raises(OSError, match="page"):
         html.write("new", tmp_path / "page.html")
     assert [path.name for path in tmp_path.rglob("*")] == ["page.html"]
-
-
-def test_write_replaces_existing_page(tmp_path):
-    for text in ("one", "two ☃"):
-        html.write(text, tmp_path / "new" / "page.html")
-    assert (tmp_path / "new" / "page.html").read_bytes() == "two ☃".encode()
-    assert len(list((tmp_path / "new").iterdir())) == 1
 
 
 def test_page_is_deterministic(trained):
