@@ -20,6 +20,7 @@ INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
 LIMIT_VARIABLE = "STEADYGRAD_CPU_CAPABILITY"
 LIMITS = ("baseline", "avx2", "avx512")  # values of the variable, in the order of INSTRUCTION_SETS
 C_TYPES = {int: ctypes.c_int64, float: ctypes.c_double, bytes: ctypes.c_char_p}
+LAYOUTS: dict[str, struct.Struct] = {}  # of the argument structs, by function
 LARGE = 1 << 21  # bytes of a large page
 SMALL = 100_000  # with fewer multiplications a second thread makes a loop slower
 
@@ -91,12 +92,17 @@ def call(name: str, steps: Steps, *arguments: int | float | Tensor | None) -> in
     The arguments are passed as one struct, ``<name>_t`` in the C sources, whose fields all have 8 bytes.
     """
     dtype = next(a.dtype for a in arguments if isinstance(a, Tensor))
+    values: list[int | float] = [len(steps.sizes), steps.batch, steps.offsets_tensor.data_ptr(), steps.reverse]
     for a in arguments:
-        if isinstance(a, Tensor) and (a.device.type != "cpu" or (a.is_floating_point() and a.dtype != dtype)):
+        if not isinstance(a, Tensor):
+            values.append(a or 0)
+        elif a.is_cpu and (a.dtype == dtype or not a.is_floating_point()):
+            values.append(a.data_ptr())
+        else:
             raise ValueError(f"{name} expects all tensors on the CPU and of type {dtype}; got {a.dtype} on {a.device}")
-    walk = (len(steps.sizes), steps.batch, steps.offsets_tensor.data_ptr(), steps.reverse)
-    values = (*walk, *(a.data_ptr() if isinstance(a, Tensor) else a or 0 for a in arguments))
-    return run(name, dtype, struct.pack("".join("d" if isinstance(v, float) else "q" for v in values), *values))
+    if name not in LAYOUTS:
+        LAYOUTS[name] = struct.Struct("4q" + "".join("d" if isinstance(a, float) else "q" for a in arguments))
+    return run(name, dtype, LAYOUTS[name].pack(*values))
 
 
 def check_shapes(who: str, *expected: tuple[str, Tensor | None, tuple[int, ...]]) -> None:
