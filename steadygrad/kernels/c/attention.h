@@ -160,8 +160,8 @@ static void attend(const attention_forward_t *given, int64_t t, int64_t b, int64
 /* Update the memory after a step: add the attention that S received, and move the oldest state of S to R if its score
  * is high enough. */
 static void update_memory(const attention_forward_t *given, int64_t t, int64_t b, int64_t own, int64_t row) {
-    int64_t shorts = given->memory.shorts, longs = given->memory.longs,
-            left = given->ages[b]++ - shorts; /* states that left S before */
+    int64_t shorts = given->memory.shorts, longs = given->memory.longs;
+    int64_t left = given->ages[b]++ - shorts; /* states that left S before */
     if (!longs) return;
     const REAL *weights = given->weights + row * (shorts + longs);
     REAL *received = given->received + b * shorts, *scores = given->scores + b * longs;

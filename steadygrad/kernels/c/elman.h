@@ -77,8 +77,8 @@ INLINE void complex_activation_backward(int64_t rows, int64_t N, const REAL *bia
             if (carried) d_re += load_part(carried + k, left), d_im += load_part(carried + k + half, left);
             vec size = vec_sqrt(re * re + im * im);
             mask silent = (mask)(size == zero);
-            vec before = size - b,
-                least = size * (sizeof(REAL) == 4 ? (REAL)1.1920929e-7 : (REAL)2.220446049250313e-16);
+            const REAL epsilon = sizeof(REAL) == 4 ? (REAL)1.1920929e-7 : (REAL)2.220446049250313e-16;
+            vec before = size - b, least = size * epsilon;
             before = vec_select((mask)(before < least), least, before); /* |z| > 0, but rounding may give ≤ 0 */
             vec along = (re * d_re + im * d_im) / size, scale = size / before;
             along = vec_select(silent, zero, along);

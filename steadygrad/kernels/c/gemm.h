@@ -64,14 +64,7 @@ static __attribute__((noinline)) void gemm_rows(const gemm_t *job, int64_t first
         if (columns > LANES) VARIANT(n, 1); \
         else VARIANT(n, 0);                 \
         break;
-        // clang-format off
-        switch (height) {
-            TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
-#if TILE_ROWS > 6
-            TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
-#endif
-        }
-        // clang-format on
+        switch (height) { EACH_HEIGHT(TILE) }
 #undef TILE
 #undef VARIANT
         row += height;

@@ -72,8 +72,8 @@ static int gru_after_forward_slice(const void *arguments, part_t *part) {
     EACH_SPAN(span, &given->walk, part, 0) {
         int64_t here = span.here, rows = span.rows;
         const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
-        REAL *gates = given->gates + here * 3 * N, *products = given->products + here * N,
-             *after = given->states + here * N;
+        REAL *gates = given->gates + here * 3 * N, *products = given->products + here * N;
+        REAL *after = given->states + here * N;
         left_t x = rows_of(given->x + here * I, I), h = rows_of(before, N);
         product(rows, N, x, h, part->packed[0], gates, 3 * N, 0);
         product(rows, N, x, h, part->packed[1], gates + N, 3 * N, 0);

@@ -4,6 +4,15 @@
 typedef REAL vec __attribute__((vector_size(VECTOR_BYTES), aligned(__alignof__(REAL)), may_alias));
 typedef INTEGER mask __attribute__((vector_size(VECTOR_BYTES)));
 
+/* Expands CASE for each number of rows of a tile. */
+#undef EACH_HEIGHT
+#if TILE_ROWS == 6
+#define EACH_HEIGHT(CASE) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+#else
+#define EACH_HEIGHT(CASE) \
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#endif
+
 INLINE int64_t panel_count(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 
 /* One source of a packed matrix: entry (k, column) is data[k · by_k + column · by_column]. */
@@ -146,14 +155,7 @@ static __attribute__((noinline)) void product(int64_t rows, int64_t columns, lef
         if (width > LANES) tile(n, 1, a_rows, b_rows, panel, to, stride, width, accumulate); \
         else tile(n, 0, a_rows, b_rows, panel, to, stride, width, accumulate);               \
         break;
-            // clang-format off
-            switch (height) {
-                TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
-#if TILE_ROWS > 6
-                TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
-#endif
-            }
-            // clang-format on
+            switch (height) { EACH_HEIGHT(TILE) }
 #undef TILE
             row += height;
         }

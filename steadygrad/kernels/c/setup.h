@@ -10,8 +10,8 @@ typedef struct {
     int slice;
     int64_t first, last;
     REAL *const *packed;
-    outer_t outer; /* only if the walk computes weight gradients, as d_bias */
-    REAL *d_bias;  /* may be null */
+    outer_t outer; /* set only if the walk computes weight gradients */
+    REAL *d_bias;  /* set only if the walk computes bias gradients, otherwise null */
 } part_t;
 
 /* Computes all time steps of one part. Returns 0, 1 if memory ran out, or another code of its own. */
