@@ -29,8 +29,8 @@ class Matrix(nn.Module):
     In evaluation mode, W is cached if gradients are disabled or all parameters are frozen. The cached W is used until a
     free tensor, or a parameter or buffer of the map, gets another version counter or data pointer. An in-place edit
     through ``.data`` changes neither. It is noticed if one of the first `SAMPLE` entries of a free tensor changes, as
-    it does in initialisation loops and moving averages of weights. After an edit of other entries through ``.data``,
-    call `refresh`.
+    it does in initialisation loops and moving averages of weights. After an edit of other entries through ``.data``, or
+    of an inference tensor, which has no version counter, call `refresh`.
     """
 
     def __init__(self, map: nn.Module, *free: Tensor) -> None:

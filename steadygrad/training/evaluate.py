@@ -8,6 +8,7 @@ from torch import nn
 
 from steadygrad.check import check_choice
 from steadygrad.files import RunError
+from steadygrad.matrices import Matrix
 from steadygrad.models import Model
 from steadygrad.tasks import Task
 from steadygrad.training.directory import BEST, LAST, RunDirectory
@@ -44,6 +45,15 @@ def evaluate(
 
 def parameter_count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def readings(model: nn.Module) -> dict[str, float]:
+    """Return the readings of the model's matrices. If several matrices have the same reading, return the largest."""
+    found: dict[str, float] = {}
+    for module in model.modules():
+        if isinstance(module, Matrix):
+            found |= {key: max(value, found.get(key, value)) for key, value in module.readings().items()}
+    return found
 
 
 def load_model(

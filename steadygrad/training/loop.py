@@ -8,16 +8,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from steadygrad.files import METRICS, RESULT, RunError
 from steadygrad.layers.recurrent import State
-from steadygrad.matrices import Matrix, NonFiniteError
+from steadygrad.matrices import NonFiniteError
 from steadygrad.training.callback import Callback
 from steadygrad.training.checkpoint import packed, unpack
 from steadygrad.training.data import stream
 from steadygrad.training.directory import BEST, CHECKPOINT, LAST, Checkpoint, RunDirectory
-from steadygrad.training.evaluate import check_data, evaluate, parameter_count
+from steadygrad.training.evaluate import check_data, evaluate, parameter_count, readings
 from steadygrad.training.kinds import kind_of
 from steadygrad.training.optimizers import Schedule, make_optimizer
 from steadygrad.training.provenance import commit, versions
@@ -342,15 +342,6 @@ class Trainer:
             "status": status,
             **({} if why is None else {"why": why}),
         }
-
-
-def readings(model: nn.Module) -> dict[str, float]:
-    """Return the readings of the model's matrices. If several matrices have the same reading, return the largest."""
-    found: dict[str, float] = {}
-    for module in model.modules():
-        if isinstance(module, Matrix):
-            found |= {key: max(value, found.get(key, value)) for key, value in module.readings().items()}
-    return found
 
 
 def detached(state: State) -> State:

@@ -7,8 +7,8 @@ from steadygrad.experiments import SCALES, every, load, names, select
 from steadygrad.experiments.recipe import merge, read, train_with
 from steadygrad.tasks import TASKS, DataTask
 from steadygrad.training import RunDirectory, Trainer, evaluate, parameter_count
+from steadygrad.training.evaluate import readings
 from steadygrad.training.kinds import kind_of
-from steadygrad.training.loop import readings
 
 RECIPES = {recipe.name: recipe for recipe in every()}
 every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
