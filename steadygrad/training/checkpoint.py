@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import as_tuple
 from steadygrad.training.directory import Checkpoint
 
@@ -51,6 +52,13 @@ def unpack(checkpoint: Checkpoint, trainer: "Trainer") -> None:
     Raise KeyError, ValueError or RuntimeError if the checkpoint does not fit the trainer.
     """
     tensors, state = checkpoint
+    states = part(tensors, "state.")
+    needed = sum(len(m.state_parts) for m in trainer.model.modules() if isinstance(m, RecurrentLayer))
+    if len(states) not in (0, needed):
+        raise ValueError(
+            f"the recurrent state has {len(states)} tensors, and {needed} are expected, so an older version wrote it; "
+            "train in a new directory"
+        )
     trainer.model.load_state_dict(part(tensors, "model."))
     trainer.kept = part(tensors, "best.") if state["best"] else {}
     saved: dict[int, dict[str, Any]] = {}
@@ -62,7 +70,6 @@ def unpack(checkpoint: Checkpoint, trainer: "Trainer") -> None:
     torch.set_rng_state(tensors["random"])
     if trainer.device.type == "cuda" and "random_cuda" in tensors:  # the run may have begun on another device
         torch.cuda.set_rng_state(tensors["random_cuda"], trainer.device)
-    states = part(tensors, "state.")
     carried = tuple(states[str(index)].to(trainer.device) for index in range(len(states)))  # in numerical order
     trainer.state = (carried[0] if len(carried) == 1 else carried) if carried else None
     trainer.batches.restore(part(tensors, "batches."))

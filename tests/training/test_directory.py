@@ -219,6 +219,15 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, tiny):
         train(tiny("gru", steps=20), tmp_path / "gru", resume=True)
 
 
+def test_checkpoint_with_state_of_older_version_is_refused(tmp_path, tiny):
+    train(tiny("relrnn", steps=10, window=3), tmp_path / "run")
+    directory = RunDirectory(tmp_path / "run")
+    tensors, state = directory.checkpoint()
+    directory.save_checkpoint({key: value for key, value in tensors.items() if key != "state.3"}, state)
+    with pytest.raises(RunError, match="the recurrent state has 6 tensors, and 7 are expected"):
+        train(tiny("relrnn", steps=20, window=3), tmp_path / "run", resume=True)
+
+
 def test_missing_weights_file_raises_run_error(directory):
     with pytest.raises(RunError, match=r"model.safetensors does not exist$"):
         directory.load_weights("model.safetensors")
