@@ -51,19 +51,19 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def is_temporary(path: Path, name: str = "*") -> bool:
-    """Return whether `write` uses this path while it writes a file with this name."""
+    """Return whether ``path`` is a temporary file of `write` for a file named ``name`` (a pattern; default: any)."""
     return fnmatchcase(path.name, f".{name}.*.tmp")
 
 
 def remove_temporary(folder: Path, name: str = "*") -> None:
-    """Remove what an interrupted `write` of files with this name has left in the folder."""
+    """Delete the temporary files in ``folder`` that an interrupted `write` of files named ``name`` (a pattern) left."""
     for path in [path for path in folder.iterdir() if is_temporary(path, name)]:
         path.unlink(missing_ok=True)
 
 
 @contextmanager
 def locked(path: Path, busy: Callable[[], None]) -> Iterator[None]:
-    """Hold an exclusive lock on a file. If another process holds it, call ``busy``, which may raise, and then wait.
+    """Context manager: hold an exclusive lock on a file. If another process holds it, call ``busy``, then wait.
 
     The operating system releases the lock when the process ends, even if the process is killed.
     """
@@ -200,26 +200,26 @@ class Result(TypedDict):
 
 
 def settings_tables(result: Result) -> dict[str, dict[str, Any]]:
-    """Return the tables layer, task and train of a result."""
+    """Return the settings in a result as a dict with the tables ``layer``, ``task`` and ``train``."""
     return {"layer": result["layer"], "task": result["task"], "train": result["train"]}
 
 
 class MetricsRow(TypedDict):
-    """A row of ``metrics.jsonl``. The loss and the metrics follow, by name."""
+    """A row of ``metrics.jsonl``: update number and split. The loss and the metrics follow, by name."""
 
     step: int
     split: str
 
 
 class Score(TypedDict):
-    """The score of a task, by name."""
+    """Name and value of the metric that rates a task."""
 
     name: str
     value: float | None
 
 
 class TransferResult(TypedDict):
-    """Our number on another setting of the task than in training, or the reason why there is none."""
+    """Our number on other task settings than in training: test name, value, examples, or ``why`` there is no value."""
 
     name: str
     value: float | None
@@ -228,14 +228,14 @@ class TransferResult(TypedDict):
 
 
 class TransferTest(TypedDict):
-    """The published number on another setting of the task than in training."""
+    """The published number on other task settings than in training: name of the test and value."""
 
     name: str
     published: float | None
 
 
 class TableRun(TypedDict):
-    """One run in a row of a table."""
+    """One run (seed) in a row of ``table.json``: its status, value, time, evaluations and transfer tests."""
 
     seed: int
     status: str
@@ -284,7 +284,10 @@ type_hints = cache(get_type_hints)  # it takes longer than the check of a row
 
 
 def faults(value: Any, kind: Any, name: str) -> Iterator[str]:
-    """Yield how a value from a JSON file differs from its declared type. Keys that are not declared are allowed."""
+    """Yield a message for each way in which a value from a JSON file differs from its declared type ``kind``.
+
+    Keys that are not declared are allowed. ``name`` is the name of the value in the messages.
+    """
     origin, parts = get_origin(kind), get_args(kind)
     if is_typeddict(kind) and isinstance(value, dict):
         yield from (f"{name} has no {key}" for key in sorted(kind.__required_keys__ - value.keys()))
@@ -316,7 +319,7 @@ def read_json(path: Path, kind: Any, what: str) -> Any:
 
 
 def read_result(path: Path) -> Result:
-    """Return the result of a run."""
+    """Return the content of a run's ``result.json``. Raise RunError if it is invalid."""
     result: Result = read_json(path, Result, "a run's result")
     for table, key in ((result["layer"], "name"), (result["task"], "name"), (result["train"], "steps")):
         if key not in table:
@@ -325,7 +328,7 @@ def read_result(path: Path) -> Result:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of metrics up to the first incomplete one."""
+    """Return the rows of a run's ``metrics.jsonl`` up to an incomplete one. Raise RunError if a row is invalid."""
     rows = read_rows(path)
     for fault in faults(rows, list[MetricsRow], "a row"):
         raise RunError(f"{path} is not a run's metrics: {fault}")
@@ -333,7 +336,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def read_table(path: Path) -> list[TableRow]:
-    """Return the table that `reproduce` wrote."""
+    """Return the rows of a ``table.json`` that `reproduce` wrote. Raise RunError if they are invalid."""
     rows: list[TableRow] = read_json(path, list[TableRow], "a table of reproduce")
     if any(row.get("transfer") and "trained_on" not in row for row in rows):
         raise RunError(f"{path} is not a table of reproduce: row has no trained_on")

@@ -7,7 +7,10 @@ Segments = tuple[tuple[int, int], ...]
 
 
 class Problem(NamedTuple):
-    """Sizes of a problem: images (objects, channels, image_size, image_size) and one of ``answers`` answers."""
+    """Sizes of a relational problem: its images have shape (objects, channels, image_size, image_size).
+
+    The answer is one of ``answers`` classes. ``segments`` are the ranges of objects that belong together.
+    """
 
     objects: int
     image_size: int

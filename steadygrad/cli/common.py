@@ -17,26 +17,27 @@ TABLES = ("layer", "task", "train")
 
 
 def fail(message: str, code: int = 2) -> int:
-    """Print the message as one line on stderr and return the exit code."""
+    """Print ``message`` as one line on stderr and return the exit code ``code`` (default 2)."""
     print("steadygrad: " + " ".join(message.split()), file=sys.stderr)
     return code
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that reports an error in one line."""
+    """An argument parser that reports an error in one line instead of printing the usage."""
 
     def error(self, message: str) -> NoReturn:
+        """Print the error message as one line on stderr and exit with code 2."""
         sys.exit(fail(f"{message}; {self.prog} --help lists the options"))
 
 
 def console() -> Console:
-    """Return a console: coloured on a terminal, otherwise plain and 200 characters wide for programs that read it."""
+    """Return a rich console: coloured on a terminal, otherwise plain and 200 characters wide for other programs."""
     plain = Console()
     return plain if plain.is_terminal else Console(width=200, no_color=True, highlight=False)
 
 
 def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES) -> dict[str, dict[str, Any]]:
-    """Parse dotted settings into tables.
+    """Parse dotted settings of the command line into a dict of tables. Raise ValueError for any other argument.
 
     ``--layer.hidden_size 64 --task.delay=100`` gives {"layer": {"hidden_size": 64}, "task": {"delay": 100}}.
     """
@@ -58,11 +59,12 @@ def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES) -> dict[str, dic
 
 
 def is_setting(word: str) -> bool:
+    """Return whether a command-line word is a dotted setting: --layer.KEY, --task.KEY or --train.KEY."""
     return any(word.startswith(f"--{table}.") for table in TABLES)
 
 
 def take_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments into plain arguments, and dotted settings with their values, which may stand anywhere."""
+    """Split command-line words into two lists: plain arguments, and dotted settings (--layer.KEY) with their values."""
     plain: list[str] = []
     settings: list[str] = []
     rest = list(words)
@@ -78,12 +80,12 @@ def take_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def say(text: str) -> None:
-    """Print text literally: brackets in a path are not markup."""
+    """Print the text to the console as it is: brackets, as in a path, are not markup."""
     console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right_from: int = 1) -> None:
-    """Print a table. Columns from number ``right_from`` on are aligned to the right."""
+    """Print a table with a title to the console. Columns from number ``right_from`` on are aligned to the right."""
     if title:
         console().print(Text(title, "bold"), soft_wrap=True)
     result = Table(header_style="bold", box=None, pad_edge=False)
@@ -95,7 +97,7 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
 
 
 def check_target(who: str, name: str | None, endings: Sequence[str]) -> None:
-    """Fail early if the output file, if there is one, has the wrong ending or cannot be written."""
+    """Raise ValueError if the output file has the wrong ending or its folder cannot be written. No name is allowed."""
     if not name:
         return
     if Path(name).suffix not in endings:
@@ -111,6 +113,7 @@ def check_folder(folder: Path) -> None:
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
+    """Add the option --threads N (number of torch threads) to a parser."""
     parser.add_argument(
         "--threads",
         type=int,
@@ -120,6 +123,7 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 
 
 def set_threads(options: argparse.Namespace) -> None:
+    """Set the number of torch threads to --threads, if given. Raise ValueError if it is out of range."""
     if options.threads is None:
         return
     most = max(64, 4 * (os.cpu_count() or 1))  # thousands of threads crash torch

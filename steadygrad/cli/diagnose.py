@@ -29,6 +29,7 @@ USERS_FILE = "__diagnosed__"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `steadygrad diagnose` to its parser."""
     parser.add_argument("what", metavar="RUN|LAYER|FILE.py:FUNCTION")
     parser.add_argument(
         "--inputs",
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Measure a run, a layer or a user's module, print the findings and return 0. -o also writes a page with charts."""
     given = dotted(options.rest, ("layer",)).get("layer", {})
     from steadygrad.diagnostics import diagnose
     from steadygrad.experiments import trained_layer
@@ -87,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def make_page(module: "nn.Module", x: "Tensor", name: str) -> str:
-    """Return a page with the portrait of the module on the first sequence of x."""
+    """Return an HTML page with charts of a module's gradients and eigenvalues, measured on the first sequence of x."""
     import steadygrad
     from steadygrad.diagnostics import portrait
     from steadygrad.report import html
@@ -97,7 +99,7 @@ def make_page(module: "nn.Module", x: "Tensor", name: str) -> str:
 
 
 def fresh_layer(options: argparse.Namespace, given: dict) -> "tuple[nn.Module, Tensor]":
-    """Return an untrained layer and random inputs."""
+    """Return an untrained layer from command-line options and its ``given`` settings, and random inputs for it."""
     import torch
 
     from steadygrad.training import Settings, Train
@@ -109,7 +111,7 @@ def fresh_layer(options: argparse.Namespace, given: dict) -> "tuple[nn.Module, T
 
 
 def load_module(what: str) -> "nn.Module":
-    """Run the user's file and return the module that it defines, or that its function returns."""
+    """Run the user's file in ``FILE.py:NAME``. Return the torch module NAME, or the one that function NAME returns."""
     from torch import nn
 
     path, _, name = what.rpartition(":")
@@ -137,7 +139,7 @@ def load_module(what: str) -> "nn.Module":
 
 @contextmanager
 def importing_from(folder: Path) -> Iterator[None]:
-    """Make the modules in ``folder`` importable, as if Python ran a file in it."""
+    """Context manager: put ``folder`` first on sys.path, so that its modules can be imported."""
     before = list(sys.path)
     sys.path.insert(0, str(folder))
     try:
@@ -147,7 +149,7 @@ def importing_from(folder: Path) -> Iterator[None]:
 
 
 def random_inputs(module: "nn.Module", options: argparse.Namespace) -> "Tensor":
-    """Return random inputs of the module's own size, or of the size that is given."""
+    """Return random input sequences for a module, with its input_size or --inputs features and --steps steps (200)."""
     from steadygrad.diagnostics import random_sequences
 
     own = getattr(module, "input_size", None)

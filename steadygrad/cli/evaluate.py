@@ -18,6 +18,7 @@ from steadygrad.files import json_text, parse_value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `steadygrad evaluate` to its parser."""
     parser.add_argument("run_directory", metavar="RUN", help="a run's directory")
     parser.add_argument(
         "--examples",
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Evaluate a trained run on a held-out split, for each given task setting. Print a table or JSON and return 0."""
     given = dotted(options.rest, ("task",)).get("task", {})
     from steadygrad.experiments.transfer import evaluate_changes
     from steadygrad.training import RunDirectory, ShowProgress
@@ -78,7 +80,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def variants(given: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return one dict per setting: ``delay: "100,200"`` becomes two. Several lists must have the same length."""
+    """Return one dict of task settings per evaluation: ``delay: "100,200"`` becomes two dicts.
+
+    Several comma-separated lists must have the same length.
+    """
     lists = {key: [parse_value(part) for part in value.split(",")] for key, value in given.items() if is_list(value)}
     lengths = {len(values) for values in lists.values()}
     if len(lengths) > 1:
@@ -87,4 +92,5 @@ def variants(given: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def is_list(value: object) -> bool:
+    """Return whether the value of a setting is a string with commas, such as "100,200"."""
     return isinstance(value, str) and "," in value

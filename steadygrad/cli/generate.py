@@ -11,6 +11,7 @@ from steadygrad.cli.common import add_threads, dotted, set_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `steadygrad generate` to its parser."""
     parser.add_argument("run_directory", metavar="RUN", help="a run's directory")
     parser.add_argument("--prompt", default="\n", metavar="TEXT", help="text to continue (default: a new line)")
     parser.add_argument("--length", type=int, default=500, metavar="N", help="tokens to generate (default 500)")
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Print a text that a trained language model generates after --prompt, token by token. Return 0."""
     dotted(options.rest, ())
     from steadygrad.experiments.generate import generate_text
     from steadygrad.training import RunDirectory

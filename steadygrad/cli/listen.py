@@ -18,6 +18,7 @@ from steadygrad.files import json_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `steadygrad listen` to its parser."""
     parser.add_argument("run_directory", metavar="RUN", help="a run's directory")
     parser.add_argument("-o", "--output", metavar="DIR", help="folder of the sound files (default: RUN/listen)")
     parser.add_argument("--files", type=int, default=3, metavar="N", help="number of sentences to write (default 3)")
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Write predicted TIMIT sentences of a run as WAV files, print quality scores of the test sentences, return 0."""
     dotted(options.rest, ())
     from steadygrad.experiments.listen import listen
     from steadygrad.tasks.speech_quality import missing_scores

@@ -12,7 +12,7 @@ VERBS = ("show", "train", "evaluate", "generate", "listen", "reproduce", "diagno
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code.
+    """Run the command line `steadygrad` with ``arguments`` (default: sys.argv) and return its exit code.
 
     The code is 0 for success, 1 if training diverged or a row failed, 2 for invalid input, and 130 after Ctrl-C.
     """

@@ -19,7 +19,10 @@ FIRST_SECONDS, MOST_SECONDS = 5.0, 60.0
 
 
 class ShowQueue(Listener):
-    """Prints the plan, then the runs: a live table on a terminal, elsewhere a line when a run starts and ends."""
+    """Prints the queue of `reproduce --missing`: its plan, then its runs.
+
+    On a terminal this is a live table, elsewhere a line when a run starts and ends.
+    """
 
     def __init__(self) -> None:
         self.console = console()
@@ -31,6 +34,7 @@ class ShowQueue(Listener):
     # probes
 
     def estimating(self, done: int, total: int, name: str) -> None:
+        """Show which row is being timed, and how many are done."""
         text = f"estimating {done + 1} of {total}: {name}"
         if self.console.is_terminal:
             self.show(Text(text))
@@ -40,6 +44,7 @@ class ShowQueue(Listener):
     # the plan
 
     def planned(self, runs: Sequence[Run], present: int, refused: Mapping[str, str]) -> None:
+        """Print the plan: stored results that do not count, a table of the runs to do, counts and the total time."""
         self.clear()
         for name, why in refused.items():
             say(f"stored result {name} does not count: {why}")
@@ -58,12 +63,14 @@ class ShowQueue(Listener):
     # runs
 
     def started(self, run: Run) -> None:
+        """Count a run that starts and, off a terminal, print a line."""
         self.started_count += 1
         if not self.console.is_terminal:
             self.is_due(run.name)
             say(f"start  {run.name} ({self.started_count} of {self.total}, about {duration(run.seconds or 0.0)})")
 
     def progress(self, runs: Sequence[Run]) -> None:
+        """Show the live table of the runs under way or, off a terminal, print a line for each run that is due."""
         if self.console.is_terminal:
             return self.show(self.table(runs))
         for run in runs:
@@ -71,6 +78,7 @@ class ShowQueue(Listener):
                 say(f"       {run.name} {run.share:.0%}  {run.words}")
 
     def table(self, runs: Sequence[Run]) -> Group:
+        """Return the live display: a table of the runs under way with share done and time, and how many have ended."""
         table = Table(header_style="bold", box=None, pad_edge=False)
         for name in ("running", "done", "time", "estimate", ""):
             table.add_column(name, justify="left" if name in ("running", "") else "right")
@@ -81,6 +89,7 @@ class ShowQueue(Listener):
         return Group(table, Text(f"{self.ended_count} of {self.total} runs have ended"))
 
     def ended(self, run: Run) -> None:
+        """Count a run that has ended, and print its status, result and time."""
         self.ended_count += 1
         result = "" if run.value is None else f" {run.recipe.metric} {run.value:.4g}"
         why = f": {run.why}" if run.why else ""
@@ -91,6 +100,7 @@ class ShowQueue(Listener):
             say(text)
 
     def finished(self, runs: Sequence[Run], why: str) -> None:
+        """Print how many runs are done, failed and left, and why the queue stopped."""
         self.clear()
         counts = Counter(run.status for run in runs)
         left = sum(counts[status] for status in (QUEUED, LONG, INTERRUPTED, ELSEWHERE))
@@ -100,7 +110,10 @@ class ShowQueue(Listener):
     # output
 
     def is_due(self, what: str) -> bool:
-        """Return whether to print progress: first after five seconds, then less and less often."""
+        """Return whether to print progress on ``what`` now: first after 5 s, then less often, up to once a minute.
+
+        If so, remember the time.
+        """
         now = time.monotonic()
         begun = self.begun.setdefault(what, now)
         wait = min(MOST_SECONDS, max(FIRST_SECONDS, self.said.setdefault(what, now) - begun))
@@ -110,23 +123,26 @@ class ShowQueue(Listener):
         return True
 
     def show(self, content: Text | Group) -> None:
+        """Show ``content`` on the terminal in place of what was shown before."""
         if self.live is None:
             self.live = Live(console=self.console, transient=True)
             self.live.start()
         self.live.update(content)
 
     def clear(self) -> None:
+        """Remove the live display from the terminal, if there is one."""
         if self.live is not None:
             self.live.stop()
             self.live = None
 
 
 def is_ready(run: Run) -> bool:
+    """Return whether a run of the queue is to be run and its duration has been estimated."""
     return run.status in (QUEUED, LONG) and bool(run.timings)
 
 
 def plan_row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return the cells of a row of the plan."""
+    """Return the cells that describe a paper's row in the plan: seeds, updates, ms per update, run time, status."""
     first, seeds = runs[0], ",".join(str(run.seed) for run in runs)
     words = {QUEUED: "", TOO_LONG: "too long, not run"}.get(first.status, first.status)
     state = f"{words}: {first.why}" if first.why else words

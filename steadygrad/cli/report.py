@@ -14,6 +14,7 @@ from steadygrad.cli.common import check_target, dotted, say, show_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `steadygrad report` to its parser."""
     parser.add_argument("folders", nargs="+", metavar="DIR", help="run directories, or folders that contain them")
     parser.add_argument("-o", "--output", metavar="FILE.html|.md", help="page to write (default: only print the table)")
     parser.add_argument("--title", help="title of the page (default: the first folder's name)")
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Print a table of the runs in the folders for each task and return 0. Options also write a page or figures."""
     dotted(options.rest, ())
     import steadygrad
     from steadygrad.report import html, runs, tables

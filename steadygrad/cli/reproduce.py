@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `steadygrad reproduce` to its parser."""
     parser.add_argument("rows", metavar="PAPER[/TABLE[/ROW]]", help="or all; TABLE and ROW may have * and ?")
     parser.add_argument("--scale", default="desk", choices=("smoke", "desk", "paper"))
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each row (default 1)")
@@ -48,6 +49,10 @@ QUEUE = ("hours", "hours_per_run", "jobs", "nice", "results", "dry_run")
 
 
 def run(options: argparse.Namespace) -> int:
+    """Train rows of papers, print and write tables of our numbers beside the published ones, and return the exit code.
+
+    With --missing, run the queue instead.
+    """
     dotted(options.rest, ())
     from steadygrad.experiments import reproduce, select
 
@@ -72,7 +77,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_queue(recipes: list["Recipe"], scale: str, seeds: int, out: Path, given: dict[str, Any]) -> int:
-    """Run the queue with the options that are given, and return the exit code."""
+    """Train the rows and seeds without a result, print progress, and return the exit code: 1 if a run failed, else 0.
+
+    ``given`` holds the queue's options, such as hours and jobs.
+    """
     from steadygrad.cli.queue import ShowQueue
     from steadygrad.experiments import run_missing
 
@@ -85,12 +93,12 @@ def run_queue(recipes: list["Recipe"], scale: str, seeds: int, out: Path, given:
 
 
 def has_failed(one: TableRun) -> bool:
-    """Return whether the run or one of its transfer tests failed."""
+    """Return whether a run in a paper's table, or one of its transfer tests, failed."""
     return one["status"] == "failed" or any("why" in test for test in one["transfer"])
 
 
 def follow(recipe: "Recipe", seed: int) -> list:
-    """Return the callbacks for the run of a row with a seed."""
+    """Return the callbacks for one training run (a recipe with a seed): a progress display and an Observer."""
     from steadygrad.experiments import Observer
     from steadygrad.training import ShowProgress
 
@@ -98,7 +106,7 @@ def follow(recipe: "Recipe", seed: int) -> list:
 
 
 def show(rows: list[TableRow], out: Path) -> None:
-    """Print a table, and write it with curves and a report page to its folder.
+    """Print a paper's table with our numbers, and write it with curves and a report page to its folder under ``out``.
 
     The table has ``rows``, and its other rows and seeds that ended at this scale.
     """

@@ -22,12 +22,17 @@ PROBLEMS = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `steadygrad show` to its parser."""
     parser.add_argument("name", nargs="?", help="a layer, a network, a task, a paper, or kernels")
     parser.add_argument("--bibtex", action="store_true", help="print the BibTeX entry of a paper or layer")
     parser.add_argument("--picture", metavar="FILE", help="draw problems of a task of objects: .png, .svg or .pdf")
 
 
 def run(options: argparse.Namespace) -> int:
+    """Print an overview, or the description of one layer, task, paper or setting, and return 0.
+
+    --bibtex prints a BibTeX entry; --picture draws problems to a file.
+    """
     given = dotted(options.rest, ("task",) if options.picture else ())
     from steadygrad import experiments, kernels
     from steadygrad.layers import LAYERS
@@ -84,7 +89,7 @@ def first_line(thing: object) -> str:
 
 
 def describe_networks(name: str) -> None:
-    """Describe the layer of this name, the relational network of this name, or both."""
+    """Print the docstring and options of the layer of this name, of the relational network of this name, or of both."""
     from steadygrad.layers import LAYERS
     from steadygrad.models import MODELS
     from steadygrad.training.typed import keyword_options, layer_options
@@ -99,7 +104,7 @@ def describe_networks(name: str) -> None:
 
 
 def describe(network: object, options: dict[str, inspect.Parameter]) -> None:
-    """Print the docstring and the options of a network."""
+    """Print the docstring and the options, with their defaults, of a layer or model."""
     say(inspect.cleandoc(network.__doc__ or "") + "\n")
     rows = [
         [f"--layer.{key}", "required" if option.default is inspect.Parameter.empty else str(option.default)]
@@ -109,7 +114,7 @@ def describe(network: object, options: dict[str, inspect.Parameter]) -> None:
 
 
 def describe_task(name: str) -> None:
-    """Print the docstring and the options of a task, and of the model that a layer is part of."""
+    """Print the docstring, options and guessing loss of a task, and the model that surrounds a layer on this task."""
     from steadygrad.tasks import TASKS
     from steadygrad.training.kinds import kind_of
     from steadygrad.training.typed import keyword_options
@@ -128,7 +133,7 @@ def describe_task(name: str) -> None:
 
 
 def draw_task(name: str | None, given: dict[str, Any], target: str) -> None:
-    """Draw problems of a task of objects, each above its answer."""
+    """Draw example problems of a task of objects, each above its answer, to the image file ``target``."""
     from torch import Generator
 
     from steadygrad.report.problem_figures import Problem, draw_problems
@@ -145,14 +150,14 @@ def draw_task(name: str | None, given: dict[str, Any], target: str) -> None:
 
 
 def inherited_notes(task: type) -> list[str]:
-    """Return the paragraphs about options in the docstrings of base classes: those that begin with an option."""
+    """Return the paragraphs on options in the docstrings of a task's base classes, as a list of strings."""
     texts = [inspect.cleandoc(base.__doc__ or "") for base in task.__mro__[1:]]
     paragraphs = [part for text in texts if text.startswith("Base class") for part in text.split("\n\n")]
     return [part for part in paragraphs if part.startswith("``")]
 
 
 def describe_paper(name: str) -> None:
-    """Print the tables of a paper, row by row."""
+    """Print the title and source of a paper, and its tables row by row with the published numbers."""
     from steadygrad import experiments
 
     paper = experiments.load(name)

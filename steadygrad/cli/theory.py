@@ -14,7 +14,7 @@ from steadygrad.cli.common import add_threads, check_target, dotted, say, set_th
 
 
 class Option(NamedTuple):
-    """A number, or several numbers if the default is a list."""
+    """An option of `steadygrad theory`: default, help and accepted values. A list as default means several numbers."""
 
     default: float | list[float] | list[int]
     help: str
@@ -24,6 +24,7 @@ class Option(NamedTuple):
 
 
 def within(default: float | list[int], help: str, least: int, most: int) -> Option:
+    """Return an Option that accepts numbers from ``least`` to ``most``."""
     return Option(default, help, f"from {least} to {most}", lambda value: least <= value <= most)
 
 
@@ -62,6 +63,7 @@ THEORIES: dict[str, tuple[str, dict[str, Option]]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the theories and the options of each to the parser of `steadygrad theory`."""
     chosen = parser.add_subparsers(dest="what", metavar="|".join(THEORIES), required=True)
     for name, (summary, options) in THEORIES.items():
         own = chosen.add_parser(name, help=summary, description=summary, allow_abbrev=False)
@@ -81,6 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Compute the chosen theory, print its tables and notes, draw its figure with -o, and return 0."""
     dotted(options.rest, ())
     set_threads(options)
     from steadygrad.diagnostics import theory
@@ -113,8 +116,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def as_list(value: float | list[float] | list[int]) -> Sequence[float]:
+    """Return the value as a list: a single number becomes a list of one."""
     return value if isinstance(value, list) else [value]
 
 
 def listed(values: Sequence[float]) -> str:
+    """Return numbers as text, separated by commas."""
     return ", ".join(format(value, "g") for value in values)

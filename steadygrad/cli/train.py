@@ -18,6 +18,7 @@ from steadygrad.cli.common import add_threads, dotted, fail, say, set_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `steadygrad train` to its parser."""
     parser.add_argument("layer", metavar="LAYER")
     parser.add_argument("task", metavar="TASK")
     parser.add_argument("--seed", type=int, default=0)
@@ -29,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Train a layer on a task, with the settings of the nearest paper and the given changes, and print a summary.
+
+    Return the exit code: 0, 1 if training diverged, 130 if it was interrupted.
+    """
     given = dotted(options.rest)
     from steadygrad.experiments import Observer, nearest
     from steadygrad.experiments.recipe import layer_with, train_with
@@ -57,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def summary(result: Mapping[str, Any], out: str | Path) -> str:
-    """Return the result of a run as two lines of text."""
+    """Return the result of a training run as two lines of text: status and scores, then the run's directory."""
     score, best = result["score"], result["best"] or {}
     words = [f"{result['status']} after {result['steps']} updates, {result['wall_seconds']:.0f} s"]
     if best:

@@ -11,12 +11,15 @@ from torch import Tensor
 
 
 def uniform_attention(length: int) -> Tensor:
-    """Return α_{i,t} = 1/(t + 1) for i = 0 … t: all states so far have the same weight (section 4.4.2)."""
+    """Return the attention weights α_{i,t} = 1/(t + 1), i = 0 … t, as a matrix with a row for each t (thesis 4.4.2)."""
     return torch.ones(length, length, dtype=torch.float64).tril() / torch.arange(1, length + 1)[:, None]
 
 
 def sparse_attention(attended: Sequence[Collection[int]]) -> Tensor:
-    """Return α_{i,t} = 1/κ_t for i ∈ A_t = ``attended[t]``, κ_t = |A_t| (section 4.4.3); empty means no attention."""
+    """Return the attention weights α_{i,t} = 1/κ_t for i ∈ A_t = ``attended[t]``, κ_t = |A_t| (thesis, 4.4.3).
+
+    The result is a matrix: row t holds the weights at step t. An empty A_t means no attention at this step.
+    """
     weights = torch.zeros(len(attended), len(attended), dtype=torch.float64)
     for t, states in enumerate(attended):
         if any(not 0 <= i <= t for i in states):
@@ -27,7 +30,7 @@ def sparse_attention(attended: Sequence[Collection[int]]) -> Tensor:
 
 
 def relay_attention(length: int, kappa: int, depth: int) -> Tensor:
-    """Return sparse attention with A_t = {the last relay} ∪ {the κ − 1 states before all relays}.
+    """Return the weights of a sparse attention with A_t = {the last relay} ∪ {the κ − 1 states before all relays}.
 
     There are d + 1 relays at equal distances, d = ``depth``. The first relay is state κ − 1. The path from the first
     relay to the states of block b passes b more relays. The states before the first relay cannot depend on it: they
@@ -45,7 +48,7 @@ def relay_attention(length: int, kappa: int, depth: int) -> Tensor:
 
 
 def cancelling_attention(length: int) -> Tensor:
-    """Return sparse attention with A_t = {0}, {t}, {t − 1} in turn, so κ = 1 and the depth is at most 1.
+    """Return the weights of a sparse attention with A_t = {0}, {t}, {t − 1} in turn: κ = 1, and the depth is at most 1.
 
     With V = −½ I every third gradient is 0. This is why theorem 4.4.3 requires a positive real eigenvalue.
     """
@@ -116,7 +119,10 @@ def sparse_attention_bound(eigenvalue: float, kappa: int, depth: int) -> float:
 
 
 def checked_steps(weights: Tensor, start: int) -> int:
-    """Return the number of states from ``start`` on, or raise ValueError if the arguments are invalid."""
+    """Return how many states the attention weights cover from state ``start`` on.
+
+    Raise ValueError unless the weights are square and causal, and ``start`` is one of their states.
+    """
     square = weights.dim() == 2 and weights.shape[0] == weights.shape[1]
     if not square or weights.triu(1).any():
         raise ValueError(

@@ -120,7 +120,7 @@ def random_sequences(module: nn.Module, size: int, steps: int = 200) -> Tensor:
 
 
 def batch_first(module: nn.Module, x: Tensor) -> Tensor:
-    """Return x in the shape (batch, time, inputs)."""
+    """Return the input x of a module in the shape (batch, time, inputs). Raise ValueError for any other input."""
     if x.dim() not in (2, 3):
         raise ValueError(f"diagnose expects x of 2 or 3 dimensions; got shape {tuple(x.shape)}")
     batch = x[None] if x.dim() == 2 else x if getattr(module, "batch_first", False) else x.transpose(0, 1)
@@ -130,14 +130,17 @@ def batch_first(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def pick(module: nn.Module, batch: Tensor) -> list[Tensor]:
-    """Return a few sequences of the batch; fewer and shorter ones for a large network."""
+    """Return the sequences of a batch that `diagnose` measures, as a list: fewer and shorter for a large network."""
     batch = batch[:SEQUENCES, :STEPS]
     steps = len(shortened(module, batch[0]))
     return list(batch[: max(1, SEQUENCES * steps // batch.shape[1]), :steps])
 
 
 def measure(module: nn.Module, x: Tensor, flow: Jacobians | None = None) -> dict[str, float]:
-    """Return measurements along one sequence, up to the first non-finite step. ``flow`` is its Jacobians, if known."""
+    """Return measurements of a module along one sequence as a dict: gradient growth, saturation, state size and others.
+
+    They go up to the first non-finite step. ``flow`` is the sequence's Jacobians, if known.
+    """
     with looking_at(module), torch.no_grad():
         batch = x[None] if getattr(module, "batch_first", False) else x[:, None]
         output, state = module(batch)
@@ -158,7 +161,7 @@ def measure(module: nn.Module, x: Tensor, flow: Jacobians | None = None) -> dict
 
 
 def finite_steps(of_steps: Tensor) -> int:
-    """Return how many rows, one per step, come before the first row with NaN or infinity."""
+    """Return how many rows of a matrix, one per step, come before the first row with NaN or infinity."""
     return int(of_steps.isfinite().all(dim=1).long().cumprod(dim=0).sum())
 
 
@@ -179,7 +182,10 @@ def check_measurable(module: nn.Module, steps: int, of: int) -> None:
 
 
 def jacobian_numbers(flow: Jacobians) -> dict[str, float]:
-    """Return the largest Lyapunov exponent, the share of directions that are kept and the mean gain of the input."""
+    """Return three measurements of a sequence's Jacobians as a dict.
+
+    They are the largest Lyapunov exponent, the share of directions that are kept and the mean gain of the input.
+    """
     return {
         "exponent": float(flow.exponents[0]),
         "kept_directions": float((flow.exponents > -KEPT).double().mean()),
@@ -188,7 +194,10 @@ def jacobian_numbers(flow: Jacobians) -> dict[str, float]:
 
 
 def attention_numbers(layer: nn.Module, x: Tensor) -> dict[str, float]:
-    """Return the mean growth of gradients of a layer that attends to its past states, and how far back it attends."""
+    """Return the mean growth of gradients of a layer that attends to its past states, and how far back it attends.
+
+    The result is a dict by name, with one distance for each level.
+    """
     numbers = {"exponent": growth_back(gradient_norms(layer, x))}
     for level, found in enumerate(attention_map(layer, x)):
         numbers[f"attention_reach cells.{level}"] = found.reach
@@ -199,7 +208,7 @@ def attention_numbers(layer: nn.Module, x: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def matrix_numbers(module: nn.Module) -> dict[str, float]:
-    """Return the spectral radius of every `Matrix` and, if it should be orthogonal, how far it is from orthogonal."""
+    """Return the spectral radius of every `Matrix` of a module and, if it should be orthogonal, its error, by name."""
     found = {}
     for name, part in module.named_modules():
         if isinstance(part, Matrix):
@@ -213,7 +222,10 @@ def matrix_numbers(module: nn.Module) -> dict[str, float]:
 
 
 def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
-    """Yield what is kept over the whole sequence length, which may be longer than the measured steps."""
+    """Yield a finding on how gradients grow or shrink over the whole sequence length, from the measured numbers.
+
+    The length may exceed the measured steps. ``agreed`` says how sure the finding is.
+    """
     exponent, steps, measured = numbers["exponent"], numbers["of_steps"], numbers["steps"]
     first = "" if measured == steps else f", as measured on the first {measured:.0f} of {steps:.0f} steps"
     change = math.exp(min(exponent * steps, 700.0))
@@ -249,7 +261,7 @@ def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
 
 
 def saturation(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
-    """Yield findings about saturated states and states that are zero."""
+    """Yield a finding if more than 20 % of the states are saturated, and one if more than half of them are zero."""
     if numbers["saturated"] > 0.2:
         yield Finding(
             f"{100 * numbers['saturated']:.0f} % of the states are saturated (above {SATURATED} in size)",
@@ -265,7 +277,7 @@ def saturation(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
 
 
 def constraint(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
-    """Yield the matrices that should be orthogonal and are not."""
+    """Yield a finding for each matrix that should be orthogonal and is not."""
     for key, error in numbers.items():
         kind, _, name = key.partition(" ")
         if kind == "orthogonality_error" and not error <= numbers.get(f"rounding {name}", DRIFTED):
@@ -277,7 +289,7 @@ def constraint(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
 
 
 def attention(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
-    """Yield how far back each level attends."""
+    """Yield a finding for each level that attends to past states: how many steps back on average."""
     for key, reach in numbers.items():
         kind, _, name = key.partition(" ")
         if kind == "attention_reach":

@@ -21,7 +21,7 @@ def fisher_memory_curve(W: Tensor, v: Tensor, noise: float = 1.0, steps: int | N
 
 
 def fisher_memory_matrix(W: Tensor, v: Tensor, noise: float = 1.0, steps: int | None = None) -> Tensor:
-    """Return J_kl = vᴴ(Wᵏ)ᴴ C⁻¹ Wˡ v.
+    """Return the Fisher memory matrix J_kl = vᴴ(Wᵏ)ᴴ C⁻¹ Wˡ v of the network that `fisher_memory_curve` describes.
 
     The diagonal is the curve J(k). The other entries show how inputs at different times interfere.
     """
@@ -30,7 +30,7 @@ def fisher_memory_matrix(W: Tensor, v: Tensor, noise: float = 1.0, steps: int | 
 
 
 def fisher_factors(W: Tensor, v: Tensor, noise: float, steps: int | None) -> Tensor:
-    """Return the columns L⁻¹ Wᵏ v / √ε, where C = ε L Lᴴ."""
+    """Return the columns L⁻¹ Wᵏ v / √ε, where C = ε L Lᴴ. The squared norm of column k is the Fisher memory J(k)."""
     W, v, radius = checked(W, v, noise, steps)
     L = noise_root(W)
     condition = float(torch.linalg.cond(L)) if L.isfinite().all() else math.inf
@@ -53,7 +53,7 @@ def fisher_factors(W: Tensor, v: Tensor, noise: float, steps: int | None) -> Ten
 
 
 def noise_root(W: Tensor) -> Tensor:
-    """Return the lower triangular L with L Lᴴ = Σ Wᵏ(Wᵏ)ᴴ.
+    """Return the lower triangular L with L Lᴴ = Σ Wᵏ(Wᵏ)ᴴ: a root of the covariance of noise in a linear network.
 
     The sum itself is not formed: a chain of 100 units amplifies so much that the condition number of the sum exceeds
     double precision, and its inverse is wrong in the second digit. Each round doubles the number of terms,
@@ -76,7 +76,7 @@ def ganguli_bound(v: Tensor, noise: float = 1.0) -> float:
 
 
 def delay_line_curve(alpha: float, size: int, noise: float = 1.0) -> Tensor:
-    """Return J(k) = aᵏ (a − 1)/(aᵏ⁺¹ − 1)/ε,  a = α²,  of a chain with α below its diagonal.
+    """Return the Fisher memory J(k) = aᵏ (a − 1)/(aᵏ⁺¹ − 1)/ε,  a = α²,  of a chain with α below its diagonal, k < N.
 
     It is the best possible curve for k < N.
     """
@@ -88,7 +88,7 @@ def delay_line_curve(alpha: float, size: int, noise: float = 1.0) -> Tensor:
 
 
 def feedforward_bound(Theta: Tensor, noise: float = 1.0) -> Tensor:
-    """Return a lower bound of J(k) of Θ: the J(k) of its delay line / σ^{2(N−1)} (proposition 1 of nnRNN).
+    """Return a lower bound of the Fisher memory J(k) of Θ: J(k) of its delay line / σ^{2(N−1)} (nnRNN, proposition 1).
 
     Θ must be strictly lower triangular with one α all along the sub-diagonal. The delay line D has the same α, and σ is
     the largest singular value of A in Θ = D A.
@@ -106,7 +106,7 @@ def feedforward_bound(Theta: Tensor, noise: float = 1.0) -> Tensor:
 
 
 def chain(size: int, alpha: float, beta: float = 0.0, diagonal: float = 0.0) -> Tensor:
-    """Return the lower triangular Θ of eq. 2 of nnRNN.
+    """Return the lower triangular recurrent matrix Θ of a chain of units (eq. 2 of nnRNN).
 
     Θ has ``diagonal`` on its diagonal, ``alpha`` on the first sub-diagonal and ``beta`` in the rest of the triangle.
     """
@@ -117,7 +117,10 @@ def chain(size: int, alpha: float, beta: float = 0.0, diagonal: float = 0.0) -> 
 
 
 def checked(W: Tensor, v: Tensor, noise: float, steps: int | None) -> tuple[Tensor, Tensor, float]:
-    """Return W and v in double precision and the spectral radius of W, or raise ValueError if they are invalid."""
+    """Return W and v in double precision and the spectral radius of W.
+
+    Raise ValueError if the shapes do not match, W is unstable, or the noise or the number of steps is invalid.
+    """
     if W.dim() != 2 or W.shape[0] != W.shape[1] or v.shape != W.shape[:1]:
         shapes = f"{tuple(W.shape)} and {tuple(v.shape)}"
         raise ValueError(f"Fisher memory expects a square W and a vector v of its size; got shapes {shapes}")

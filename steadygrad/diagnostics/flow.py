@@ -31,7 +31,9 @@ REMEMBERED = 2 * 10**8
 
 @dataclass(frozen=True)
 class Jacobians:
-    """∂s_t/∂s_{t−1} (``state``: time, S, S) and ∂s_t/∂x_t (``input``: time, S, inputs), s the flat state.
+    """One-step Jacobians along a sequence, s the flat state: ∂s_t/∂s_{t−1} (``state``) and ∂s_t/∂x_t (``input``).
+
+    The shapes are (time, S, S) and (time, S, inputs).
 
     ``parts`` is the length of each tensor of the state in s: (N,) for a GRU, (N, N) for h and c of an LSTM.
     """
@@ -42,13 +44,13 @@ class Jacobians:
 
     @cached_property
     def exponents(self) -> Tensor:
-        """The Lyapunov exponents, as `lyapunov_exponents` returns them."""
+        """Lyapunov exponents along the sequence, the largest first, as `lyapunov_exponents` returns them."""
         return lyapunov_from(self.state)
 
 
 @contextmanager
 def looking_at(module: nn.Module) -> Iterator[None]:
-    """Put the module in evaluation mode, without gradients of parameters, and restore every part afterwards."""
+    """Context manager: put a module in evaluation mode, without gradients of parameters; restore all at the end."""
     modes = {part: part.training for part in module.modules()}
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     module.eval()
@@ -88,7 +90,10 @@ def jacobians(module: nn.Module, x: Tensor, state: State | None = None) -> Jacob
 
 
 def states_before(module: nn.Module, x: Tensor, state: State | None) -> tuple[Tensor, list[tuple[int, int]]]:
-    """Return the state before each step, (time, S), and the shape (layers, units) of each of its tensors."""
+    """Run a module over a sequence x and return the state before each step, flattened to (time, S).
+
+    Also return the shape (layers, units) of each tensor of the state.
+    """
     if state is None:
         _, like = step(module, x[:1], None)
         if isinstance(module, RecurrentLayer | Stack):
@@ -105,28 +110,30 @@ def states_before(module: nn.Module, x: Tensor, state: State | None) -> tuple[Te
 
 
 def step(module: nn.Module, x: Tensor, state: State | None) -> tuple[Tensor, State]:
-    """Run one time step of a batch: x (batch, inputs)."""
+    """Run a module for one time step on a batch x (batch, inputs) and return its output and its new state."""
     x = x[:, None] if getattr(module, "batch_first", False) else x[None]
     return module(x) if state is None else module(x, state)
 
 
 def as_tuple(state: State) -> tuple[Tensor, ...]:
+    """Return a recurrent state as a tuple of tensors, also if it is a single tensor."""
     return tuple(state) if isinstance(state, tuple | list) else (state,)
 
 
 def flatten(state: State) -> Tensor:
-    """Return the state as (batch, S): tensor after tensor, and layer after layer in each."""
+    """Return a recurrent state as one matrix (batch, S): tensor after tensor, and layer after layer in each."""
     return torch.cat([part.transpose(0, 1).flatten(1) for part in as_tuple(state)], dim=1)
 
 
 def unflatten(rows: Tensor, shapes: list[tuple[int, int]]) -> State:
-    """Return the state that `flatten` turns into ``rows``."""
+    """Return the recurrent state that `flatten` turns into ``rows``: tensors (layers, batch, units) of these shapes."""
     parts = rows.split([math.prod(shape) for shape in shapes], dim=1)
     state = tuple(part.unflatten(1, shape).transpose(0, 1) for part, shape in zip(parts, shapes, strict=True))
     return state if len(state) > 1 else state[0]
 
 
 def check(module: nn.Module, x: Tensor) -> None:
+    """Raise ValueError if the module is bidirectional or x is not one sequence (time, inputs)."""
     if getattr(module, "bidirectional", False):
         raise ValueError("the flow through time expects one direction; got a bidirectional module")
     if x.dim() != 2 or len(x) < 1:
@@ -134,6 +141,7 @@ def check(module: nn.Module, x: Tensor) -> None:
 
 
 def check_without_memory(module: nn.Module, x: Tensor) -> None:
+    """Raise ValueError as `check` does, and also if the module attends to its past states."""
     check(module, x)
     if any(isinstance(part, AttentiveCell) for part in module.modules()):
         raise ValueError(
@@ -149,17 +157,20 @@ def attends(module: nn.Module) -> TypeGuard[RecurrentLayer | Stack]:
 
 
 def stacked(module: RecurrentLayer | Stack) -> list[RecurrentLayer]:
-    """Return the layers of a stack, or a list of the one layer."""
+    """Return the layers of a stack as a list, or a list of the one layer."""
     return list(module.layers()) if isinstance(module, Stack) else [module]
 
 
 def attentive_cells(module: RecurrentLayer | Stack) -> list[AttentiveCell]:
-    """Return the cells of all levels, in order."""
+    """Return the attention cells of all levels of a layer or a stack, in order."""
     return [cast(AttentiveCell, cell) for layer in stacked(module) for cell in layer.cells]
 
 
 def shortened(module: nn.Module, x: Tensor) -> Tensor:
-    """Return the first steps of x, as many as the limits for Jacobians, or for memories of past states, allow."""
+    """Return the first steps of x, as many as can be measured within the limits for memory and time.
+
+    The limits apply to Jacobians, or for a layer with attention to its memories of past states.
+    """
     check(module, x)
     with looking_at(module), torch.no_grad():
         _, state = module(x) if attends(module) else step(module, x[:1], None)
@@ -170,7 +181,7 @@ def shortened(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def initial_states(module: RecurrentLayer | Stack, x: Tensor, state: State | None = None) -> list[tuple[Tensor, ...]]:
-    """Return the initial state of each level, for a batch of one."""
+    """Return the initial state of each level of a layer or a stack, for a batch of one: a list of tuples of tensors."""
     if state is None:
         state = tuple(part for layer in stacked(module) for part in layer.default_states(1, x))
     parts = iter([part.detach().unbind(0) for part in as_tuple(state)])
@@ -188,7 +199,7 @@ def input_map(module: nn.Module, x: Tensor, block: slice | None = None, state: S
 
 
 def input_maps(found: Jacobians, blocks: dict[str, slice], every: int = 1) -> dict[str, Tensor]:
-    """Return the input maps of several blocks, from the Jacobians, for every ``every``-th τ and t only."""
+    """Return `input_map` of several named blocks of the state, from Jacobians, for every ``every``-th τ and t only."""
     time = len(found.state)
     cells = len(range(0, time, every))
     norms = {name: found.input.new_zeros(cells, cells, dtype=torch.float64) for name in blocks}
@@ -203,7 +214,10 @@ def input_maps(found: Jacobians, blocks: dict[str, slice], every: int = 1) -> di
 
 
 def state_blocks(module: nn.Module, parts: tuple[int, ...]) -> dict[str, slice]:
-    """Return the named parts of the state: the module's ``blocks``, h and c of an LSTM, or those of its only matrix."""
+    """Return the named parts of a module's flat state as slices.
+
+    They are the module's ``blocks``, h and c of an LSTM, or the blocks of its only matrix; otherwise the dict is empty.
+    """
     if isinstance(own := getattr(module, "blocks", None), dict):
         return own
     if len(parts) == 2:
@@ -265,7 +279,10 @@ def attentive_gradient_norms(
 
 
 def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
-    """Return the outputs (time, features), and the state before each step: h, or h and c, step after step."""
+    """Run an attention cell over one sequence, keeping the graph for gradients of its states.
+
+    Return the outputs (time, features), and the state before each step as a list: h, or h and c, step after step.
+    """
     own, count = len(cell.cell.state_sizes), len(cell.state_sizes)
     state = [part.clone().requires_grad_() if i < own else part for i, part in enumerate(start[:count])]
     weights, contents = cell.weights(), cell.memory.unpack(start[count:], cell.alignment.keys)
@@ -282,7 +299,7 @@ def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tupl
 
 
 def growth_back(norms: Tensor) -> float:
-    """Return the mean growth per step back in time, in natural logarithms, by a least-squares line.
+    """Return the mean growth of log gradient norms per step back in time: the slope of a least-squares line.
 
     Norms that are 0, NaN or infinite are left out.
     """
@@ -303,7 +320,7 @@ def lyapunov_exponents(module: nn.Module, x: Tensor, state: State | None = None,
 
 
 def lyapunov_from(jacobians: Tensor, skip: int | None = None) -> Tensor:
-    """Return the Lyapunov exponents from ∂s_t/∂s_{t−1}, (time, S, S)."""
+    """Return the Lyapunov exponents, the largest first, from Jacobians ∂s_t/∂s_{t−1} (time, S, S)."""
     time, size, _ = jacobians.shape
     skip = time // 10 if skip is None else skip
     if not 0 <= skip < time:
@@ -319,5 +336,5 @@ def lyapunov_from(jacobians: Tensor, skip: int | None = None) -> Tensor:
 
 
 def half_life(exponent: float) -> float:
-    """Return the number of steps after which half of a perturbation is left; infinite if nothing is lost."""
+    """Return the number of steps after which half of a perturbation is left at this Lyapunov exponent; inf for ≥ 0."""
     return math.inf if exponent >= 0 else math.log(0.5) / exponent

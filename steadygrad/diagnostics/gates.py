@@ -34,7 +34,7 @@ class GateBound:
 
 @torch.no_grad()
 def gate_bound(layer: GRU, x: Tensor) -> GateBound:
-    """Return the gradient norm and its bound along one sequence x (time, inputs).
+    """Return the norm of ∂h_t/∂h_{t−1} of a GRU and its upper bound at each step of one sequence x (time, inputs).
 
     The layer is a GRU or NC-GRU of one level and one direction.
 
@@ -67,7 +67,10 @@ def gate_bound(layer: GRU, x: Tensor) -> GateBound:
 
 
 def has_gate_bound(module: nn.Module) -> TypeGuard[GRU]:
-    """Return whether theorem 1 covers the module: a GRU of one level and direction that resets before the product."""
+    """Return whether theorem 1 of NC-GRU covers the module.
+
+    It covers a GRU of one level and one direction, without attention, that resets before the product.
+    """
     if not isinstance(module, GRU) or module.num_layers != 1 or module.bidirectional or attends(module):
         return False
     cell: Any = module.cells[0]
@@ -75,7 +78,7 @@ def has_gate_bound(module: nn.Module) -> TypeGuard[GRU]:
 
 
 def gate_values(layer: GRU, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return reset gate, update gate and candidate at every step, from the inputs and the previous states."""
+    """Return reset gate, update gate and candidate of a GRU at every step, from the inputs and the previous states."""
     cell: Any = layer.cells[0]
     inputs, U = x @ cell.W.mT, layer.matrices()
     if cell.b is not None:

@@ -13,7 +13,7 @@ from steadygrad.layers.attentive import AttentiveCell, Trace
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """α_{t,i} (``weights``: time, time): row t is the step that attends, column i the state.
+    """Attention weights α_{t,i} along a sequence, (time, time): row t is the step that attends, column i the state.
 
     The weight is 0 for a state that is not attended to. Attention is measured by |α|, because SAB's weights may be
     negative.
@@ -34,24 +34,25 @@ class AttentionMap:
 
     @property
     def share_of_kept(self) -> float | None:
-        """Share of all attention that goes to R; None if there is no R."""
+        """Share of all attention that goes to R, the states kept as relevant; None if the memory has no R."""
         if not self.kept.shape[1]:
             return None
         to_kept = self.weights.abs().gather(1, self.kept.clamp_min(0)) * (self.kept >= 0)
         return self._share_of_attention(to_kept.sum())
 
     def _share_of_attention(self, part: Tensor) -> float:
+        """Return ``part`` divided by the sum of all |α|."""
         return float(part / self.weights.abs().sum().clamp_min(torch.finfo(self.weights.dtype).tiny))
 
     def summary(self) -> dict[str, Any]:
-        """Return the reach, the share of R and the states kept at the end, as JSON can hold them."""
+        """Return the mean reach of attention, the share of R and the states kept at the end, as a dict for JSON."""
         kept = sorted(self.kept_at_end[self.kept_at_end >= 0].tolist())
         return {"reach": self.reach, "share_of_kept": self.share_of_kept, "kept_at_end": kept}
 
 
 @torch.no_grad()
 def attention_map(layer: nn.Module, x: Tensor) -> list[AttentionMap]:
-    """Return the attention map of each level along one sequence x (time, inputs).
+    """Return the attention map of each level of a layer along one sequence x (time, inputs), as a list.
 
     The maps are those of RelRNN's figure 1 and of the heat maps in B.4.
     """
@@ -71,7 +72,7 @@ def attention_map(layer: nn.Module, x: Tensor) -> list[AttentionMap]:
 
 
 def map_of(cell: AttentiveCell, trace: list[Trace], at_end: tuple[Tensor, ...]) -> AttentionMap:
-    """Return the attention map from the trace of one sequence and the tensors of the memory at its end."""
+    """Return the attention map of one cell from the trace of one sequence and the tensors of its memory at the end."""
     memory, time = cell.memory, len(trace)
     contents = memory.unpack(at_end, cell.alignment.keys)
     last = memory.times(contents).masked_fill(~memory.items(contents).taken, -1)

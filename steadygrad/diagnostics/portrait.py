@@ -39,7 +39,7 @@ GREYS = 16
 
 
 def observe(module: nn.Module, x: Tensor) -> dict[str, Any]:
-    """Return measurements that change during training and are cheap, on one sequence x (time, inputs).
+    """Return cheap measurements that change during training, on one sequence x (time, inputs), as a dict for JSON.
 
     For every recurrent matrix: its eigenvalues (for a real matrix those with Im ≥ 0) and its distance from orthogonal
     and normal. If the network has such parts: the angles and transients of a Schur form, the gates' bound, and how far
@@ -65,7 +65,7 @@ def observe(module: nn.Module, x: Tensor) -> dict[str, Any]:
 
 
 def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:
-    """Return all measurements of a trained network on one sequence x (time, inputs).
+    """Return all measurements of a trained network on one sequence x (time, inputs), as a dict for JSON.
 
     Norms of the input map are logarithms to base 10, None where there is no influence at all. Gradients along time are
     those of the last output and, if given, of a ``loss`` of all outputs, as in `gradient_norms`. A layer that attends
@@ -112,7 +112,7 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
 
 
 def triangle(T: Tensor) -> dict[str, Any]:
-    """Return T row by row up to the diagonal.
+    """Return a lower triangular matrix T as a dict for JSON: ``T`` has its rows up to the diagonal.
 
     Entries are |T| if T is complex or larger than `ROWS`. In the second case each is the largest of a
     ``T_every`` × ``T_every`` block.
@@ -124,7 +124,7 @@ def triangle(T: Tensor) -> dict[str, Any]:
 
 
 def relation_portrait(model: RelationalModel, images: Tensor, answer: int) -> dict[str, Any]:
-    """Return how a network relates the objects of one problem, its answer and the right answer.
+    """Return a network's relations among the objects of one problem, its answer and the right one, as a dict for JSON.
 
     ``images`` is (objects, channels, size, size) in [0, 1]. The dict is empty for a network without a matrix of
     relations.
@@ -155,7 +155,7 @@ def digits(image: Tensor) -> list[list[str]]:
 
 
 def jacobian_part(module: nn.Module, flow: Jacobians) -> dict[str, Any]:
-    """Return the input maps and the Lyapunov exponents."""
+    """Return the part of a portrait that needs Jacobians: logarithms of the input maps and the Lyapunov exponents."""
     every = math.ceil(len(flow.state) / CELLS)
     maps = input_maps(flow, state_blocks(module, flow.parts) or {"state": slice(None)}, every)
     return {
@@ -165,7 +165,10 @@ def jacobian_part(module: nn.Module, flow: Jacobians) -> dict[str, Any]:
 
 
 def attention_part(layer: nn.Module, x: Tensor) -> dict[str, Any]:
-    """Return for each level the map of |α_{t,i}|, and the states in R, each with its first and last step there."""
+    """Return the part of a portrait on attention: for each level the map of |α_{t,i}| and the states that were kept.
+
+    Each kept state has the first and last step of its stay in memory.
+    """
     every = math.ceil(len(x) / CELLS)
     return {
         "attention": [
@@ -176,7 +179,9 @@ def attention_part(layer: nn.Module, x: Tensor) -> dict[str, Any]:
 
 
 def merged(weights: Tensor, every: int) -> Tensor:
-    """Return the weights merged into blocks: the sum over ``every`` states, averaged over ``every`` steps.
+    """Return attention weights merged into blocks for a small heat map: the sum over states, averaged over steps.
+
+    Each block has ``every`` states and ``every`` steps.
 
     No state is left out.
     """
@@ -186,7 +191,10 @@ def merged(weights: Tensor, every: int) -> Tensor:
 
 
 def spells(kept: Tensor) -> list[list[int]]:
-    """Return [state, first step, last step] for each stay in R, from the states in R at each step (time, ρ)."""
+    """Return [state, first step, last step] for each stay of a state in R, the set of states kept as relevant.
+
+    ``kept`` (time, ρ) are the states in R at each step, −1 for an empty place.
+    """
     found = []
     for place in kept.mT.tolist():
         for state, steps in groupby(range(len(place)), key=place.__getitem__):
@@ -198,7 +206,7 @@ def spells(kept: Tensor) -> list[list[int]]:
 
 @torch.no_grad()
 def recurrent_matrices(module: nn.Module) -> dict[str, Tensor]:
-    """Return the recurrent matrices by name.
+    """Return the recurrent matrices of a module by name.
 
     They are those of steadygrad's layers, and the square blocks of weight_hh in torch's layers and cells.
     """
@@ -219,7 +227,7 @@ def recurrent_matrices(module: nn.Module) -> dict[str, Tensor]:
 
 
 def seen(W: Tensor) -> dict[str, Any]:
-    """Return the eigenvalues of W, its spectral radius and its distance from orthogonal and normal."""
+    """Return eigenvalues and spectral radius of W, and its distance from orthogonal and normal, as a dict for JSON."""
     eigenvalues = torch.linalg.eigvals(doubled(W))
     upper = eigenvalues if W.is_complex() else eigenvalues[eigenvalues.imag >= 0]
     return {
@@ -232,11 +240,11 @@ def seen(W: Tensor) -> dict[str, Any]:
 
 
 def numbers(values: Tensor, digits: int = 5) -> list[float]:
-    """Return the values rounded to this many significant digits."""
+    """Return the values of a tensor as a list, rounded to this many significant digits."""
     return [float(f"{value:.{digits}g}") for value in values.tolist()]
 
 
 def logarithms(norms: Tensor) -> list[list[float | None]]:
-    """Return logarithms to base 10, row by row up to the diagonal; None if not finite."""
+    """Return logarithms to base 10 of a square matrix as lists, row by row up to the diagonal; None if not finite."""
     rows = norms.double().log10().tolist()
     return [[round(v, 2) if math.isfinite(v) else None for v in row[: i + 1]] for i, row in enumerate(rows)]

@@ -11,7 +11,7 @@ from steadygrad.matrices.measures import departure_from_normality, doubled, larg
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Spectral measures of a matrix W.
+    """Spectral measures of a matrix W: eigenvalues, singular values, distance from normal, transients.
 
     ``largest_power`` is max ‖Wᵏ‖₂ and ``at`` its k. A pseudospectral radius above ρ + ε indicates transients.
     """
@@ -44,7 +44,7 @@ def spectrum(W: Tensor, powers: int = 200, epsilon: float = 1e-2) -> Spectrum:
 
 
 def power_norms(W: Tensor, steps: int) -> Tensor:
-    """Return ‖Wᵏ‖₂ for k = 0 … steps."""
+    """Return ‖Wᵏ‖₂ for k = 0 … steps, in double precision."""
     W = doubled(W)
     power = torch.eye(len(W), dtype=W.dtype, device=W.device)
     norms = [torch.ones((), dtype=torch.float64, device=W.device)]
@@ -102,4 +102,5 @@ def arcs(W: Tensor, epsilon: float, radius: float) -> list[float]:
 
 
 def block(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    """Return the block matrix [[a, b], [c, d]]."""
     return torch.cat([torch.cat([a, b], dim=1), torch.cat([c, d], dim=1)])

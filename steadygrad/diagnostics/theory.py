@@ -58,7 +58,7 @@ class Table:
     rows: Sequence[Sequence[Any]]
 
     def records(self) -> list[dict[str, Any]]:
-        """Return each row as a dict by column."""
+        """Return the rows as a list of dicts by column name."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     def cells(self) -> list[list[str]]:
@@ -72,7 +72,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Computed numbers beside a theorem."""
+    """Computed numbers beside a theorem: tables, notes, and the curves of a figure."""
 
     tables: list[Table]
     notes: list[str]
@@ -81,7 +81,9 @@ class Comparison:
 
 
 def fisher(size: int = 100) -> Comparison:
-    """Compute the Fisher memory of chains of units, a normal network and Ganguli's bound (nnRNN, table 6 and fig. 1c).
+    """Compare the Fisher memory of chains of units, a normal network and Ganguli's bound (nnRNN, table 6 and fig. 1c).
+
+    Return tables, notes and curves.
 
     The printed numbers are of 100 units. Double precision is not enough for chains of more than about 120.
     """
@@ -108,7 +110,7 @@ def fisher(size: int = 100) -> Comparison:
 
 
 def transients(size: int = 100, samples: int = 1000) -> Comparison:
-    """Compute the norm of the states of chains of units from random starts on the unit sphere (nnRNN, figure 1b)."""
+    """Return tables and curves of the norm of states in chains of units from random unit vectors (nnRNN, figure 1b)."""
     bands, rows = {}, []
     for alpha, beta in [(alpha, beta) for alpha, beta, d in TABLE_6 if d == 0]:
         states = trajectories(chain(size, alpha, beta), steps=size + size // 10, samples=samples)
@@ -123,14 +125,14 @@ def transients(size: int = 100, samples: int = 1000) -> Comparison:
 
 
 def mean_and_spread(samples: Tensor) -> tuple[list[float], list[float]]:
-    """Return the mean and the standard deviation over samples."""
+    """Return the mean and the standard deviation over samples, the first dimension, as lists."""
     return samples.mean(0).tolist(), samples.std(0).tolist()
 
 
 def powers(size: int = 6, x: float = 0.5, steps: int = 1000) -> Comparison:
-    """Compute powers of matrices with 1 on the diagonal and x above it: they grow as polynomials (thesis, prop. 3.4.2).
+    """Return a table and curves of ‖Wᵏ‖ for matrices with 1 on the diagonal and x above it (thesis, prop. 3.4.2).
 
-    The sizes are 2 … ``size``, and the powers go up to ``steps``.
+    These powers grow as polynomials. The sizes are 2 … ``size``, and k goes up to ``steps``.
     """
     norms = {n: power_norms(unit_triangular(n, x), steps).tolist() for n in range(2, size + 1)}
     rows = [
@@ -149,10 +151,11 @@ def attention(
     depth: int = 3,
     steps: int = 1000,
 ) -> Comparison:
-    """Compute gradients without attention, with uniform and with sparse attention (thesis, theorems 4.4.2 and 4.4.3).
+    """Return tables and curves of gradients without attention and with uniform or sparse attention.
 
-    Uniform attention has ``steps`` steps and V with these eigenvalues, between −1 and 1. Sparse attention attends to
-    ``kappa`` states, and the path to the first state passes up to ``depth`` relays.
+    They belong to theorems 4.4.2 and 4.4.3 of the thesis. Uniform attention has ``steps`` steps and V with these
+    eigenvalues, between −1 and 1. Sparse attention attends to ``kappa`` states, and the path to the first state passes
+    up to ``depth`` relays.
     """
     uniform, uniform_curves = uniform_case(eigenvalues, steps)
     sparse, sparse_curves = sparse_case(kappa, depth)
@@ -166,7 +169,10 @@ def attention(
 
 
 def uniform_case(eigenvalues: Sequence[float], steps: int) -> tuple[Table, dict[str, Any]]:
-    """Return the table and, by eigenvalue, gradients without attention, and gradients with attention and their rate."""
+    """Return the table and the curves of gradients under uniform attention.
+
+    The curves are dicts by eigenvalue: ``plain``, without attention, and ``uniform``, with attention and its rate.
+    """
     V = torch.diag(torch.tensor(eigenvalues, dtype=torch.float64))
     plain, curves = (
         dict(zip(eigenvalues, gradients.diagonal(dim1=1, dim2=2).abs().T.tolist(), strict=True))
@@ -199,7 +205,7 @@ def uniform_case(eigenvalues: Sequence[float], steps: int) -> tuple[Table, dict[
 
 
 def sparse_case(kappas: Sequence[int], depth: int) -> tuple[Table, dict[int, tuple[list[float], list[float]]]]:
-    """Return the table and, by κ, gradients through relays and their bound."""
+    """Return the table of gradients under sparse attention and, by κ, the gradients through relays and their bound."""
 
     def gradients(eigenvalue: float, weights: Tensor, start: int = 0) -> list[float]:
         return attention_gradients(torch.tensor([[eigenvalue]]), weights, start)[:, 0, 0].abs().tolist()

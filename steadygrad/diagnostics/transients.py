@@ -12,7 +12,7 @@ from steadygrad.matrices.measures import doubled
 
 
 def trajectories(W: Tensor, steps: int, samples: int = 100, seed: int = 0) -> Tensor:
-    """Return h_t = Wᵗ h_0 for t = 0 … steps from random h_0 on the unit sphere (nnRNN, figure 1b).
+    """Return h_t = Wᵗ h_0 for t = 0 … steps from random unit vectors h_0 (nnRNN, figure 1b).
 
     The shape is (samples, steps + 1, N).
     """
@@ -36,7 +36,10 @@ def unit_triangular(size: int, x: float) -> Tensor:
 
 @dataclass(frozen=True)
 class LearnedSchur:
-    """Λ and T that an nnRNN has learned: ``mean_by_subdiagonal[k − 1]`` is the mean |T| on sub-diagonal k."""
+    """The Schur form Λ + T that an nnRNN has learned: angles and moduli of the rotations Λ, and the transients T.
+
+    ``mean_by_subdiagonal[k − 1]`` is the mean |T| on sub-diagonal k.
+    """
 
     angles: Tensor
     moduli: Tensor
@@ -45,7 +48,7 @@ class LearnedSchur:
 
     @property
     def transient_share(self) -> float:
-        """‖T‖_F / ‖Λ + T‖_F, computed as if T had no entries in the blocks of Λ; 0 for a normal matrix."""
+        """Share of the transients, ‖T‖_F / ‖Λ + T‖_F, as if T had no entries in the blocks of Λ; 0 if normal."""
         # fewer moduli than units: Λ has blocks γ rot(θ) with ‖·‖_F² = 2 γ² and, for an odd size, a last 1 × 1 block γ
         paired = len(self.moduli) < len(self.T)
         blocks = torch.full_like(self.moduli, 2.0 if paired else 1.0)
@@ -55,7 +58,10 @@ class LearnedSchur:
 
 
 def learned_schur(module: nn.Module) -> dict[str, LearnedSchur]:
-    """Return Λ and T of every Schur-form matrix by name (nnRNN, figures 3 and 5). Angles lie in [0, 2π)."""
+    """Return Λ and T of every Schur-form matrix of a module by name (nnRNN, figures 3 and 5). Angles lie in [0, 2π).
+
+    Raise ValueError if there is no such matrix.
+    """
     found = schur_forms(module)
     if not found:
         raise ValueError(f"learned_schur expects a module with a Schur-form matrix; {type(module).__name__} has none")

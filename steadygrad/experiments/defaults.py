@@ -17,7 +17,7 @@ OF_THE_LAYER = (
 
 @dataclass(frozen=True)
 class Nearest:
-    """Default settings, and where they come from."""
+    """Default settings for a layer and a task, and a text that says from which papers' rows they come."""
 
     tables: dict[str, Any]
     """layer, task and train, in the form of `Settings.from_tables`"""
@@ -26,7 +26,7 @@ class Nearest:
 
 
 def nearest(layer: str, task: str) -> Nearest:
-    """Return the settings of a row with this layer and task, or combine a row of the task with a row of the layer.
+    """Return default settings for a layer on a task: from a paper's row with both, or from one row for each.
 
     Of several rows the one with the least work at desk scale is chosen. Ablations are never chosen. The row of the
     layer is on a task of the same kind. A data set has its own training settings and takes none from rows of other
@@ -62,7 +62,7 @@ def nearest(layer: str, task: str) -> Nearest:
 
 
 def lends(task: str, other: str) -> bool:
-    """Return whether rows of ``task`` lend their settings to ``other``: the tasks are of one kind.
+    """Return whether papers' rows on ``task`` may lend their settings to ``other``: the tasks are of one kind.
 
     Objects, texts and environments need different models around a layer. Other data sets need their own learning rates.
     """
@@ -71,7 +71,7 @@ def lends(task: str, other: str) -> bool:
 
 
 def work(recipe: Recipe) -> tuple[bool, int]:
-    """Return a sort key: rows of papers come before the demo, then rows with fewer time steps in all of training.
+    """Return a key that sorts rows by work: papers' rows before the demo, then rows with fewer time steps of training.
 
     On data sets the time steps are multiplied by the sum of the squared hidden sizes.
     """
@@ -85,7 +85,7 @@ def work(recipe: Recipe) -> tuple[bool, int]:
 
 
 def tables(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings of a row at desk scale, with the changes of ``defaults`` in its recipe."""
+    """Return the settings (layer, task, train) of a row at desk scale, with the changes of its ``defaults``."""
     found = {"layer": recipe.layer, "task": recipe.task, "train": recipe.train}
     for changes in (recipe.scales["desk"], recipe.scales["defaults"]):
         found |= {key: found[key] | changes.get(key, {}) for key in ("layer", "task")}

@@ -37,7 +37,7 @@ def fingerprint(
 def canonical(
     settings: Settings, transfers: Sequence[Change] = (), revisions: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Return the lines that `fingerprint` hashes."""
+    """Return the lines that `fingerprint` hashes: TABLE.KEY=VALUE, sorted, of all settings that are not the default."""
     tables, usual = settings.resolved(), defaults(settings)
     own: dict[str, Any] = {
         name: {key: value for key, value in tables[name].items() if key not in usual[name] or value != usual[name][key]}
@@ -51,7 +51,7 @@ def canonical(
 
 
 def defaults(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return the default of every option that has one, by table."""
+    """Return the default of every option that has one, for the tables layer, task and train of these settings."""
     options = settings.known_options().items()
     return {
         "layer": {key: option.default for key, option in options if option.default is not inspect.Parameter.empty},
@@ -61,6 +61,7 @@ def defaults(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def field_defaults(cls: Any) -> dict[str, Any]:
+    """Return the defaults of the fields of a dataclass by name."""
     return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
 
 
@@ -86,12 +87,12 @@ def plain(value: Any) -> Any:
 
 
 def recipe_fingerprint(recipe: Recipe, scale: str, seed: int) -> str:
-    """Return the fingerprint that the result of a row must have."""
+    """Return the fingerprint that a run of this row of a paper must have at a scale and with a seed."""
     return fingerprint(recipe.settings(scale, seed), recipe.transfers(scale))
 
 
 def result_scale(recipe: Recipe, seed: int, directory: RunDirectory, scales: Sequence[str] = SCALES) -> str | None:
-    """Return the largest of ``scales`` at which ``directory`` holds the result of the row, or None.
+    """Return the largest of ``scales`` at which ``directory`` holds the result of a paper's row, or None.
 
     Only a run that has ended counts, with all transfer tests of the row.
     """
@@ -114,7 +115,7 @@ def result_scale(recipe: Recipe, seed: int, directory: RunDirectory, scales: Seq
 
 
 def why_not(recipe: Recipe, seed: int, directory: RunDirectory, scale: str) -> str:
-    """Return in words why ``directory`` does not hold the result of the row at ``scale``."""
+    """Return a text that says why ``directory`` does not hold the result of a paper's row at ``scale``."""
     try:
         result, settings, revisions = directory.result(), directory.settings(), directory.revisions()
         here = canonical(settings, recipe.transfers(scale), revisions)

@@ -17,7 +17,7 @@ def generate_text(
     seed: int = 0,
     weights: str = "best",
 ) -> Iterator[str]:
-    """Yield the prompt, then ``length`` generated tokens as text.
+    """Yield the prompt, then ``length`` tokens that a trained language model generates, as text.
 
     With temperature 0 each token is the most likely one; with 1 tokens have the probabilities of the model. The memory
     of past states is emptied after every window of training.

@@ -20,7 +20,7 @@ def listen(
     weights: str = "best",
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Return the scores of a run's predictions (`score_predictions`). Write ``files`` sentences as sound to ``out``."""
+    """Return quality scores of a TIMIT run's predictions, and write the first ``files`` sentences as WAV to ``out``."""
     model, task, settings = load_model(directory, weights=weights)
     if not isinstance(task, TIMIT):
         raise ValueError(f"listen expects a run on timit; {directory} was trained on {settings.task['name']}")
@@ -37,7 +37,7 @@ def listen(
 
 
 def write(folder: Path, original: Tensor, predicted: Tensor) -> None:
-    """Write original.wav and predicted.wav to ``folder``."""
+    """Write two signals as original.wav and predicted.wav to ``folder``, which is created if needed."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, signal in (("original", original), ("predicted", predicted)):
         files.write(folder / f"{name}.wav", speech.wav_file(signal))

@@ -23,13 +23,16 @@ SEQUENCES = 32
 
 
 class Observer(Callback):
-    """Writes ``observations.jsonl``, a row per measurement, and at the end ``portrait.json`` of the best weights.
+    """Callback that measures a network during training and writes ``observations.jsonl``, a row per measurement.
+
+    At the end it writes ``portrait.json`` of the best weights.
 
     A network without a recurrent layer has no observations, and has a portrait only if it has a matrix of relations
     between objects. The observer does not use the random numbers of the run, so the run is the same without it.
     """
 
     def begin(self, trainer: Trainer) -> None:
+        """Prepare a sequence to measure on and the observations file, and measure the network if it has none yet."""
         if not is_recurrent(trainer.model):
             return
         self.input, _ = self.shown(trainer.model, trainer)
@@ -41,6 +44,7 @@ class Observer(Callback):
             self.look(trainer)
 
     def row(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        """Measure the network after an evaluation, if enough updates have passed since the last measurement."""
         if not is_recurrent(trainer.model):
             return
         share = math.ceil(trainer.options.steps / LOOKS)
@@ -49,13 +53,14 @@ class Observer(Callback):
             self.look(trainer)
 
     def look(self, trainer: Trainer) -> None:
-        """Measure the network and write a row of ``observations.jsonl``."""
+        """Measure the network now and append a row to ``observations.jsonl``."""
         part = recurrent_part(trainer.model, self.input)
         found = attempt(lambda: observe(part.layer, part.inputs[0]))
         trainer.directory.log({"step": trainer.step, **found}, OBSERVATIONS)
         self.seen = trainer.step
 
     def end(self, trainer: Trainer, result: Mapping[str, Any]) -> None:
+        """Measure the final network, then write ``portrait.json`` of the best weights."""
         recurrent = is_recurrent(trainer.model)
         if recurrent and result["status"] == "done" and self.seen != trainer.step:  # it ended between two measurements
             self.look(trainer)
@@ -67,14 +72,14 @@ class Observer(Callback):
             trainer.directory.write(PORTRAIT, json_lines([{"step": step_of(result), **found}]))
 
     def lacks(self, trainer: Trainer, result: Mapping[str, Any]) -> bool:
-        """Return whether the portrait is missing, or shows weights that were the best before the run was resumed."""
+        """Return whether the run's ``portrait.json`` is missing, or shows weights that are no longer the best."""
         if not is_recurrent(trainer.model) and not relates_objects(trainer.model):
             return False
         drawn = trainer.directory.rows(PORTRAIT)
         return not drawn or drawn[0].get("step") != step_of(result)
 
     def sequence_portrait(self, model: nn.Module, trainer: Trainer) -> dict[str, Any]:
-        """Return the portrait of a recurrent network on one sequence, with the gradients of several sequences."""
+        """Return all measurements of a recurrent network on one sequence, with the mean gradients of several."""
         x, target = self.shown(model, trainer)
         loss = trainer.batches.loss
         found = trained_portrait(recurrent_part(model, x), target, loss)
@@ -84,7 +89,7 @@ class Observer(Callback):
         return found
 
     def shown(self, model: nn.Module, trainer: Trainer, batch: int = 1) -> tuple[Tensor, Tensor]:
-        """Return sequences to measure on, drawn from a random stream of their own."""
+        """Return inputs and targets of ``batch`` sequences to measure on, drawn from a random stream of their own."""
         return trainer.batches.examples(trainer.task, model, batch, stream(trainer.settings.seed, "observe"))
 
 
@@ -100,7 +105,7 @@ def relates_objects(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def recurrent_part(model: nn.Module, x: Tensor) -> Inside:
-    """Return the recurrent layer of a model, the inputs that the layer receives for x, and the readout."""
+    """Return the recurrent layer of a model, the inputs that it receives for x, and the readout, as an `Inside`."""
     if not is_recurrent(model):
         raise ValueError(f"looking inside expects a network with a recurrent layer; got {type(model).__name__}")
     inside: Any = model.inside
@@ -108,7 +113,7 @@ def recurrent_part(model: nn.Module, x: Tensor) -> Inside:
 
 
 def trained_layer(directory: RunDirectory, sequences: int = 4) -> tuple[nn.Module, Tensor]:
-    """Return the recurrent layer of a run, and its inputs (time, batch, features) on test sequences of the task."""
+    """Return the recurrent layer of a trained run, and its inputs (time, batch, features) on test sequences."""
     model, task, settings = load_model(directory)
     inputs, _ = kind_of(task).batches.examples(task, model, sequences, stream(settings.seed, "test", 0))
     part = recurrent_part(model, inputs)
@@ -116,7 +121,7 @@ def trained_layer(directory: RunDirectory, sequences: int = 4) -> tuple[nn.Modul
 
 
 def unseen_problem(model: nn.Module, trainer: Trainer) -> dict[str, Any]:
-    """Return how a relational network relates the objects of a new problem; an empty dict for other networks."""
+    """Return a dict of how a relational network relates the objects of a new problem; empty for other networks."""
     if not relates_objects(model):
         return {}
     images, answers = trainer.task.sample_unseen(1, stream(trainer.settings.seed, "observe"))
@@ -127,7 +132,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def trained_portrait(part: Inside, target: Tensor, loss: Loss) -> dict[str, Any]:
-    """Return the portrait of a model's layer on one sequence, with the gradients of the task's loss."""
+    """Return all measurements of a model's recurrent layer on one sequence, with the gradients of the task's loss."""
     return portrait(part.layer, part.inputs[0], of_hidden(part, target, loss))
 
 
@@ -153,7 +158,7 @@ def of_hidden(part: Inside, target: Tensor, loss: Loss) -> Callable[[Tensor], Te
 
 
 def attempt(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the measurement, or the reason why it failed, because a failed measurement must not end a run."""
+    """Return the measurement that ``look()`` returns, or {"failed": reason}, so that a failure does not end a run."""
     try:
         return look()
     except (ValueError, RuntimeError) as error:

@@ -13,7 +13,10 @@ from typing import Any
 
 
 class Worker:
-    """A process of experiments/worker.py. It ends when this process ends, because its stdin is then closed."""
+    """A subprocess that runs or times jobs of the queue. It ends when this process ends.
+
+    Its messages go to the queue ``events``. Its module is experiments/worker.py.
+    """
 
     def __init__(self, verb: str, events: "SimpleQueue[tuple[Worker, dict | None]]") -> None:
         self.process = subprocess.Popen(
@@ -35,7 +38,7 @@ class Worker:
         self.thread.start()
 
     def read(self, events: "SimpleQueue[tuple[Worker, dict | None]]") -> None:
-        """Put the messages of the process into ``events``, and None when it has ended."""
+        """Put the messages of the subprocess into ``events``, and None when it has ended. A thread runs this method."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             try:
@@ -50,14 +53,14 @@ class Worker:
         events.put((self, None))
 
     def send(self, job: Mapping[str, Any]) -> None:
-        """Send a job to the process."""
+        """Send a job to the subprocess, as a line of JSON on its stdin."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):  # the process has ended; its last event reports that
             self.process.stdin.write(json.dumps(job) + "\n")
             self.process.stdin.flush()
 
     def close(self) -> None:
-        """End the process at once."""
+        """Kill the subprocess at once and close its streams."""
         self.process.kill()
         self.process.wait()
         self.thread.join()
@@ -67,7 +70,7 @@ class Worker:
                 stream.close()
 
     def reason(self) -> str:
-        """Return why the process ended without an outcome."""
+        """Return a text that says why the subprocess ended without an outcome: signal or exit code, last output."""
         code = self.process.returncode
         how = f"by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"with exit code {code}"
         return f"the process ended {how}" + (f": {self.last_line}" if self.last_line else "")

@@ -57,7 +57,7 @@ def run_missing(
     dry_run: bool = False,
     listener: Listener | None = None,
 ) -> list[Run]:
-    """Run every row and seed that has no result, cheapest first, and return these runs.
+    """Train every row and seed of papers that has no result, cheapest first, and return these runs.
 
     A result is a run directory that has ended, in ``out`` or in ``results``, with the fingerprint of the row at
     ``scale`` or at a larger one. Each run is estimated by a short probe. Runs above ``hours_per_run`` are not run.
@@ -86,7 +86,7 @@ def run_missing(
 
 
 class Queue:
-    """Selects, estimates and executes runs. `run_missing` describes the options."""
+    """Selects, estimates and executes the training runs of `run_missing`, which describes the options."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Queue:
 
     @property
     def stopped(self) -> str:
-        """Return why no further run may start, or an empty string."""
+        """Reason why no further run may start, as text; an empty string if runs may start."""
         if self.asked.is_set():
             return "it was asked to stop"
         if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -131,7 +131,7 @@ class Queue:
         return runs, present, refused
 
     def is_present(self, run: Run) -> bool:
-        """Return whether the run has a result.
+        """Return whether the run has a result, among the stored results or in the output folder.
 
         A run in ``out`` that the state still lists runs again, because its portrait may be missing.
         """
@@ -167,7 +167,7 @@ class Queue:
         self.probe(todo)
 
     def probe(self, todo: list[tuple[str, list[Run]]]) -> None:
-        """Time the rows, up to ``jobs`` of them at once."""
+        """Time rows in worker processes, up to ``jobs`` at once. Set timings or a failure for the runs of each row."""
         total = len(todo)
         pending = todo[::-1]
         busy: dict[Worker, tuple[str, list[Run]]] = {}
@@ -211,10 +211,12 @@ class Queue:
                 worker.close()
 
     def give(self, runs: Sequence[Run], timings: dict[str, float]) -> None:
+        """Set the probe's timings of all these runs."""
         for run in runs:
             run.timings = timings
 
     def mark(self, runs: Sequence[Run], status: str, why: str) -> None:
+        """Set the status of all these runs and its reason. Failures are also recorded in ``queue.json``."""
         for run in runs:
             run.status, run.why = status, why
             if status == FAILED:
@@ -223,7 +225,7 @@ class Queue:
     # runs
 
     def work(self, runs: Sequence[Run]) -> None:
-        """Execute the runs in this order, each once, up to ``jobs`` of them at once."""
+        """Execute the runs in this order, each once in its own process, up to ``jobs`` of them at once."""
         pending = [run for run in runs if run.timings][::-1]
         busy: dict[Worker, Run] = {}
         killed_at: float | None = None
@@ -254,7 +256,7 @@ class Queue:
                 worker.close()
 
     def start(self, run: Run, busy: dict[Worker, Run]) -> None:
-        """Start a run in a new process."""
+        """Start a run in a new worker process, add it to ``busy``, and record and report the start."""
         run.status, run.began = RUNNING, time.monotonic()
         self.state.note(run)
         worker = Worker("run", self.events)
@@ -263,7 +265,7 @@ class Queue:
         self.listener.started(run)
 
     def end(self, worker: Worker, run: Run) -> None:
-        """Record how a run ended, from the outcome that its process sent or from the exit code."""
+        """Record and report how a run ended, from the outcome that its process sent or from the exit code."""
         worker.close()
         run.wall_seconds = time.monotonic() - run.began
         found = worker.outcome
@@ -282,7 +284,7 @@ class Queue:
         return {"recipe": recipe, "scale": self.scale, "seed": run.seed, "out": str(self.out), "nice": self.nice}
 
     def next_event(self) -> tuple[Worker | None, dict[str, Any] | None]:
-        """Return the next message and its worker, or (None, None) after `TICK_SECONDS` without one."""
+        """Return the next message and the worker that sent it, or (None, None) after `TICK_SECONDS` without one."""
         try:
             return self.events.get(timeout=TICK_SECONDS)
         except Empty:

@@ -24,7 +24,7 @@ START_SECONDS = 3.0
 
 @dataclass
 class Run:
-    """One row with one seed that has no result yet."""
+    """One row of a paper with one seed in the queue, with its status, estimate and result."""
 
     recipe: Recipe
     scale: str
@@ -44,11 +44,12 @@ class Run:
 
     @property
     def name(self) -> str:
+        """Name of the run: PAPER/TABLE/ROW/seed-N."""
         return f"{self.recipe.name}/seed-{self.seed}"
 
     @property
     def seconds(self) -> float | None:
-        """Return the estimated seconds of CPU time, or None without timings.
+        """Estimated CPU time in seconds; None without timings.
 
         A run that reaches its goal or diverges ends earlier.
         """
@@ -59,24 +60,29 @@ class Listener:
     """Receives events from the queue. All methods are optional."""
 
     def estimating(self, done: int, total: int, name: str) -> None:
-        """Called before each probe and about five times a second during probes."""
+        """Called before each probe, which times a row, and about five times a second during probes.
+
+        ``done`` of ``total`` probes have ended; ``name`` is a row under way.
+        """
 
     def planned(self, runs: Sequence[Run], present: int, refused: Mapping[str, str]) -> None:
         """Called once with the runs in order, the number of results present, and why stored results do not count."""
 
-    def started(self, run: Run) -> None: ...
+    def started(self, run: Run) -> None:
+        """Called when a run starts."""
 
     def progress(self, runs: Sequence[Run]) -> None:
-        """Called about five times a second during runs."""
+        """Called about five times a second with the runs under way."""
 
-    def ended(self, run: Run) -> None: ...
+    def ended(self, run: Run) -> None:
+        """Called when a run has ended, successfully or not."""
 
     def finished(self, runs: Sequence[Run], why: str) -> None:
-        """Called last. ``why`` is the reason if the queue stopped early."""
+        """Called last, with all runs of the plan. ``why`` is the reason if the queue stopped early."""
 
 
 class State:
-    """The content of ``queue.json``."""
+    """The content of ``queue.json``: timings of probes, and runs that have not ended successfully."""
 
     def __init__(self, out: Path) -> None:
         self.path = out / STATE
@@ -94,11 +100,12 @@ class State:
         self.machine = machine
 
     def save(self) -> None:
+        """Write ``queue.json``."""
         content = {"machine": self.machine, "runs": self.runs, "probes": self.probes}
         files.write(self.path, files.json_text(content, indent=1) + "\n")
 
     def note(self, run: Run) -> None:
-        """Record the status of a run."""
+        """Record a run in ``queue.json`` if it is running, failed or interrupted; otherwise remove its entry."""
         self.runs.pop(run.name, None)
         if run.status in (RUNNING, FAILED, INTERRUPTED):
             self.runs[run.name] = {"status": run.status, **({"why": run.why} if run.why else {})}
@@ -113,7 +120,10 @@ def estimate(timings: Mapping[str, float]) -> float:
 
 
 def ordered(runs: Sequence[Run], hours_per_run: float) -> list[Run]:
-    """Return the runs with their status by estimate, cheapest first; those without an estimate come last."""
+    """Return the runs of the queue, cheapest first; those without an estimate come last.
+
+    Also set the status of each by its estimate: queued, long or too long.
+    """
     for run in runs:
         if run.status == QUEUED and run.seconds is not None:
             hours = run.seconds / 3600

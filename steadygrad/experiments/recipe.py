@@ -62,16 +62,17 @@ class Paper:
 
     @property
     def title(self) -> str:
+        """Title of the paper; its short name if the header has none."""
         return str(self.header.get("title", self.name))
 
     def rows(self, table: str) -> list["Recipe"]:
-        """Return the rows of a table."""
+        """Return the recipes of the rows of one of the paper's tables."""
         return [recipe for recipe in self.recipes if recipe.table == table]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One row of a table of a paper.
+    """One row of a paper's table: layer, task, training settings, seeds and published numbers.
 
     ``published`` maps metrics to numbers as printed. ``metric`` is the metric that the table compares. If a paper has
     validation numbers in addition to test numbers, their metrics are called valid_….
@@ -111,27 +112,28 @@ class Recipe:
 
     @property
     def name(self) -> str:
+        """Full name of the row: PAPER/TABLE/ROW."""
         return f"{self.paper}/{self.table}/{self.row}"
 
     @property
     def weights(self) -> str:
-        """Return which weights give the number of the row and are used in transfer tests: best or last."""
+        """Which weights give the number of the row and are used in transfer tests: "best" or "last"."""
         return "last" if self.counts == "last" else "best"
 
     @property
     def draws_portraits(self) -> bool:
-        """Return whether a figure of the table is drawn from portraits of its rows."""
+        """Whether a figure of the table is drawn from portraits (measurements of trained networks) of its rows."""
         return bool(set(self.figures) - set(OF_ALL_ROWS))
 
     def reduced(self, scale: str) -> str:
-        """Return the changes of ``scale`` as text; an empty string if there are none."""
+        """Return the changes of ``scale`` to the paper's settings as text; an empty string if there are none."""
         changes = self.scales.get(scale, {})
         words = [f"{k} {v}" for table in ("layer", "task", "train") for k, v in changes.get(table, {}).items()]
         tests = [f"tested on {k} {', '.join(map(str, v))}" for k, v in changes.get("transfer", {}).items()]
         return ", ".join(words + tests)
 
     def settings(self, scale: str = "paper", seed: int | None = None) -> Settings:
-        """Return the settings at a scale, by default with the first seed. Check the transfer tests."""
+        """Return the row's settings at a scale, by default with its first seed. Raise ValueError if invalid."""
         if scale not in SCALES:
             raise ValueError(f"{self.name} expects a scale out of {', '.join(SCALES)}; got {scale!r}")
         changes = self.scales.get(scale, {})
@@ -149,7 +151,7 @@ class Recipe:
         return settings
 
     def transfers(self, scale: str = "paper") -> list[dict[str, Any]]:
-        """Return the change of the task for each transfer test."""
+        """Return the changes of task options in each transfer test at a scale, as a list of dicts."""
         tests = self.scales.get(scale, {}).get("transfer", self.transfer)
         return [{key: value} for key, values in tests.items() for value in values]
 
@@ -169,12 +171,12 @@ def check_transfer(who: str, settings: Settings, change: dict[str, Any]) -> None
 
 
 def names() -> list[str]:
-    """Return the names of all papers."""
+    """Return the names of all papers that the package reproduces."""
     return sorted(path.stem for path in PAPERS.glob("*.toml"))
 
 
 def bibtex(name: str | None) -> str:
-    """Return the BibTeX entry of a paper, or of the paper that introduced a layer."""
+    """Return the BibTeX entry of a paper, or of the paper that introduced a layer, by name."""
     papers = [paper for paper in map(load, names()) if "bibtex" in paper.header]
     for paper in papers:
         if name in (paper.name, paper.name.rpartition("-")[0]):
@@ -184,14 +186,14 @@ def bibtex(name: str | None) -> str:
 
 @cache
 def load(paper: str) -> Paper:
-    """Return the paper of this name."""
+    """Return the `Paper` of this name: header and rows. Raise ValueError if there is none."""
     if paper not in names():
         raise ValueError(f"no paper {paper!r}; known: {', '.join(names())}")
     return read(paper, (PAPERS / f"{paper}.toml").read_text("utf-8"))
 
 
 def read(paper: str, text: str) -> Paper:
-    """Parse the TOML of a paper. A row inherits the settings of its table and may override single keys."""
+    """Return the `Paper` in a TOML text. A row inherits the settings of its table and may override single keys."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -256,12 +258,13 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
 
 
 def need_table(who: str, value: object) -> None:
+    """Raise ValueError unless the value is a TOML table, that is a dict."""
     if not isinstance(value, dict):
         raise ValueError(f"{who} expects a table; got {value!r}")
 
 
 def need_tests(who: str, tests: Any, task: Table) -> None:
-    """Raise ValueError unless ``tests`` maps one key of the task to a list of different values."""
+    """Raise ValueError unless ``tests`` maps one option of the task to a list of different values."""
     need_table(who, tests)
     known = [key for key in task if key != "name"]
     if len(tests) != 1 or not set(tests) <= set(known):
@@ -273,7 +276,7 @@ def need_tests(who: str, tests: Any, task: Table) -> None:
 
 
 def merge(shared: Table, own: Table) -> dict[str, Any]:
-    """Return ``shared`` updated with ``own``. Nested tables are merged too."""
+    """Return the settings ``shared`` updated with ``own``. Nested tables are merged too."""
     both = dict(shared)
     for key, value in own.items():
         both[key] = merge(both[key], value) if isinstance(value, dict) and isinstance(both.get(key), dict) else value
@@ -281,14 +284,14 @@ def merge(shared: Table, own: Table) -> dict[str, Any]:
 
 
 def layer_with(layer: Table, changes: Table) -> dict[str, Any]:
-    """Return ``layer`` with ``changes``. ``sizes`` in the changes replaces ``hidden_size``, and the other way round."""
+    """Return layer settings with ``changes``. ``sizes`` in the changes replaces ``hidden_size``, and the reverse."""
     pairs = (("hidden_size", "sizes"), ("sizes", "hidden_size"))
     replaced = [other for given, other in pairs if changes.get(given) is not None]
     return {key: value for key, value in layer.items() if key not in replaced} | dict(changes)
 
 
 def train_with(train: Table, changes: Table) -> dict[str, Any]:
-    """Return ``train`` with ``changes``. ``steps`` in the changes replaces ``epochs`` and ``frames``.
+    """Return training settings with ``changes``. ``steps`` in the changes replaces ``epochs`` and ``frames``.
 
     A ``smoothing`` is left out if the changes name optimizers that have none, such as sgd.
     """
@@ -301,7 +304,7 @@ def train_with(train: Table, changes: Table) -> dict[str, Any]:
 
 
 def select(pattern: str) -> list[Recipe]:
-    """Return the rows that PAPER, PAPER/TABLE, PAPER/TABLE/ROW or ``all`` names; TABLE and ROW may have * and ?."""
+    """Return the recipes that PAPER, PAPER/TABLE, PAPER/TABLE/ROW or ``all`` names; TABLE and ROW may have * and ?."""
     if pattern == "all":
         return list(every())
     paper, *rest = pattern.split("/")
@@ -321,6 +324,6 @@ def select(pattern: str) -> list[Recipe]:
 
 
 def every() -> Iterator[Recipe]:
-    """Yield the rows of all papers."""
+    """Yield the recipes of all papers' rows."""
     for name in names():
         yield from load(name).recipes

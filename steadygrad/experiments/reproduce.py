@@ -25,6 +25,7 @@ def seeds_of(recipe: Recipe, count: int) -> list[int]:
 
 
 def run_directory(recipe: Recipe, seed: int, out: Path) -> Path:
+    """Return the path of a run's directory: out/PAPER/TABLE/ROW/seed-N."""
     return out / recipe.paper / recipe.table / recipe.row / f"seed-{seed}"
 
 
@@ -36,7 +37,7 @@ def reproduce(
     out: str | Path = "runs",
     callbacks: Callbacks = lambda recipe, seed: (),
 ) -> list[TableRow]:
-    """Run every row with every seed and return the rows of the table.
+    """Train every row with every seed in folders under ``out`` and return the rows, with published and our numbers.
 
     Finished runs are not repeated, and unfinished runs are resumed. A row that fails reports the reason, and the other
     rows still run. A run that another process is training is left to that process.
@@ -57,7 +58,10 @@ def reproduce(
 
 
 def run_row(recipe: Recipe, scale: str, seed: int, out: Path, callbacks: Callbacks) -> Notes:
-    """Train a row with one seed and run its transfer tests. Return errors as notes: the other rows still run."""
+    """Train a row of a paper with one seed and run its transfer tests.
+
+    Return a dict that is empty after success. It has the reason after an error: the other rows still run.
+    """
     directory, trained = run_directory(recipe, seed, out), False
     try:
         result = train(recipe.settings(scale, seed), directory, resume=True, callbacks=callbacks(recipe, seed))
@@ -76,7 +80,7 @@ def run_row(recipe: Recipe, scale: str, seed: int, out: Path, callbacks: Callbac
 def summary(
     recipe: Recipe, scale: str, seeds: Sequence[int], out: Path, notes: Mapping[tuple[str, int], Notes] | None = None
 ) -> TableRow:
-    """Return a row of the table, from the run directories."""
+    """Return a row of a paper's table with the published number and ours, from the run directories under ``out``."""
     known = notes or {}
     return table_row(
         recipe, scale, [outcome(recipe, scale, seed, out, known.get((recipe.name, seed), {})) for seed in seeds]
@@ -84,7 +88,7 @@ def summary(
 
 
 def whole_table(rows: Sequence[TableRow], recipes: Sequence[Recipe], scale: str, out: Path) -> list[TableRow]:
-    """Return the table of ``recipes``: ``rows``, and the other rows and seeds in ``out`` that ended at this scale.
+    """Return a paper's table: ``rows``, and the other rows and seeds in ``out`` that ended at this scale.
 
     The outcome of a run that another process was training is read again.
     """
@@ -103,13 +107,14 @@ def whole_table(rows: Sequence[TableRow], recipes: Sequence[Recipe], scale: str,
 
 
 def ended(recipe: Recipe, scale: str, out: Path) -> list[int]:
-    """Return the seeds whose runs ended with the settings of this scale."""
+    """Return the seeds of a row whose runs under ``out`` ended with the settings of this scale."""
     names = [path.parent.name for path in run_directory(recipe, 0, out).parent.glob("seed-*/result.json")]
     seeds = sorted(int(name) for name in (name.removeprefix("seed-") for name in names) if name.isdecimal())
     return [seed for seed in seeds if has_ended(recipe, scale, seed, out)]
 
 
 def has_ended(recipe: Recipe, scale: str, seed: int, out: Path) -> bool:
+    """Return whether the run of a row with a seed ended, done or diverged, with the settings of this scale."""
     directory = RunDirectory(run_directory(recipe, seed, out))
     try:
         result, wanted = directory.result(), recipe.settings(scale, seed)
@@ -120,7 +125,7 @@ def has_ended(recipe: Recipe, scale: str, seed: int, out: Path) -> bool:
 
 
 def table_row(recipe: Recipe, scale: str, runs: Sequence[TableRun]) -> TableRow:
-    """Return a row of the table from the outcomes of its runs. ``ours`` is the median."""
+    """Return a row of a paper's table from the outcomes of its runs. ``ours`` is the median over seeds."""
     values = [run["value"] for run in runs if run["value"] is not None]
     return {
         "paper": recipe.paper,
@@ -153,7 +158,7 @@ def table_row(recipe: Recipe, scale: str, runs: Sequence[TableRun]) -> TableRow:
 
 
 def outcome(recipe: Recipe, scale: str, seed: int, out: Path, notes: Notes | None = None) -> TableRun:
-    """Return status, value and transfer tests of one run, from its directory and the notes."""
+    """Return status, value and transfer tests of one run, from its directory and from notes on errors."""
     directory, said = RunDirectory(run_directory(recipe, seed, out)), notes or {}
     found: TableRun = {
         "seed": seed,
@@ -186,7 +191,7 @@ def outcome(recipe: Recipe, scale: str, seed: int, out: Path, notes: Notes | Non
 def tested(
     recipe: Recipe, scale: str, directory: RunDirectory, result: Result, why: str | None
 ) -> list[TransferResult]:
-    """Return the results of the transfer tests. A test that failed has the reason in ``why`` and no value."""
+    """Return the results of a run's transfer tests. A test that failed has the reason in ``why`` and no value."""
     changes = recipe.transfers(scale)
     try:
         known = tests(directory, result, recipe.weights) if changes else []
@@ -205,7 +210,10 @@ def tested(
 
 
 def evaluation(recipe: Recipe, directory: RunDirectory, result: Result) -> dict[str, Any]:
-    """Return the evaluation whose numbers the table shows; an empty dict if the run ended before it."""
+    """Return the evaluation of a run whose numbers the paper's table shows, such as the best one, as a dict.
+
+    The dict is empty if the run ended before it.
+    """
     if recipe.counts != "extreme":
         return {"best": result["best"], "last": result["final"], "test": result.get("test")}[recipe.counts] or {}
     rows = [row for row in directory.metrics() if row["split"] == "valid" and row.get(recipe.metric) is not None]

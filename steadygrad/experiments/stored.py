@@ -16,7 +16,7 @@ LARGEST = 64_000  # bytes; of longer metrics only the evaluations are stored
 
 
 class StoredResults:
-    """The runs under ``folder``, each in PAPER/TABLE/ROW/seed-N.
+    """The results of papers' rows that are stored under ``folder``, each in PAPER/TABLE/ROW/seed-N.
 
     A run counts if the recipe of its row still has the same settings, and if it has the scale of the row's first seed
     that counts.
@@ -27,15 +27,15 @@ class StoredResults:
         self._scales: dict[str, dict[int, str | None]] = {}
 
     def tables(self) -> list[tuple[str, str]]:
-        """Return paper and table of every stored run."""
+        """Return (paper, table) of all tables with a stored run."""
         return list(dict.fromkeys((recipe.paper, recipe.table) for recipe in every() if self.scales(recipe)))
 
     def rows(self, recipes: Iterable[Recipe]) -> list[TableRow]:
-        """Return the rows of a table, from the runs that count."""
+        """Return the rows of a paper's table, one for each recipe, from the stored runs that count."""
         return [summary(recipe, self.scale(recipe), self.seeds(recipe), self.folder) for recipe in recipes]
 
     def scales(self, recipe: Recipe) -> dict[int, str | None]:
-        """Return the scale of each stored run of a row by seed; None if the row has changed since."""
+        """Return the scale of each stored run of a row by seed; None if the row's settings have changed since."""
         if recipe.name not in self._scales:
             found = run_directory(recipe, 0, self.folder).parent.glob("seed-*/result.json")
             seeds = sorted(int(path.parent.name.removeprefix("seed-")) for path in found)
@@ -46,15 +46,15 @@ class StoredResults:
         return self._scales[recipe.name]
 
     def scale(self, recipe: Recipe) -> str:
-        """Return the scale of the runs that count, or paper if there are none."""
+        """Return the scale of a row's stored runs that count, or "paper" if there are none."""
         return next((scale for scale in self.scales(recipe).values() if scale is not None), "paper")
 
     def seeds(self, recipe: Recipe) -> list[int]:
-        """Return the seeds of the runs that count."""
+        """Return the seeds of a row's stored runs that count."""
         return [seed for seed, scale in self.scales(recipe).items() if scale == self.scale(recipe)]
 
     def superseded(self, recipes: Iterable[Recipe]) -> str:
-        """Return a sentence with the numbers of rows whose settings have changed since; empty if there are none."""
+        """Return a sentence on rows that have only runs with outdated settings, and their numbers; empty if none."""
         rows = [recipe for recipe in recipes if self.scales(recipe) and not self.seeds(recipe)]
         if not rows:
             return ""
@@ -65,7 +65,7 @@ class StoredResults:
         return f"Run with earlier settings or starts, and to be run again ({rows[0].metric}): {words}.\n"
 
     def collect(self, out: Path) -> Iterator[str]:
-        """Copy the small files of runs that have ended from ``out``, the folder of `reproduce`; yield what was done.
+        """Copy the small files of ended runs from ``out``, the folder of `reproduce`; yield a line for each run.
 
         A stored run that was longer is kept.
         """
@@ -86,7 +86,7 @@ class StoredResults:
 
 
 def store(run: RunDirectory, target: Path, others: Sequence[str]) -> None:
-    """Copy settings, result, metrics and those of the ``others`` that exist to ``target``."""
+    """Copy a run's settings, result and metrics, and those of the ``others`` that exist, to the folder ``target``."""
     target.mkdir(parents=True, exist_ok=True)
     for name in (SETTINGS, RESULT, *(name for name in others if run.file(name).exists())):
         shutil.copy(run.file(name), target / name)

@@ -17,18 +17,19 @@ Change = dict[str, Any]
 
 
 def words(change: Change) -> str:
+    """Return changed task options as text: {"delay": 200} gives "delay 200"."""
     return ", ".join(f"{key} {value}" for key, value in change.items())
 
 
 def reason(error: Exception) -> str:
-    """Return the error in one line. Further lines of an error of torch are a C++ stack trace."""
+    """Return the error as one line of text. Further lines of an error of torch are a C++ stack trace."""
     return str(error) if isinstance(error, RunError) else traceback.format_exception_only(error)[0].splitlines()[0]
 
 
 def transfer(
     directory: RunDirectory, changes: Sequence[Change], callbacks: Sequence[Callback] = (), weights: str = "best"
 ) -> None:
-    """Test the best or the last weights on the task with each change, on as many sequences as in evaluations.
+    """Test the best or last weights of a run on its task with each change of options, and write ``transfer.json``.
 
     The results are written to ``transfer.json``. Tests that are already there are not repeated. If a test fails, for
     example because memory runs out, the file has the reason instead, and the next call tries the test again.
@@ -68,7 +69,7 @@ def evaluate_changes(
     examples: int | None = None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> list[dict[str, Any]]:
-    """Evaluate a run on its task with each change; return the task, loss and metrics, and the loss of guessing.
+    """Evaluate a run on its task with each change. Return a list of dicts: task, loss, metrics and loss of guessing.
 
     ``progress`` is called with the share of all evaluations that is done.
     """
@@ -88,19 +89,19 @@ def evaluate_changes(
 
 
 def tell(callbacks: Sequence[Callback], what: str, before: int, steps: int, total: int, share: float) -> None:
-    """Report to the callbacks how many time steps of all tests are done."""
+    """Report to the callbacks how many time steps of all transfer tests are done: ``before`` + share · ``steps``."""
     for callback in callbacks:
         callback.tested(what, before + round(steps * share), total)
 
 
 def step_of(result: Mapping[str, Any], weights: str = "best") -> int:
-    """Return the update after which the run had its best or last weights; the last one if it was never evaluated."""
+    """Return the number of the update that gave a run its best or last weights; the last if it was never evaluated."""
     best = result.get("best") if weights == "best" else None
     return best["step"] if best else result["steps"]
 
 
 def tests(directory: RunDirectory, result: Mapping[str, Any], weights: str) -> list[dict[str, Any]]:
-    """Return the stored tests of ``weights``: ``task``, ``examples``, loss and metrics, or ``why`` the test failed.
+    """Return the transfer tests of a run's ``weights`` as stored: ``task``, ``examples``, loss and metrics, or ``why``.
 
     Tests of other weights or with another number of examples are ignored.
     """

@@ -36,6 +36,7 @@ ENOUGH_UPDATES = 20
 
 
 def main() -> None:
+    """Run or time the jobs of the queue that arrive on stdin, with one thread. The first argument is run or probe."""
     torch.set_num_threads(1)
     jobs = listen()
     while (job := jobs.get()) is not None:
@@ -48,7 +49,7 @@ def main() -> None:
 
 
 def lower_priority() -> None:
-    """Give this process the lowest priority.
+    """Give this process the lowest CPU priority.
 
     Linux first shares the CPU among sessions, then among the processes of a session. This process has its own session,
     so the priority of the session is lowered too.
@@ -60,7 +61,7 @@ def lower_priority() -> None:
 
 
 def listen() -> "SimpleQueue[Any]":
-    """Return a queue of the jobs. A thread reads them from stdin and ends the process when stdin ends."""
+    """Return a queue of jobs for this worker. A thread reads them from stdin, and ends the process when stdin ends."""
     jobs: SimpleQueue[Any] = SimpleQueue()
 
     def read() -> None:
@@ -73,7 +74,7 @@ def listen() -> "SimpleQueue[Any]":
 
 
 def send(**message: Any) -> None:
-    """Send one message to the queue. Other lines of output are warnings and errors of libraries."""
+    """Print one message to the queue as a line of JSON. Other lines of output are warnings and errors of libraries."""
     print(json.dumps(message), flush=True)
 
 
@@ -81,11 +82,13 @@ def send(**message: Any) -> None:
 
 
 class SendProgress(ShowProgress):
-    """Sends the progress of a run to the queue."""
+    """Sends the progress of a training run to the queue, as messages on stdout."""
 
-    def say(self, text: str) -> None: ...
+    def say(self, text: str) -> None:
+        """Print nothing: the queue reads only messages."""
 
     def show(self, done: int, total: int, words: Callable[[], str]) -> None:
+        """Send the share that is done and the text ``words()`` to the queue, at most every half second."""
         now = time.perf_counter()
         if now - self.spoken > TELL_SECONDS:
             self.spoken = now
@@ -93,7 +96,7 @@ class SendProgress(ShowProgress):
 
 
 def run(recipe: Recipe, scale: str, seed: int, out: Path) -> None:
-    """Train one row with one seed, run its transfer tests, and send the outcome."""
+    """Train one row with one seed, run its transfer tests, and send the outcome (status, value) to the queue."""
     try:
         progress = SendProgress(console=Console(stderr=True, force_terminal=False))
         notes = run_row(recipe, scale, seed, out, lambda recipe, seed: [progress, Observer()])
@@ -110,11 +113,11 @@ def run(recipe: Recipe, scale: str, seed: int, out: Path) -> None:
 
 
 class EnoughError(Exception):
-    """Raised to end a timing."""
+    """Raised to end the timing of an evaluation after enough time."""
 
 
 def probe(recipe: Recipe, scale: str, seed: int) -> None:
-    """Time a few updates and a part of an evaluation of a row, and send the timings."""
+    """Time a few updates and a part of an evaluation of a row, and send the timings, or the failure, to the queue."""
     try:
         settings = recipe.settings(scale, seed)
         task = settings.build_task()
@@ -135,7 +138,7 @@ def probe(recipe: Recipe, scale: str, seed: int) -> None:
 
 
 def measure(trainer: Trainer) -> dict[str, float]:
-    """Return counts and seconds of CPU time.
+    """Return how often a run updates and evaluates, and the CPU seconds of each, as a dict. Trains a few updates.
 
     ``first`` is the first update of a round, which also plays the episodes. ``update`` is a later update.
     """
@@ -158,7 +161,7 @@ def measure(trainer: Trainer) -> dict[str, float]:
 
 
 def timed(trainer: Trainer) -> float:
-    """Return the seconds of CPU time of one update."""
+    """Make one training update and return its CPU time in seconds."""
     begun = time.process_time()
     with contextlib.suppress(DivergedError):  # a run that diverges has a result too, after few updates
         trainer.forward_and_backward(False)
@@ -169,7 +172,7 @@ def timed(trainer: Trainer) -> float:
 
 
 def evaluation_seconds(trainer: Trainer) -> float:
-    """Return the seconds of CPU time of one evaluation, from the share of it that is done in half a second."""
+    """Return the CPU time of one evaluation in seconds, estimated from the share that is done in half a second."""
     begun, seconds, done = time.process_time(), 0.0, 0.0
 
     def enough(share: float) -> None:

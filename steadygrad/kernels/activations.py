@@ -43,7 +43,7 @@ OF_MODULUS = {
 
 
 def activate(name: str, z: Tensor, bias: Tensor | None) -> Tensor:
-    """Return φ(z + bias), or modReLU(z; bias), in which the bias is added to the modulus."""
+    """Return φ(z + bias) for the activation φ of this name, or modReLU(z; bias), which adds the bias to the modulus."""
     if name in OF_MODULUS:
         return OF_MODULUS[name](z, z.new_zeros(()) if bias is None else bias)
     z = z if bias is None else z + bias
@@ -51,7 +51,10 @@ def activate(name: str, z: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def activation_backward(name: str, y: Tensor, gradient: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return the gradient of z from the gradient of y = φ(z). Only complex modReLU uses the bias."""
+    """Return the gradient of z from the gradient of y = φ(z), for the activation φ of this name.
+
+    Only complex modReLU uses the bias.
+    """
     if name == COMPLEX_MODRELU:
         u = direction(y)
         along = inner(u, gradient)
@@ -68,7 +71,7 @@ def activation_backward(name: str, y: Tensor, gradient: Tensor, bias: Tensor | N
 
 
 def bias_gradient(name: str, y: Tensor, deltas: Tensor) -> Tensor:
-    """Return the gradient of the bias, summed over rows, from the gradients ``deltas`` of z.
+    """Return the gradient of an activation's bias, summed over rows, from the gradients ``deltas`` of z.
 
     The bias of modReLU is added to the modulus, so its gradient has the sign or direction of y as a factor.
     """
@@ -78,17 +81,17 @@ def bias_gradient(name: str, y: Tensor, deltas: Tensor) -> Tensor:
 
 
 def twice(values: Tensor) -> Tensor:
-    """Return the values twice in a row, for the real and for the imaginary parts."""
+    """Return the values concatenated with themselves: one copy for the real and one for the imaginary parts."""
     return torch.cat([values, values], dim=-1)
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
-    """Return Re a Re b + Im a Im b of each unit."""
+    """Return Re a Re b + Im a Im b of each complex unit, for rows stored as (Re, Im)."""
     re, im = (a * b).chunk(2, dim=-1)
     return re + im
 
 
 def direction(y: Tensor) -> Tensor:
-    """Return y/|y|, or 0 where y = 0."""
+    """Return y/|y| of complex y, stored as (Re y, Im y), or 0 where y = 0."""
     size = inner(y, y).sqrt()
     return y / twice(size.where(size != 0, 1))

@@ -20,7 +20,7 @@ from steadygrad.kernels.unroll import unroll
 
 
 class Recurrence(NamedTuple):
-    """The weights of a cell h = φ(U x + W s + b), or of an LSTM if ``activation`` is None. The kernel provides s."""
+    """Weights of the cell h = φ(U x + W s + b) in the attention kernel, or of an LSTM if ``activation`` is None."""
 
     U: Tensor
     W: Tensor
@@ -29,9 +29,10 @@ class Recurrence(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """a(s, m) = v · tanh(A s + B m), or (A s) · (B m)/√N if v is None.
+    """Weights and sizes of attention: a(s, m) = v · tanh(A s + B m), or (A s) · (B m)/√N if v is None.
 
-    ``factor`` is f. ``short`` is the size of S, None for no limit, and ``relevant`` the size of R.
+    ``factor`` is f of s = f · (h + Σ α_m m). ``short`` is the number of recent states in memory (S), None for no limit,
+    and ``relevant`` the number of older states kept as relevant (R).
     """
 
     A: Tensor
@@ -43,7 +44,9 @@ class Attention(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """The memory between two calls, with one row per sequence.
+    """The memory of past states between two calls of the attention kernel, with one row per sequence.
+
+    S holds the recent states and R older states that are kept as relevant.
 
     ``states`` (batch, places, hidden) are first the places of S, empty ones in front and the latest state last, then
     the places of R. ``received`` is the attention that each state in S has received. ``scores`` and ``times`` belong to
@@ -58,7 +61,7 @@ class Carried(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The tensors that `Attentive` differentiates by: x, the weights, the initial state and the carried states."""
+    """Tensors for which `Attentive` computes gradients: x, the weights, the initial state and the carried states."""
 
     x: Tensor
     U: Tensor
@@ -74,7 +77,10 @@ class Inputs(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """What the kernel updates in place: `Carried` without its states, and ``members``, the rows of the states in R."""
+    """Tensors that the attention kernel updates in place: `Carried` without its states, and the rows of kept states.
+
+    ``members`` are these rows, of the states in R.
+    """
 
     received: Tensor
     scores: Tensor
@@ -84,7 +90,7 @@ class Counters(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The arguments of `Attentive` that have no gradient. ``ages`` are those before the first step.
+    """Arguments of `Attentive` that have no gradient. ``ages`` are those before the first step.
 
     ``sizes`` are the number of places in S, in R, and of carried states in S.
     """
@@ -99,7 +105,7 @@ class Plan(NamedTuple):
 def attentive_unroll(
     x: Tensor, cell: Recurrence, attention: Attention, state: tuple[Tensor, ...], memory: Carried, steps: Steps
 ) -> tuple[Tensor, tuple[Tensor, ...], Carried]:
-    """Return all states (rows, hidden), the final state and the final memory, from x (rows, inputs).
+    """Run a cell with attention over x (rows, inputs) in C. Return all states, the final state and the final memory.
 
     A state is (h, s), or (h, c, s) for an LSTM, each (batch, hidden).
     """
@@ -123,7 +129,10 @@ def attentive_unroll(
 
 
 def recent_rows(steps: Steps, short: int, carried: int, relevant: int) -> tuple[Tensor, Tensor]:
-    """Return the rows of the last ``short`` states of each sequence, the latest last, and which of them exist."""
+    """Return the row numbers of the last ``short`` states of each sequence, the latest last, and which of them exist.
+
+    Rows after those of this call's states belong to the carried memory.
+    """
     lengths = torch.tensor(steps.lengths, dtype=torch.int64, device="cpu")[:, None]
     back = torch.arange(short, 0, -1, device="cpu")
     when = back.expand(len(lengths), -1) - 1 if steps.reverse else lengths - back
@@ -136,12 +145,16 @@ def recent_rows(steps: Steps, short: int, carried: int, relevant: int) -> tuple[
 
 
 class Attentive(torch.autograd.Function):
-    """Computes the states, followed by the carried states, the cells and s, for all steps of all sequences."""
+    """Autograd function of a recurrent cell with attention, over all steps of all sequences, in C.
+
+    Its outputs are the states h, followed by the carried states, the cells of an LSTM, and s.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, plan: Plan, counters: Counters, *inputs: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return all states, cells (None without an LSTM) and s, and update the ``counters`` in place."""
         x, U, W, bias, A, B, v, *initial, carried_states = contiguous(*inputs)
         activation, factor, sizes, steps, _ = plan
         (short, relevant, _), rows, (N, I) = sizes, steps.rows, (W.shape[1], U.shape[1])
@@ -182,6 +195,7 @@ class Attentive(torch.autograd.Function):
     def backward(
         ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None, macro_gradient: Tensor | None
     ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the `Inputs`, from those of the states, the cells and s."""
         given, (states, cells, gates, macro, keys, queries, weights) = ctx.saved_tensors[:11], ctx.saved_tensors[11:]
         if wants_graph():
             return with_graph(replayed, (ctx.plan, ctx.kept, *given), [gradient, cell_gradient, macro_gradient])
@@ -232,11 +246,12 @@ class Attentive(torch.autograd.Function):
 
 
 def contiguous(*tensors: Tensor | None) -> list[Any]:
+    """Return the tensors as a list, each made contiguous; None stays None."""
     return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
 def replayed(plan: Plan, kept: Tensor, *tensors: Tensor | None) -> tuple[Tensor, ...]:
-    """Return the outputs of `Attentive` for `Inputs`, computed by plain operations.
+    """Return the outputs of `Attentive` for `Inputs`, computed by plain torch operations, for second derivatives.
 
     ``kept`` holds the states in R that each row attended to, so the selection is not repeated.
     """
@@ -269,7 +284,7 @@ def replayed(plan: Plan, kept: Tensor, *tensors: Tensor | None) -> tuple[Tensor,
 
 
 def attended(query: Tensor, h: Tensor, memories: list[list[Tensor]], given: Inputs, factor: float) -> Tensor:
-    """Return f · (h + Σ α_m m), one row per sequence, over the states m of its memory; h if the memory is empty."""
+    """Return s = f · (h + Σ α_m m), one row per sequence, over the states m of its memory; h if the memory is empty."""
     rows = []
     for b, memory in enumerate(memories):
         if not memory:
@@ -283,5 +298,5 @@ def attended(query: Tensor, h: Tensor, memories: list[list[Tensor]], given: Inpu
 
 
 def parts(steps: Steps, W: Tensor, sizes: tuple[int, int, int]) -> int:
-    """Return the number of slices of the batch. The backward pass computes one row of d_v for each."""
+    """Return the number of slices of the batch that threads process. The backward pass has a row of d_v for each."""
     return native.slices(steps, W.numel() + (2 * W.shape[1] + sum(sizes)) * W.shape[1])

@@ -15,7 +15,7 @@ FEW_ROWS, LARGE = 4, 60_000  # with at most 4 rows and a matrix of at least 60,0
 
 
 def choose(x: Tensor) -> str:
-    """Return ``c``, ``python`` or ``reference`` for a sequence like ``x``, following STEADYGRAD_KERNELS (default auto).
+    """Return the implementation for tensors like x, "c", "python" or "reference", following STEADYGRAD_KERNELS.
 
     Where only plain operations work (torch.func, export) the result is ``reference`` for any value of the variable.
     """
@@ -37,9 +37,10 @@ def choose(x: Tensor) -> str:
 
 
 def choose_for(x: Tensor, matrix: Tensor) -> str:
-    """Return `choose` for a loop over the rows of x, but ``python`` for few rows and a large matrix if set to auto.
+    """Return `choose` for a loop over the rows of x with this matrix, but "python" for few rows and a large matrix.
 
-    The C kernel packs the matrix anew in every call, which is too slow for a few rows.
+    The C kernel packs the matrix anew in every call, which is too slow for a few rows. This applies only if
+    STEADYGRAD_KERNELS is auto.
     """
     backend = choose(x)
     few = len(x) <= FEW_ROWS and matrix.numel() >= LARGE
@@ -47,7 +48,7 @@ def choose_for(x: Tensor, matrix: Tensor) -> str:
 
 
 def runs_in_c(x: Tensor) -> bool:
-    """Return whether the C kernel runs, for loops whose only alternative is step by step with autograd."""
+    """Return whether the C kernel runs on x, for loops whose only alternative is step by step with autograd."""
     return choose(x) == "c"
 
 
@@ -63,7 +64,7 @@ def obstacle_to_c(x: Tensor) -> str | None:
 
 @cache
 def say_once(reason: str) -> None:
-    """Warn that the C kernel is missing, once for each reason."""
+    """Warn that the C kernel is missing, once for each ``reason``."""
     warnings.warn(f"steadygrad runs without its C kernel, several times slower: {reason}", RuntimeWarning, stacklevel=2)
 
 

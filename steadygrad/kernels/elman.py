@@ -42,7 +42,7 @@ class ElmanInputs(NamedTuple):
 
 
 def elman_unroll(given: ElmanInputs) -> Tensor:
-    """Return all states (rows, hidden).
+    """Return all states (rows, hidden) of h_t = φ(U x_t + W h_{t−1} + b), with the fastest implementation available.
 
     An activation that is not in `C_ENUM` has no hand-written backward pass, so every backend uses the reference
     definition.
@@ -54,7 +54,7 @@ def elman_unroll(given: ElmanInputs) -> Tensor:
 
 
 def elman_unroll_reference(given: ElmanInputs) -> Tensor:
-    """Compute `elman_unroll` by the definition. Values and gradients of every backend are tested against it."""
+    """Return what `elman_unroll` returns, computed by the definition. All implementations are tested against it."""
     x, U, W, bias, initial, activation, steps = given
 
     def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor]:
@@ -72,7 +72,7 @@ def operator_unroll(
     activation: str,
     steps: Steps,
 ) -> Tensor:
-    """Compute `elman_unroll` with an operator in the place of W: operator(h) = h Wᵀ for rows h.
+    """Return what `elman_unroll` returns, with a function in place of the matrix W: operator(h) = h Wᵀ for rows h.
 
     It is used for matrices whose product costs less than n² operations. With complex modReLU the operator takes complex
     rows.
@@ -87,7 +87,7 @@ def operator_unroll(
 
 
 def complex_rows(operator: Operator) -> Operator:
-    """Return the operator on rows (Re h, Im h) from an operator on complex rows h."""
+    """Return the function on rows (Re h, Im h) that corresponds to a function ``operator`` on complex rows h."""
 
     def multiply(h: Tensor) -> Tensor:
         z = operator(torch.complex(*h.chunk(2, dim=1)))
@@ -97,10 +97,11 @@ def complex_rows(operator: Operator) -> Operator:
 
 
 class Elman(torch.autograd.Function):
-    """`elman_unroll` with a hand-written backward pass."""
+    """Autograd function of `elman_unroll` with a hand-written backward pass, in C or Python."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
+        """Return all states (rows, hidden). The arguments are an `ElmanInputs`' and the backend, "c" or "python"."""
         *inputs, ctx.backend = arguments
         given = ElmanInputs(*inputs)
         states = {"c": forward_c, "python": forward_python}[ctx.backend](given)
@@ -111,6 +112,7 @@ class Elman(torch.autograd.Function):
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the arguments of `forward`, from the gradient of the states."""
         *tensors, states = ctx.saved_tensors
         given = ElmanInputs(*tensors, *ctx.settings)
         if wants_graph():
@@ -125,6 +127,7 @@ Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor]
 
 
 def forward_c(given: ElmanInputs) -> Tensor:
+    """Return all states of `elman_unroll`, computed by the C kernel. Raise ValueError if a shape is wrong."""
     x, U, W, bias, initial, activation, steps = given
     N, I = U.shape
     half = activation == COMPLEX_MODRELU
@@ -140,7 +143,9 @@ def forward_c(given: ElmanInputs) -> Tensor:
 
 
 def backward_c(given: ElmanInputs, states: Tensor, gradient: Tensor, need_x: bool, need_bias: bool) -> Gradients:
-    """Return the gradients. One loop computes all but that of x, while the deltas, the gradients of z, are in cache.
+    """Return the gradients of x, U, W, the bias and the initial states, computed by the C kernel.
+
+    One loop computes all but that of x, while the deltas, the gradients of the pre-activations, are in cache.
 
     The deltas are stored only if x needs a gradient.
     """
@@ -158,6 +163,7 @@ def backward_c(given: ElmanInputs, states: Tensor, gradient: Tensor, need_x: boo
 
 
 def forward_python(given: ElmanInputs) -> Tensor:
+    """Return all states of `elman_unroll`, computed by a Python loop."""
     x, U, W, bias, initial, activation, steps = given
 
     def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor]:
@@ -167,6 +173,7 @@ def forward_python(given: ElmanInputs) -> Tensor:
 
 
 def backward_python(given: ElmanInputs, states: Tensor, gradient: Tensor, need_x: bool, need_bias: bool) -> Gradients:
+    """Return the gradients of x, U, W, the bias and the initial states, computed by a Python loop."""
     x, U, W, bias, initial, activation, steps = given
     deltas = gradient.clone(memory_format=torch.contiguous_format)
     d_initial = torch.zeros_like(initial)  # carries the gradient of the state from step to step

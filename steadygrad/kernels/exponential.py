@@ -13,7 +13,11 @@ from steadygrad.kernels.products import SINGLE, matmul
 
 
 def exponential_forward(A: Tensor, A2: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return X = exp(A) and, for the backward pass, S = B₂ + E, E and B₄."""
+    """Return X = exp(A) of a skew-symmetric A and, for the backward pass, S = B₂ + E, E and B₄.
+
+    ``A2`` is A². ``table`` (4, 4) has the coefficients of exp(A) ≈ B₁ + (B₂ + E) E,  E = B₃ + B₄²,
+    Bⱼ = Σₖ table[j, k] Aᵏ.
+    """
     if in_c(A):
         n = len(A)
         X, S, E, B4 = (native.empty(A, n, n) for _ in range(4))
@@ -30,7 +34,7 @@ def exponential_forward(A: Tensor, A2: Tensor, table: Tensor) -> tuple[Tensor, T
 
 
 def exponential_backward(G: Tensor, A: Tensor, S: Tensor, E: Tensor, B4: Tensor, table: Tensor) -> Tensor:
-    """Return the gradient of A from the gradient G of X. Only its skew-symmetric part is meaningful."""
+    """Return the gradient of A from the gradient G of X = exp(A). Only its skew-symmetric part is meaningful."""
     if in_c(A):
         n = len(A)
         G, dA = G.contiguous(), native.empty(A, n, n)
@@ -49,10 +53,10 @@ def exponential_backward(G: Tensor, A: Tensor, S: Tensor, E: Tensor, B4: Tensor,
 
 
 def in_c(A: Tensor) -> bool:
-    """Return whether the C kernel runs."""
+    """Return whether the C kernel computes the exponential of A: not while compiling, and only if it can run."""
     return not torch.compiler.is_compiling() and choose(A) == "c"
 
 
 def threads(n: int) -> int:
-    """Return the number of threads for n × n matrices."""
+    """Return the number of threads for products of n × n matrices: 1 if they are small."""
     return torch.get_num_threads() if n**3 > SINGLE else 1

@@ -38,7 +38,7 @@ class GRUInputs(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """The results of the forward pass that the backward pass uses."""
+    """Results of the forward pass of a GRU that its backward pass uses."""
 
     states: Tensor  # (rows, hidden)
     gates: Tensor  # (rows, 3·hidden)
@@ -46,13 +46,13 @@ class Saved(NamedTuple):
 
 
 def gru_unroll(given: GRUInputs) -> Tensor:
-    """Return all states (rows, hidden)."""
+    """Return all states (rows, hidden) of a GRU over whole sequences, with the fastest implementation available."""
     backend = choose_for(given.x, given.U)
     return gru_unroll_reference(given) if backend == "reference" else GRU.apply(*native.contiguous(given), backend)
 
 
 def gru_unroll_reference(given: GRUInputs) -> Tensor:
-    """Compute `gru_unroll` by the definition. Values and gradients of every backend are tested against it."""
+    """Return what `gru_unroll` returns, computed by the definition. All implementations are tested against it."""
     x, W, U, bias, modulus, initial, activation, steps, reset = given
     U_r, U_u, U_c = U.chunk(3)
 
@@ -68,10 +68,11 @@ def gru_unroll_reference(given: GRUInputs) -> Tensor:
 
 
 class GRU(torch.autograd.Function):
-    """`gru_unroll` with a hand-written backward pass."""
+    """Autograd function of `gru_unroll` with a hand-written backward pass, in C or Python."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
+        """Return all states (rows, hidden). The arguments are those of `GRUInputs` and the backend, "c" or "python"."""
         *inputs, ctx.backend = arguments
         given = GRUInputs(*inputs)
         saved = {"c": forward_c, "python": forward_python}[ctx.backend](given)
@@ -82,6 +83,7 @@ class GRU(torch.autograd.Function):
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the arguments of `forward`, from the gradient of the states."""
         *tensors, states, gates, products = ctx.saved_tensors
         given, saved = GRUInputs(*tensors, *ctx.settings), Saved(states, gates, products)
         if wants_graph():
@@ -98,6 +100,7 @@ Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor | None, T
 
 
 def forward_c(given: GRUInputs) -> Saved:
+    """Return the states and gates of `gru_unroll`, computed by the C kernel. Raise ValueError if a shape is wrong."""
     x, W, U, bias, modulus, initial, activation, steps, reset = given
     N, I = U.shape[1], W.shape[1]
     native.check_shapes(
@@ -115,7 +118,9 @@ def forward_c(given: GRUInputs) -> Saved:
 
 
 def backward_c(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bool) -> Gradients:
-    """Return the gradients. One loop computes all but that of x, while the gradients of the gates are in cache.
+    """Return the gradients of x, W, U, the biases and the initial states of a GRU, computed by the C kernel.
+
+    One loop computes all but that of x, while the gradients of the gates are in cache.
 
     The gradients of the gates, ``deltas``, are stored only if x needs a gradient.
     """
@@ -132,6 +137,7 @@ def backward_c(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bool) -
 
 
 def forward_python(given: GRUInputs) -> Saved:
+    """Return the states and gates of `gru_unroll`, computed by a Python loop."""
     x, W, U, bias, modulus, initial, activation, steps, reset = given
     N = U.shape[1]
     gates = torch.nn.functional.linear(x, W, bias)
@@ -155,6 +161,7 @@ def forward_python(given: GRUInputs) -> Saved:
 
 
 def backward_python(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bool) -> Gradients:
+    """Return the gradients of x, W, U, the biases and the initial states of a GRU, computed by a Python loop."""
     x, W, U, _, _, initial, activation, steps, _ = given
     states, gates, products = saved
     N = U.shape[1]

@@ -34,7 +34,7 @@ class LSTMInputs(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """The results of the forward pass that the backward pass uses."""
+    """Results of the forward pass of an LSTM that its backward pass uses."""
 
     states: Tensor  # (rows, hidden)
     cells: Tensor  # (rows, hidden)
@@ -42,7 +42,7 @@ class Saved(NamedTuple):
 
 
 def lstm_unroll(given: LSTMInputs) -> tuple[Tensor, Tensor]:
-    """Return all states and all cells, each (rows, hidden)."""
+    """Return all states and all cells of an LSTM, each (rows, hidden), with the fastest implementation available."""
     if (detached := given.detached) is not None:
         if detached.shape != (time := len(given.steps.sizes),):
             raise ValueError(f"lstm_unroll expects detached of shape ({time},); got {tuple(detached.shape)}")
@@ -52,7 +52,7 @@ def lstm_unroll(given: LSTMInputs) -> tuple[Tensor, Tensor]:
 
 
 def lstm_unroll_reference(given: LSTMInputs) -> tuple[Tensor, Tensor]:
-    """Compute `lstm_unroll` by the definition. Values and gradients of every backend are tested against it."""
+    """Return what `lstm_unroll` returns, computed by the definition. All implementations are tested against it."""
     x, W, U, bias, initial, initial_cells, steps, detached = given
     projected = torch.nn.functional.linear(x, W, bias).split(steps.sizes)
 
@@ -69,10 +69,11 @@ def lstm_unroll_reference(given: LSTMInputs) -> tuple[Tensor, Tensor]:
 
 
 class LSTM(torch.autograd.Function):
-    """`lstm_unroll` with a hand-written backward pass."""
+    """Autograd function of `lstm_unroll` with a hand-written backward pass, in C or Python."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        """Return all states and all cells. The arguments are those of `LSTMInputs` and the backend, "c" or "python"."""
         *inputs, ctx.backend = arguments
         given = LSTMInputs(*inputs)
         saved = {"c": forward_c, "python": forward_python}[ctx.backend](given)
@@ -84,6 +85,7 @@ class LSTM(torch.autograd.Function):
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the arguments of `forward`, from the gradients of the states and the cells."""
         *tensors, states, cells, gates = ctx.saved_tensors
         given, saved = LSTMInputs(*tensors, *ctx.settings), Saved(states, cells, gates)
         if wants_graph():
@@ -102,6 +104,7 @@ Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def forward_c(given: LSTMInputs) -> Saved:
+    """Return states, cells and gates of `lstm_unroll`, computed by the C kernel. Raise ValueError for wrong shapes."""
     x, W, U, bias, initial, initial_cells, steps, _ = given
     N, I = U.shape[1], W.shape[1]
     native.check_shapes(
@@ -119,7 +122,9 @@ def forward_c(given: LSTMInputs) -> Saved:
 def backward_c(
     given: LSTMInputs, saved: Saved, gradient: Tensor, cell_gradient: Tensor | None, need_x: bool
 ) -> Gradients:
-    """Return the gradients. One loop computes all but that of x, while the gradients of the gates are in cache.
+    """Return the gradients of x, W, U, the bias and the initial states and cells, computed by the C kernel.
+
+    One loop computes all but that of x, while the gradients of the gates are in cache.
 
     The gradients of the gates, ``deltas``, are stored only if x needs a gradient.
     """
@@ -137,6 +142,7 @@ def backward_c(
 
 
 def forward_python(given: LSTMInputs) -> Saved:
+    """Return states, cells and gates of `lstm_unroll`, computed by a Python loop."""
     x, W, U, bias, initial, initial_cells, steps, _ = given
     N = U.shape[1]
     gates = torch.nn.functional.linear(x, W, bias)
@@ -157,6 +163,7 @@ def forward_python(given: LSTMInputs) -> Saved:
 def backward_python(
     given: LSTMInputs, saved: Saved, gradient: Tensor, cell_gradient: Tensor | None, need_x: bool
 ) -> Gradients:
+    """Return the gradients of x, W, U, the bias and the initial states and cells, computed by a Python loop."""
     x, W, U, _, initial, initial_cells, steps, detached = given
     states, cells, gates = saved
     deltas = torch.empty_like(gates)

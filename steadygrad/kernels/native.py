@@ -27,7 +27,7 @@ SMALL = 100_000  # with fewer multiplications a second thread makes a loop slowe
 
 @cache
 def library() -> ctypes.CDLL | str:
-    """Return the loaded library, or the reason why it cannot be used."""
+    """Return the loaded library of C kernels, or a text that says why it cannot be used."""
     limit = os.environ.get(LIMIT_VARIABLE, LIMITS[-1])
     if limit not in LIMITS:
         raise ValueError(f"{LIMIT_VARIABLE} expects one of {', '.join(LIMITS)}; got {limit!r}")
@@ -47,14 +47,14 @@ def library() -> ctypes.CDLL | str:
 
 
 def instruction_set() -> str:
-    """Return the name of the instruction set in use, or the reason why there is no library."""
+    """Return the name of the instruction set that the C kernels use, or the reason why there is no library."""
     loaded = library()
     return loaded if isinstance(loaded, str) else INSTRUCTION_SETS[loaded.steadygrad_isa()]
 
 
 @cache
 def function(name: str, dtype: torch.dtype) -> Any:
-    """Return the compiled function ``steadygrad_<name>`` for the dtype."""
+    """Return the compiled C function ``steadygrad_<name>`` for the dtype. Raise RuntimeError without a library."""
     loaded = library()
     if isinstance(loaded, str):
         raise RuntimeError(f"steadygrad has no C kernel: {loaded}")
@@ -62,7 +62,7 @@ def function(name: str, dtype: torch.dtype) -> Any:
 
 
 def slices(steps: Steps, width: int) -> int:
-    """Return the number of slices of the batch: one per thread, at most one per sequence, or 1 for little work.
+    """Return into how many slices threads divide a batch: one per thread, at most one per sequence, 1 for little work.
 
     ``width`` is the number of multiplications per row.
     """
@@ -72,7 +72,10 @@ def slices(steps: Steps, width: int) -> int:
 
 
 def empty(like: Tensor, *shape: int) -> Tensor:
-    """Return an uninitialised tensor for a kernel to fill. Large pages are requested if the tensor is large."""
+    """Return an uninitialised tensor of this shape for a kernel to fill, with dtype and device of ``like``.
+
+    Large pages are requested if the tensor is large.
+    """
     tensor = like.new_empty(shape)
     bytes = tensor.numel() * tensor.element_size()
     loaded = library()
@@ -82,12 +85,14 @@ def empty(like: Tensor, *shape: int) -> Tensor:
 
 
 def contiguous(arguments: Iterable[Any]) -> Iterator[Any]:
-    """Return the arguments of a kernel with contiguous tensors."""
+    """Return an iterator over the arguments of a kernel, with every tensor made contiguous."""
     return (a.contiguous() if isinstance(a, Tensor) else a for a in arguments)
 
 
 def call(name: str, steps: Steps, *arguments: int | float | Tensor | None) -> int:
-    """Run the loop ``steadygrad_<name>`` on contiguous tensors and return its code. None becomes a null pointer.
+    """Run the C loop ``steadygrad_<name>`` over the steps and return its code. Its results are among the arguments.
+
+    The tensors must be contiguous. None becomes a null pointer.
 
     The arguments are passed as one struct, ``<name>_t`` in the C sources, whose fields all have 8 bytes.
     """
@@ -113,7 +118,7 @@ def check_shapes(who: str, *expected: tuple[str, Tensor | None, tuple[int, ...]]
 
 
 def run(name: str, dtype: torch.dtype, *arguments: int | float | bytes) -> int:
-    """Call the compiled function and return its code, or raise MemoryError for code 1."""
+    """Call the compiled C function of this name and dtype and return its code. Raise MemoryError for code 1."""
     compiled = function(name, dtype)
     if compiled.argtypes is None:  # without argtypes ctypes would truncate integers, also pointers, to 32 bits
         compiled.argtypes = [C_TYPES[type(a)] for a in arguments]

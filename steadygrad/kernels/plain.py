@@ -23,12 +23,12 @@ def needs_plain(x: Tensor) -> bool:
 
 
 def autocasts(kind: str) -> bool:
-    """Return whether autocast is enabled for this type of device."""
+    """Return whether autocast is enabled for this type of device, such as "cpu"."""
     return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
 def own_precision(kind: str) -> AbstractContextManager[Any]:
-    """Return a context without autocast for this type of device."""
+    """Return a context manager that disables autocast for this type of device, such as "cpu"."""
     return torch.autocast(kind, enabled=False) if autocasts(kind) else nullcontext()
 
 

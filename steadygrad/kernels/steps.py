@@ -23,24 +23,27 @@ class Steps:
     @staticmethod
     @lru_cache(maxsize=64)
     def padded(time: int, batch: int) -> "Steps":
-        """Return the steps of a batch of sequences of equal length."""
+        """Return the `Steps` of a batch of sequences of equal length."""
         return Steps((batch,) * time)
 
     @cached_property
     def reversed(self) -> "Steps":
+        """The same steps, processed in the opposite direction."""
         return Steps(self.sizes, not self.reverse)
 
     @property
     def batch(self) -> int:
+        """Number of sequences."""
         return self.sizes[0]
 
     @property
     def uniform(self) -> bool:
+        """Whether all sequences have the same length."""
         return self.sizes[0] == self.sizes[-1]
 
     @cached_property
     def offsets(self) -> list[int]:
-        """The first row of each step, followed by the number of rows."""
+        """Number of the first row of each time step, followed by the total number of rows."""
         total, offsets = 0, [0]
         for size in self.sizes:
             total += size
@@ -49,32 +52,34 @@ class Steps:
 
     @cached_property
     def slices(self) -> list[slice]:
-        """The rows of each step."""
+        """Rows of each time step, as slices."""
         return [slice(begin, end) for begin, end in pairwise(self.offsets)]
 
     @cached_property
     def offsets_tensor(self) -> Tensor:
+        """`offsets` as a tensor of integers on the CPU."""
         return torch.tensor(self.offsets, dtype=torch.int64, device="cpu")
 
     @property
     def rows(self) -> int:
+        """Total number of rows, over all steps and sequences."""
         return self.offsets[-1]
 
     @cached_property
     def lengths(self) -> list[int]:
-        """The lengths of the sequences, in the order of the batch."""
+        """Lengths of the sequences, in the order of the batch."""
         lengths = [0] * self.batch
         for time, size in enumerate(self.sizes, 1):
             lengths[:size] = [time] * size
         return lengths
 
     def order(self) -> range:
-        """Return the time steps in the order of processing."""
+        """Return the numbers of the time steps in the order of processing."""
         return range(len(self.sizes) - 1, -1, -1) if self.reverse else range(len(self.sizes))
 
     @cached_property
     def _previous_rows(self) -> Tensor:
-        """The row of the previous state of each row. The initial states are counted as rows after all others."""
+        """Row number of the previous state, for each row. The initial states are counted as rows after all others."""
         starts = torch.arange(self.rows, self.rows + self.batch, device="cpu")
         index = torch.empty(self.rows, dtype=torch.int64, device="cpu")
         before = None
@@ -89,7 +94,7 @@ class Steps:
         return index
 
     def previous(self, states: Tensor, initial: Tensor) -> Tensor:
-        """Return the previous state of each row: (rows, hidden)."""
+        """Return the previous state of each row, (rows, hidden), from all states and the initial states."""
         if not self.uniform:
             return torch.cat([states, initial]).index_select(0, self._previous_rows.to(states.device))
         parts = [states[self.batch :], initial] if self.reverse else [initial, states[: -self.batch]]
@@ -105,6 +110,7 @@ class Steps:
 
     @cached_property
     def _last_rows(self) -> Tensor:
+        """Row number of the last time step of each sequence, in the order of the batch."""
         index = torch.empty(self.batch, dtype=torch.int64, device="cpu")
         for begin, size in zip(self.offsets, self.sizes, strict=False):
             index[:size] = torch.arange(begin, begin + size, device="cpu")

@@ -17,7 +17,7 @@ def unroll(
     initial: tuple[Tensor, ...],
     steps: Steps,
 ) -> tuple[Tensor, ...]:
-    """Apply ``step`` at every time step and return all states, each (rows, size).
+    """Apply the function ``step`` at every time step and return all states, each (rows, size).
 
     ``step(inputs[t], state)`` returns the next state. It may append outputs, which are returned after the states. State
     and outputs have one row for each sequence that is present at step t, so sequences may differ in length. A sequence

@@ -12,7 +12,7 @@ from steadygrad.layers.start import uniform
 
 
 class AntisymmetricCell(StepCell):
-    """See `AntisymmetricRNN`. With ``gated`` V and b hold the rows of the candidate, then those of the gate g."""
+    """Cell of `AntisymmetricRNN`. With ``gated`` V and b hold the rows of the candidate, then those of the gate g."""
 
     def __init__(self, input_size: int, hidden_size: int, epsilon: float, gamma: float, gated: bool) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ COMBINATIONS = {"average": 0.5, "add": 1.0, "concatenate": None}
 
 
 class Alignment(nn.Module):
-    """Scores states against a query: logits (batch, places) from queries (batch, units) and keys (batch, places, ·)."""
+    """Base class of attention scores: logits (batch, places) of queries (batch, units) and keys (batch, places, ·)."""
 
     in_kernel = False
     """whether the fused kernel supports this alignment; it takes A, B and v: additive with v, scaled product without"""
@@ -27,16 +27,16 @@ class Alignment(nn.Module):
     v: Tensor | None
 
     def keys(self, states: Tensor) -> Tensor:
-        """Return the part of the score that depends on the states alone, (…, ·) from (…, units)."""
+        """Return the keys (…, ·) of states (…, units): the part of the score that does not depend on the query."""
         raise NotImplementedError
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Return the logits (batch, places)."""
+        """Return the attention logits (batch, places) from queries (batch, units) and keys (batch, places, ·)."""
         raise NotImplementedError
 
 
 class Projected(Alignment):
-    """Base class of alignments that compare A s with B m."""
+    """Base class of attention scores that compare A s with B m: s is the query, m a past state."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Projected(Alignment):
 
 
 class Additive(Projected):
-    """a(s, m) = v · tanh(A s + B m)."""
+    """Additive attention score a(s, m) = v · tanh(A s + B m) of a query s and a past state m."""
 
     in_kernel = True
 
@@ -64,7 +64,7 @@ class Additive(Projected):
 
 
 class ScaledDot(Projected):
-    """a(s, m) = (A s) · (B m) / √N."""
+    """Scaled dot-product attention score a(s, m) = (A s) · (B m) / √N of a query s and a past state m."""
 
     in_kernel = True
 
@@ -76,7 +76,7 @@ ALIGNMENTS: dict[str, type[Alignment]] = {"additive": Additive, "dot": ScaledDot
 
 
 def softmax(logits: Tensor, taken: Tensor) -> Tensor:
-    """Return the softmax over the taken places. Other places have weight 0, also if no place is taken."""
+    """Return the softmax of logits over the taken places. Other places have weight 0, also if no place is taken."""
     return logits.masked_fill(~taken, torch.finfo(logits.dtype).min).softmax(dim=1) * taken
 
 
@@ -138,6 +138,7 @@ class AttentiveCell(Cell):
     def walk(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run over all time steps, in C if possible. Return the outputs (rows, output_size) and the final states."""
         recurrence, limits, factor = self.cell.recurrence(weights), self.memory.limits, COMBINATIONS[self.combine]
         unknown = recurrence is None or limits is None or factor is None
         if unknown or not self.alignment.in_kernel or self.normalise is not softmax or not runs_in_c(x):
@@ -155,7 +156,7 @@ class AttentiveCell(Cell):
     def step_by_step(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...], trace: list[Trace] | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Compute `walk` by the definition, with any cell and any memory, on any device.
+        """Return what `walk` returns, computed by the definition, with any cell and any memory, on any device.
 
         The attention of each step is appended to ``trace``, if one is given.
         """
@@ -180,7 +181,10 @@ class AttentiveCell(Cell):
     def step(
         self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None
     ) -> tuple[Tensor, tuple[Tensor, ...], Contents]:
-        """Return the output, the next state and the memory. The first tensor of the state is added to the memory."""
+        """Return the output, the next state and the memory after one time step.
+
+        The first tensor of the new state is added to the memory.
+        """
         h, *rest, s = state
         attended, alpha, taken = self.attend(s, contents, trace)
         s = torch.where(taken.any(dim=1, keepdim=True), self.combined(h, attended), h)
@@ -190,7 +194,7 @@ class AttentiveCell(Cell):
     def attend(
         self, query: Tensor, contents: Contents, trace: list[Trace] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return Σ α_m m, the weights α, and which places are taken."""
+        """Return the attended state Σ α_m m, the weights α, and which places of the memory are taken."""
         states, keys, taken, gate = self.memory.items(contents)
         logits = self.alignment(query, keys)
         alpha = self.normalise(logits if gate is None else logits + gate, taken)
@@ -198,12 +202,12 @@ class AttentiveCell(Cell):
         return (alpha[:, None] @ states)[:, 0], alpha, taken
 
     def note(self, alpha: Tensor, taken: Tensor, contents: Contents, trace: list[Trace] | None) -> None:
-        """Append the weights of this step to the trace, if there is one."""
+        """Append the attention weights of this step to the list ``trace``, if there is one."""
         if trace is not None:
             trace.append(Trace(alpha.detach(), self.memory.times(contents).masked_fill(~taken, -1)))
 
     def combined(self, h: Tensor, attended: Tensor) -> Tensor:
-        """Return s_t from h_{t−1} and the attended Σ α_m m."""
+        """Return s_t, which the cell receives in place of h_{t−1}, from h_{t−1} and the attended Σ α_m m."""
         if self.C is not None:
             return torch.cat([h, attended], dim=1) @ self.C.mT
         return (h + attended) * cast(float, COMBINATIONS[self.combine])
@@ -216,11 +220,12 @@ class AttentiveCell(Cell):
 
 
 def rows_of(contents: Contents, begin: int, end: int) -> Contents:
+    """Return the rows ``begin`` to ``end`` (sequences) of every tensor of a memory's contents."""
     return {name: values[begin:end] for name, values in contents.items()}
 
 
 def joined(first: Contents, second: Contents) -> Contents:
-    """Concatenate two contents along the batch. The one with fewer places is padded with empty places in front."""
+    """Return two contents of memories concatenated along the batch. Empty places in front pad the smaller one."""
 
     def widened(values: Tensor, places: int) -> Tensor:
         return nn.functional.pad(values, (0, 0) * (values.dim() - 2) + (places - values.shape[1], 0))

@@ -28,7 +28,7 @@ class Part(NamedTuple):
     dtype: torch.dtype | None = None
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Return whether a tensor of this part may have the shape."""
+        """Return whether a tensor of this part of the state may have the shape (without the batch)."""
         return len(shape) == len(self.shape) and all(map(lambda a, b: b in (None, a), shape, self.shape))
 
     def zeros(self, leading: tuple[int, ...], like: Tensor) -> Tensor:
@@ -37,7 +37,9 @@ class Part(NamedTuple):
 
 
 class Cell(nn.Module):
-    """One direction of one level: evaluates its matrices once, then runs over all time steps of a batch.
+    """Base class of cells: one direction of one level of a recurrent layer.
+
+    A cell evaluates its matrices once, then runs over all time steps of a batch.
 
     ``forward(x, steps, state)`` takes x (rows, input_size), laid out as in `Steps`, and a tuple of initial states
     (batch, …), one for each of ``state_parts``. It returns the outputs (rows, output_size) and the final states.
@@ -56,13 +58,14 @@ class Cell(nn.Module):
     def forward(
         self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run over all time steps of x and return the outputs (rows, output_size) and the final states."""
         weights = self.weights()
         if table is None:
             return self.walk(weights, self.inputs(x), steps, state)
         return self.walk(*self.fold(weights, x, table), steps, state)
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Return the rows of x in the form that `walk` takes."""
+        """Return the rows of x in the form that `walk` takes; some cells append features."""
         return x
 
     def weights(self) -> Any:
@@ -84,11 +87,11 @@ class Cell(nn.Module):
         raise NotImplementedError
 
     def recurrence(self, weights: Any) -> Recurrence | None:
-        """Return the cell for the attention kernel, which passes s_t for h_{t−1}; None if it does not support it."""
+        """Return the cell's weights for the attention kernel; None if the kernel does not support the cell."""
         return None
 
     def matrices(self) -> dict[str, Tensor]:
-        """Return the assembled recurrent matrices by name, W of W h; a cell may have none."""
+        """Return the recurrent matrices, W of W h, by name; a cell may have none."""
         return {}
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
@@ -117,19 +120,23 @@ class StepCell(Cell):
 
     @property
     def state_sizes(self) -> tuple[int, ...]:  # type: ignore[override]  # computed here, an attribute elsewhere
+        """Size of each tensor of the state."""
         return tuple(len(part) for part in self.initial_state())
 
     @property
     def output_size(self) -> int:  # type: ignore[override]  # likewise
+        """Number of output features: the size of the first tensor of the state."""
         return self.state_sizes[0]
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
+        """Return `initial_state` for every sequence of a batch, with the dtype and device of ``like``."""
         return tuple(part.to(like).expand(batch, -1) for part in self.initial_state())
 
     def weights(self) -> None:
-        """Return nothing: `step` reads the parameters."""
+        """Return None: `step` reads the parameters itself."""
 
     def fold(self, weights: None, rows: Tensor, table: Tensor) -> tuple[None, Tensor]:
+        """Return None for the weights, and the inputs e E from one-hot rows e and a table E."""
         return None, rows @ table
 
     def walk(

@@ -12,7 +12,7 @@ from steadygrad.layers.start import uniform
 
 
 class CoRNNCell(StepCell):
-    """See `CoRNN`."""
+    """Cell of `CoRNN`, a network of coupled oscillators. Its state is y and its velocity z."""
 
     def __init__(self, input_size: int, hidden_size: int, dt: float, gamma: float, epsilon: float) -> None:
         super().__init__()

@@ -64,7 +64,7 @@ class ENRNN(RNN):
 
 
 def fix_input(cell: ElmanCell) -> None:
-    """Replace the parameter U by a constant identity."""
+    """Replace the parameter U of a cell by a constant identity. Raise ValueError unless U is square."""
     units, inputs = cell.U.shape
     if units != inputs:
         raise ValueError(f"ENRNN with identity_input expects as many inputs as units; got {inputs} and {units}")

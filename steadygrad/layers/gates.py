@@ -27,7 +27,7 @@ def build_gates(who: str, recurrent: GateSpecs, gates: tuple[str, ...], hidden_s
 
 
 class Gated(Protocol):
-    """The attributes of a gated cell that `fill` uses."""
+    """Protocol of a gated cell: the attributes that `fill` uses."""
 
     W: nn.Parameter
     U: nn.ModuleList
@@ -35,7 +35,7 @@ class Gated(Protocol):
 
 
 def fill(cell: Gated, weights: Initialiser, bias: Initialiser) -> None:
-    """Initialise W and every free U with ``weights``, and b with ``bias``."""
+    """Initialise W and every unconstrained U of a gated cell with ``weights``, and b with ``bias``."""
     for parameter in (cell.W, *(matrix.free[0] for matrix in free_matrices(cell.U))):
         weights(parameter)
     if cell.b is not None:
@@ -43,5 +43,5 @@ def fill(cell: Gated, weights: Initialiser, bias: Initialiser) -> None:
 
 
 def free_matrices(U: Iterable[nn.Module]) -> list[Matrix]:
-    """Return the matrices without a constraint. The others are initialised by their map."""
+    """Return those of the modules that are matrices without a constraint. The others are initialised by their map."""
     return [matrix for matrix in U if isinstance(matrix, Matrix) and isinstance(matrix.map, Free)]

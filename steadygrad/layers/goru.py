@@ -13,7 +13,7 @@ from steadygrad.matrices import Free, Matrix, Spec
 
 
 class GORUCell(GRUCell):
-    """See `GORU`. The rows of W, U and b are in the order r, g, c.
+    """Cell of `GORU`. The rows of W, U and b are in the order r, g, c.
 
     The kernel computes the update gate u = 1 − g = σ(−z_g), so `weights` negates the rows of g.
     """
@@ -36,12 +36,13 @@ class GORUCell(GRUCell):
         uniform(math.sqrt(3 / hidden_size))(self.b[hidden_size : 2 * hidden_size])
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return W, U and b in the form that the kernel takes, with the rows of g negated."""
         W, U, b = super().weights()
         return turned(W), turned(U), None if b is None else turned(b)
 
 
 def turned(rows: Tensor) -> Tensor:
-    """Negate the rows of g."""
+    """Return rows of r, g and c with those of the gate g negated."""
     r, g, c = rows.chunk(3)
     return torch.cat([r, -g, c])
 

@@ -17,14 +17,14 @@ from steadygrad.matrices import Matrix
 
 
 def start_as_torch(cell: "GRUCell") -> None:
-    """Initialise W and b from U(±1/√N), as in torch.nn.GRU. U keeps its own initialisation, U(±1/√N) by default."""
+    """Initialise W and b of a GRU cell from U(±1/√N), as in torch.nn.GRU. U keeps its own initialisation."""
     for parameter in (cell.W, cell.b):
         if parameter is not None:
             uniform(1 / math.sqrt(cell.output_size))(parameter)
 
 
 def start_as_tensorflow(cell: "GRUCell") -> None:
-    """Initialise as TensorFlow's GRUCell: Glorot's law, and gates that keep the state at the start.
+    """Initialise a GRU cell as TensorFlow's GRUCell: Glorot's law, and gates that keep the state at the start.
 
     The kernels have the shapes (I + N, 2N) for both gates and (I + N, N) for the candidate. TensorFlow's gate biases
     are 1, and its u = 1 keeps the state. Here u = 1 takes the candidate, so b_r = 1 and b_u = −1.
@@ -44,7 +44,7 @@ STARTS: dict[str, Callable[["GRUCell"], None]] = {"torch": start_as_torch, "tens
 
 
 class GRUCell(Cell):
-    """See `GRU`. The rows of W and b are in the order reset, update, candidate.
+    """Cell of `GRU`. The rows of W and b are in the order reset, update, candidate.
 
     With modReLU the bias of the candidate is ``modulus`` instead of the last third of b.
     """
@@ -87,7 +87,7 @@ class GRUCell(Cell):
         return states, (steps.last(states),)
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return W, U and b in the form that the kernel takes."""
+        """Return W, U (the gates' matrices stacked) and b in the form that the kernel takes."""
         U = torch.cat(self.evaluate_gates())
         bias: Tensor | None = self.b
         if bias is not None and self.modulus is not None:
@@ -95,7 +95,7 @@ class GRUCell(Cell):
         return self.W, U, bias
 
     def evaluate_gates(self) -> list[Tensor]:
-        """Return the matrix of each gate, in order."""
+        """Return the recurrent matrix of each gate as a list: reset, update, candidate."""
         return [matrix() for matrix in self.U]
 
     def matrices(self) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from steadygrad.layers.recurrent import Common
 
 
 class HDetachCell(LSTMCell):
-    """See `HDetachLSTM`."""
+    """Cell of `HDetachLSTM`: an LSTM cell that drops part of the gradient through h."""
 
     detach_probability = 0.0
 
@@ -23,6 +23,7 @@ class HDetachCell(LSTMCell):
         return torch.rand(time, device="cpu") < self.detach_probability
 
     def recurrence(self, weights: tuple[Tensor, Tensor]) -> None:
+        """Return None: the attention kernel cannot drop gradients of h."""
         return None  # the attention kernel cannot detach h: it always passes the gradient on
 
 

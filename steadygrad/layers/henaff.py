@@ -15,16 +15,18 @@ from steadygrad.matrices import Spec
 
 
 class Product(torch.autograd.Function):
-    """x Uᵀ, whose backward pass ignores autocast and uses the dtype of x and U."""
+    """Autograd function of x Uᵀ whose backward pass ignores autocast and uses the dtype of x and U."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, U: Tensor) -> Tensor:
+        """Return x Uᵀ."""
         ctx.save_for_backward(x, U)
         return product(x, U)
 
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x and U from the gradient of x Uᵀ."""
         x, U = ctx.saved_tensors
         if wants_graph():
             return with_graph(product, (x, U), [gradient])
@@ -32,11 +34,12 @@ class Product(torch.autograd.Function):
 
 
 def product(x: Tensor, U: Tensor) -> Tensor:
+    """Return x Uᵀ."""
     return x @ U.mT
 
 
 class HenaffCell(ElmanCell):
-    """See `HenaffRNN`. W is the V of the equation."""
+    """Cell of `HenaffRNN`, h_t = φ(U x_t + b) + V h_{t−1}. Its parameter W is the V of the equation."""
 
     def walk(
         self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
@@ -48,6 +51,7 @@ class HenaffCell(ElmanCell):
         return elman_walk((identity, V), None, "identity", inputs, steps, state)
 
     def recurrence(self, weights: ElmanWeights) -> Recurrence | None:
+        """Return None: the attention kernel applies φ to the whole sum, not to U x_t + b alone."""
         return None  # the attention kernel applies the activation to the whole sum, not to U x_t + b alone
 
 

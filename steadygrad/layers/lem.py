@@ -12,7 +12,7 @@ from steadygrad.layers.start import uniform
 
 
 class LEMCell(StepCell):
-    """See `LEM`. The rows of W, V and b are in the order: time scale of z, time scale of y, z, y."""
+    """Cell of `LEM`. The rows of W, V and b are in the order: time scale of z, time scale of y, z, y."""
 
     def __init__(self, input_size: int, hidden_size: int, dt: float) -> None:
         super().__init__()

@@ -16,14 +16,17 @@ from steadygrad.matrices import Matrix
 
 
 def start_as_torch(cell: "LSTMCell") -> None:
-    """Initialise W and b from U(±1/√N), as in torch.nn.LSTM. U keeps its own initialisation, U(±1/√N) by default."""
+    """Initialise W and b of an LSTM cell from U(±1/√N), as in torch.nn.LSTM. U keeps its own initialisation."""
     for parameter in (cell.W, cell.b):
         if parameter is not None:
             uniform(1 / math.sqrt(cell.output_size))(parameter)
 
 
 def start_as_tensorflow(cell: "LSTMCell") -> None:
-    """Initialise W and U from U(±√(6/(I + 5N))), Glorot's law of one kernel (I + N, 4N); b = 0, forget gate 1."""
+    """Initialise an LSTM cell as TensorFlow does: W and U from U(±√(6/(I + 5N))), b = 0, for the forget gate b = 1.
+
+    The bound is Glorot's law for one kernel of shape (I + N, 4N).
+    """
     (rows, features), units = cell.W.shape, cell.output_size
     fill(cell, glorot_uniform(features + units, rows), nn.init.zeros_)
     if cell.b is not None:
@@ -31,7 +34,10 @@ def start_as_tensorflow(cell: "LSTMCell") -> None:
 
 
 def start_as_memorynets(cell: "LSTMCell") -> None:
-    """Initialise W and U from N(0, 2/(2N + I)), Xavier's law of each gate on [h; x], and b from U(±1/√(N + I))."""
+    """Initialise an LSTM cell as the MemoryNets program: W and U from N(0, 2/(2N + I)), b from U(±1/√(N + I)).
+
+    The first is Xavier's law of each gate on [h; x].
+    """
     features, units = cell.W.shape[1], cell.output_size
     fill(cell, normal(math.sqrt(2 / (2 * units + features))), uniform(1 / math.sqrt(units + features)))
 
@@ -44,7 +50,7 @@ STARTS: dict[str, Callable[["LSTMCell"], None]] = {
 
 
 class LSTMCell(Cell):
-    """See `LSTM`. The rows of W and b are in torch's order: input, forget, cell, output."""
+    """Cell of `LSTM`. The rows of W and b are in torch's order: input, forget, cell, output."""
 
     GATES = ("input", "forget", "cell", "output")
 
@@ -70,7 +76,7 @@ class LSTMCell(Cell):
             nn.init.constant_(self.b[hidden_size : 2 * hidden_size], forget_bias)
 
     def weights(self) -> tuple[Tensor, Tensor]:
-        """Return W and U in the form that the kernel takes."""
+        """Return W and U (the gates' matrices stacked) in the form that the kernel takes."""
         return self.W, torch.cat([matrix() for matrix in self.U])
 
     def walk(

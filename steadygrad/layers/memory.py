@@ -17,7 +17,7 @@ Keys = Callable[[Tensor], Tensor]
 
 
 class Items(NamedTuple):
-    """The states and keys (batch, places, ·) that can be attended to, and which places are taken (batch, places).
+    """States and keys (batch, places, ·) in a memory that can be attended to, and which places are taken.
 
     ``gate`` (batch, places) is added to the logits, unless it is None.
     """
@@ -38,45 +38,48 @@ class Memory(nn.Module):
 
     @property
     def limits(self) -> tuple[int | None, int] | None:
-        """The sizes of S (None for all states) and R, if the fused kernel supports the memory; otherwise None."""
+        """Numbers of recent states (S; None for all) and relevant states (R) stored, for the fused kernel.
+
+        None if the fused kernel does not support the memory.
+        """
         return None
 
     def carried(self, tensors: tuple[Tensor, ...]) -> Carried:
-        """Return the tensors in the form that the fused kernel takes. Needed only if `limits` is not None."""
+        """Return the memory's tensors in the form that the fused kernel takes. Needed only if `limits` is not None."""
         raise NotImplementedError
 
     def from_carried(self, carried: Carried) -> tuple[Tensor, ...]:
-        """Return the tensors from what the fused kernel returned."""
+        """Return the memory's tensors from what the fused kernel returned."""
         raise NotImplementedError
 
     def unpack(self, tensors: tuple[Tensor, ...], keys: Keys) -> Contents:
-        """Return the tensors by name; ``keys`` computes the keys from the states."""
+        """Return the memory's tensors by name, with ``keys``, which are computed from the states."""
         contents = dict(zip(self.parts, tensors, strict=True))
         return contents | {"keys": keys(contents["states"])}
 
     def pack(self, contents: Contents) -> tuple[Tensor, ...]:
-        """Return the tensors in the order of ``parts``."""
+        """Return the memory's tensors as a tuple, in the order of ``parts``, from their dict by name."""
         return tuple(contents[name] for name in self.parts)
 
     def items(self, contents: Contents) -> Items:
-        """Return the states and keys that can be attended to."""
+        """Return the states and keys in memory that can be attended to."""
         raise NotImplementedError
 
     def latest(self, contents: Contents) -> int | None:
-        """Return the place of the latest state, or None if a sequence has not stored it."""
+        """Return the place of the latest state in memory, or None if a sequence has not stored it."""
         raise NotImplementedError
 
     def times(self, contents: Contents) -> Tensor:
-        """Return the time step of each item, (batch, places). The value at an empty place has no meaning."""
+        """Return the time step of each state in memory, (batch, places). At an empty place it has no meaning."""
         raise NotImplementedError
 
     def add(self, contents: Contents, weights: Tensor, state: Tensor, key: Tensor) -> Contents:
-        """Return the contents after a time step with attention ``weights`` (batch, places) and new ``state``."""
+        """Return the memory's contents after a step with attention ``weights`` (batch, places) and a new ``state``."""
         raise NotImplementedError
 
 
 class Everything(Memory):
-    """Stores every state, or every ``every``-th one. The cost of attention grows with the number of steps.
+    """Memory of every past state, or every ``every``-th one. The cost of attention grows with the number of steps.
 
     The latest stored state is in the last place. ``age`` is the number of steps so far.
     """
@@ -101,6 +104,7 @@ class Everything(Memory):
         return self.pack({"states": carried.states, "age": carried.ages})
 
     def pack(self, contents: Contents) -> tuple[Tensor, ...]:
+        """Return the states and the age, without leading places that are empty in all sequences."""
         states, age = contents["states"], contents["age"]
         if len(age):  # remove leading places that are empty in all rows
             states = states[:, states.shape[1] - int(age.max()) // self.every :]
@@ -118,7 +122,7 @@ class Everything(Memory):
         return (self._numbers(contents) + 1) * self.every - 1
 
     def _numbers(self, contents: Contents) -> Tensor:
-        """Return which of the stored states is in each place, from 0; negative where the place is empty."""
+        """Return which of the stored states is in each place, counted from 0; negative where the place is empty."""
         age = contents["age"][:, None]
         return age // self.every - torch.arange(contents["states"].shape[1], 0, -1, device=age.device)
 
@@ -136,14 +140,14 @@ class Everything(Memory):
 
 
 class Score(nn.Module):
-    """Base class of scores, which predict how relevant a state will be."""
+    """Base class of scores, which predict how relevant a past state will be."""
 
     def forward(self, states: Tensor, received: Tensor) -> Tensor:
         """Return scores (batch) from the states (batch, units) and the attention that each received (batch)."""
         raise NotImplementedError
 
     def gate(self, states: Tensor) -> Tensor | None:
-        """Return what to add to the logits of the states in R (batch, places, units), or None.
+        """Return a term for the attention logits of the relevant states (batch, places, units), or None.
 
         The selection of states has no gradient, so a learned score is trained through this term.
         """
@@ -151,7 +155,7 @@ class Score(nn.Module):
 
 
 class ReceivedAttention(Score):
-    """β(i) = Σ α_{i,t} over the ν steps for which h_i was in the short-term buffer S."""
+    """Score of a state: β(i) = Σ α_{i,t}, the attention that h_i received while it was among the recent states S."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -161,7 +165,7 @@ class ReceivedAttention(Score):
 
 
 class LearnedScore(Score):
-    """β(i) = w · h_i + b + Σ α_{i,t},  and σ(w · h_i + b) multiplies the e^{logit} of a state h_i in R.
+    """Learned score of a state: β(i) = w · h_i + b + Σ α_{i,t},  and σ(w · h_i + b) multiplies e^{logit} of h_i in R.
 
     The factor gives w and b a gradient from the value of attending to h_i (thesis, section 7.5). At the start
     w = b = 0, which ranks states as `ReceivedAttention` does.
@@ -176,6 +180,7 @@ class LearnedScore(Score):
         return states @ self.w + self.b + received
 
     def gate(self, states: Tensor) -> Tensor:
+        """Return log σ(w · h + b) of the relevant states, a term for their attention logits that trains w and b."""
         return nn.functional.logsigmoid(states @ self.w + self.b)
 
 
@@ -183,7 +188,7 @@ SCORES: dict[str, Callable[[int], Score]] = {"received": ReceivedAttention, "lea
 
 
 class Screening(Memory):
-    """Stores S, the last ``short`` states, and R, the ``relevant`` states with the highest scores of those that left S.
+    """Memory of S, the last ``short`` states, and R, the ``relevant`` states with the highest scores that left S.
 
     The score of a state is computed once, when the state leaves S. If R has room, the state enters R. Otherwise it
     replaces the state with the lowest score in R if its own score is higher (Kerg et al., 2020, algorithm 1).
@@ -258,7 +263,7 @@ class Screening(Memory):
         return after
 
     def _screened(self, contents: Contents, received: Tensor) -> tuple[Tensor, Contents]:
-        """Return which place of R the oldest state of S enters (batch, relevant), and the scores and times of R then.
+        """Return which place of R the oldest state of S enters, (batch, relevant), and the new scores and times of R.
 
         The state has ``received`` so much attention. It enters no place if its score is too low.
         """

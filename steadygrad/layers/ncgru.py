@@ -16,7 +16,7 @@ ORTHOGONAL = {"c": ("candidate",), "rc": ("reset", "candidate"), "ruc": ("reset"
 
 
 def start_as(cell: GRUCell, joint: bool, gates: Initialiser, update: Initialiser, biases: Initialiser) -> None:
-    """Initialise the gates as the released programs do, and modReLU's bias from U(±0.1).
+    """Initialise gates and biases of an NC-GRU cell as the released programs do, modReLU's bias from U(±0.1).
 
     ``gates`` initialises W_r and W_u. With ``joint`` the program has one kernel for x and h, so ``gates`` initialises
     the free U as well. Otherwise ``update`` initialises the free U. ``biases`` initialises b.
@@ -33,7 +33,7 @@ def start_as(cell: GRUCell, joint: bool, gates: Initialiser, update: Initialiser
 
 
 def start_as_denoise(cell: GRUCell) -> None:
-    """Initialise as the released program for denoise: W_c He normal, the gates He uniform.
+    """Initialise an NC-GRU cell as the released program for denoise: W_c He normal, the gates He uniform.
 
     If U_r is free, the gates have one kernel for x and h, and b = 0. If U_r is orthogonal, W and U have one kernel
     each, and b ~ N(0, 1).
@@ -46,7 +46,7 @@ def start_as_denoise(cell: GRUCell) -> None:
 
 
 def start_as_parenthesis(cell: GRUCell) -> None:
-    """Initialise as the released program for parenthesis: W_c He uniform, b = 0.
+    """Initialise an NC-GRU cell as the released program for parenthesis: W_c He uniform, b = 0.
 
     If U_r is free, the gates have one kernel for x and h, He uniform. If U_r is orthogonal, W and U have one kernel
     each, He normal.
@@ -59,9 +59,13 @@ def start_as_parenthesis(cell: GRUCell) -> None:
 
 
 class ReleasedPairCell(GRUCell):
-    """The cell of `NCGRU` with ``released_lr`` and ``orthogonal="rc"``. It has the defect of the released program."""
+    """Cell of `NCGRU` with ``released_lr`` and ``orthogonal="rc"``. It repeats a defect of the released program.
+
+    U_c is trained by the gradient of U_r, and the inverse of U_r is updated from that of U_c.
+    """
 
     def evaluate_gates(self) -> list[Tensor]:
+        """Return the matrices of the gates, with gradients as in the released program: that of U_r trains U_c too."""
         self._share_inverse()
         U_r, U_u, U_c = super().evaluate_gates()
         constant = U_c.detach()
@@ -72,7 +76,7 @@ class ReleasedPairCell(GRUCell):
         return super().matrices()
 
     def _share_inverse(self) -> None:
-        """Update the inverse of U_c, and make the next update of the inverse of U_r start from it."""
+        """Update the inverse of U_c, and let the next update of the inverse of U_r start from it."""
         U_r, _, U_c = (cast(Matrix, matrix) for matrix in self.U)
         with torch.no_grad():
             U_c.value()

@@ -51,6 +51,10 @@ class NNRNN(RNN):
         self.spectrum_pull, self.modulus = spectrum_pull, modulus
 
     def penalty(self) -> Tensor | float:
+        """Return δ Σ (γₖ − 1)², which training adds to the loss to keep eigenvalues near the unit circle.
+
+        It is 0 if the moduli γₖ are fixed.
+        """
         if self.modulus is not None:
             return 0.0
         gammas = [f for m in self._maps() for f, kind in zip(m.free, m.kinds, strict=True) if kind == "modulus"]

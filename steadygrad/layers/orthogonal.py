@@ -58,6 +58,7 @@ class OrthogonalRNN(RNN):
         self.pull, self.pull_norm = pull, pull_norm
 
     def penalty(self) -> Tensor | float:
+        """Return λ Σ ‖WᵀW − I‖² over the recurrent matrices, which training adds to the loss; 0 if λ is 0."""
         if not self.pull:
             return 0.0
         return self.pull * sum(distance(W, self.pull_norm) for W in self.matrices().values())

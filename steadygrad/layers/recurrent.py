@@ -19,7 +19,7 @@ State = Tensor | tuple[Tensor, ...]
 
 
 def as_tuple(state: State | None) -> tuple[Tensor, ...]:
-    """Return the tensors of a state; none for None."""
+    """Return the tensors of a state as a tuple; an empty tuple for None."""
     if state is None:
         return ()
     return state if isinstance(state, tuple) else (state,)
@@ -38,7 +38,7 @@ class Common(TypedDict, total=False):
 
 
 def with_attention(who: str, common: Common, attention: AttentionSpec) -> Common:
-    """Return the common keyword arguments of a layer with attention of its own, such as `RelRNN`."""
+    """Return a layer's common keyword arguments with its own ``attention``. Raise ValueError if they have another."""
     if common.get("attention") is not None:
         raise ValueError(f"{who} has attention of its own and expects attention=None; got {common['attention']!r}")
     return Common(**{**common, "attention": attention})
@@ -54,7 +54,7 @@ def with_common(own: Signature) -> Signature:
 
 
 class LayerClass(Protocol):
-    """A class in `LAYERS`: called with input size, hidden size and options, it returns a layer."""
+    """Protocol of a class in `LAYERS`: called with input size, hidden size and options, it returns a layer."""
 
     __name__: str
 
@@ -134,18 +134,21 @@ class RecurrentLayer(nn.Module):
             self.to(device=device, dtype=dtype)
 
     def _cells(self) -> Iterator[Cell]:
+        """Return an iterator over the cells of all levels and directions."""
         return cast(Iterator[Cell], iter(self.cells))
 
     @property
     def _name(self) -> str:
+        """Name of the class, for error messages."""
         return type(self).__name__
 
     @property
     def directions(self) -> int:
+        """Number of directions: 2 if the layer is bidirectional, else 1."""
         return 2 if self.bidirectional else 1
 
     def matrices(self) -> dict[str, Tensor]:
-        """Return the assembled recurrent matrices, with names like those of torch: ``{"recurrent_l0": W, …}``."""
+        """Return the recurrent matrices of all cells by name, with torch's suffixes: ``{"recurrent_l0": W, …}``."""
         return {
             f"{name}_l{index // self.directions}{'_reverse' if index % self.directions else ''}": W
             for index, cell in enumerate(self._cells())
@@ -180,7 +183,7 @@ class RecurrentLayer(nn.Module):
             matrix.refresh()
 
     def _maps(self) -> Iterator[Matrix]:
-        """Return every `Matrix` of the layer."""
+        """Return an iterator over every `Matrix` of the layer."""
         return (module for module in self.modules() if isinstance(module, Matrix))
 
     def flatten_parameters(self) -> None:
@@ -204,7 +207,7 @@ class RecurrentLayer(nn.Module):
         *,
         hx: State | None = None,
     ) -> tuple[Tensor | PackedSequence, State]:
-        """Return the outputs and the final states; ``hx`` is torch's name for h_0."""
+        """Run over all time steps and return the outputs and the final states. ``hx`` is torch's name for h_0."""
         if hx is not None:
             if h_0 is not None:
                 raise ValueError(f"{self._name} expects either h_0 or hx, which are the same; got both")
@@ -241,7 +244,7 @@ class RecurrentLayer(nn.Module):
     def _without_autocast(
         self, kind: str, input: Tensor | PackedSequence | Lookup, h_0: State | None
     ) -> tuple[Tensor | PackedSequence, State]:
-        """Run forward in the layer's own dtype: in lower precision, rounding errors would accumulate over the steps."""
+        """Run `forward` without autocast, in the layer's dtype: rounding errors would add up over the steps."""
         dtype = self._cell_dtype()
 
         def own(part: Tensor) -> Tensor:
@@ -275,6 +278,7 @@ class RecurrentLayer(nn.Module):
         return x, tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
 
     def _check_input(self, input: Tensor, table: Tensor | None, rank: int | None = None) -> None:
+        """Raise ValueError if the input's number of dimensions, features or dtype is wrong."""
         shape = f"input of shape {tuple(input.shape)}"
         if rank is None and input.dim() not in (2, 3):
             raise ValueError(f"{self._name} expects input of 2 dimensions (unbatched) or 3; got {shape}")
@@ -289,7 +293,7 @@ class RecurrentLayer(nn.Module):
             raise ValueError(f"{self._name} expects input of type {dtype}, as its parameters are; got {input.dtype}")
 
     def _cell_dtype(self) -> torch.dtype:
-        """Return the dtype of the first parameter."""
+        """Return the dtype of the layer's first parameter."""
         for part in self.cells[0].modules():  # parameters() would take longer than the forward pass of a short sequence
             for parameter in part._parameters.values():
                 if parameter is not None:
@@ -297,7 +301,7 @@ class RecurrentLayer(nn.Module):
         raise ValueError(f"{self._name} has no parameters left to take its type from")
 
     def _initial(self, h_0: State | None, batch: int | None, like: Tensor) -> tuple[Tensor, ...]:
-        """Return the initial states (cells, batch, size) after checks; ``batch`` is None for an unbatched sequence."""
+        """Return the initial states (cells, batch, size): h_0 after checks, or the default. ``batch`` may be None."""
         if h_0 is None:
             return self.default_states(1 if batch is None else batch, like)
         given = h_0 if isinstance(h_0, tuple | list) else (h_0,)
@@ -322,6 +326,7 @@ class RecurrentLayer(nn.Module):
         return (*trained, *(torch.stack(parts) for parts in list(own)[len(trained) :]))
 
     def _joined(self, states: tuple[Tensor, ...]) -> State:
+        """Return the states as the caller sees them: a single tensor by itself, several as a tuple."""
         return states[0] if len(states) == 1 else states
 
     def extra_repr(self) -> str:

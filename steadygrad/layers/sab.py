@@ -22,7 +22,7 @@ MARGIN = 1e-7
 
 
 def sparse(scores: Tensor, taken: Tensor, top: int) -> Tensor:
-    """Return α = r / (Σ r + 1e-7),  r = max(e − d, 0),  d = 1e-7 + the ``top``-th largest score e.
+    """Return sparse weights α = r / (Σ r + 1e-7) from scores e:  r = max(e − d, 0),  d = 1e-7 + ``top``-th largest e.
 
     A sequence with at most ``top`` taken places has α = e. Places that are not taken have α = 0.
     """
@@ -35,7 +35,10 @@ def sparse(scores: Tensor, taken: Tensor, top: int) -> Tensor:
 
 
 class TanhScore(Alignment):
-    """a(g, m) = w · tanh([g; m]) = w₁ · tanh(g) + w₂ · tanh(m). The key of m is the number w₂ · tanh(m)."""
+    """Attention score a(g, m) = w · tanh([g; m]) = w₁ · tanh(g) + w₂ · tanh(m) of a state g and a past state m.
+
+    The key of m is the number w₂ · tanh(m).
+    """
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -49,7 +52,10 @@ class TanhScore(Alignment):
 
 
 class SABCell(AttentiveCell):
-    """See `SAB`. The state is h, c and the tensors of the memory. The memory's zero state is not stored."""
+    """Cell of `SAB`, an LSTM with sparse attention. Its state is h, c and the tensors of the memory.
+
+    The memory's zero state is not stored.
+    """
 
     def __init__(self, cell: Cell, *, every: int, top: int, truncate: int | None) -> None:
         super().__init__(
@@ -61,6 +67,10 @@ class SABCell(AttentiveCell):
     def step(
         self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None
     ) -> tuple[Tensor, tuple[Tensor, ...], Contents]:
+        """Return the output [h; s], the next state and the memory after one time step, h = g + s.
+
+        g is the LSTM's output and s the attended state. h is added to the memory.
+        """
         if self.truncate is not None:
             cut = (contents["age"][:, None] + 1) % self.truncate == 0
             if cut.any():
@@ -151,7 +161,7 @@ class SAB(LSTM):
 
 @torch.no_grad()
 def add_second_bias(cell: LSTMCell, forget_bias: float | None) -> None:
-    """Add a second random vector to b, because torch.nn.LSTM has two bias vectors. A given ``forget_bias`` is kept."""
+    """Add a second random vector to b of an LSTM cell, because torch.nn.LSTM has two. Keep a given ``forget_bias``."""
     if cell.b is None:
         return
     second = torch.empty_like(cell.b)

@@ -53,13 +53,13 @@ class Stack(nn.ModuleList):
         return cast(Tensor, x), ends[0] if len(ends) == 1 else tuple(ends)
 
     def without_memory(self, state: State) -> State:
-        """Return the state with the memories of past states emptied."""
+        """Return the state with the layers' memories of past states emptied."""
         both = zip(self.layers(), self.parts(state), strict=True)
         ends = [part for layer, own in both for part in as_tuple(layer.without_memory(own))]
         return ends[0] if len(ends) == 1 else tuple(ends)
 
     def parts(self, state: State | list[Tensor] | None) -> list[tuple[Tensor, ...]]:
-        """Return the tensors of each layer's state, or raise ValueError if their number is wrong."""
+        """Split a state into the tensors of each layer, as a list. Raise ValueError if their number is wrong."""
         given = tuple(state) if isinstance(state, list) else as_tuple(state)
         needed = sum(len(layer.state_parts) for layer in self.layers())
         if state is not None and len(given) != needed:
@@ -70,14 +70,17 @@ class Stack(nn.ModuleList):
         return [tuple(islice(rest, len(layer.state_parts))) for layer in self.layers()]
 
     def layers(self) -> Iterator[RecurrentLayer]:
+        """Return an iterator over the layers, in order."""
         return cast(Iterator[RecurrentLayer], iter(self))
 
     @property
     def input_size(self) -> int:
+        """Number of features that the first layer takes."""
         return next(self.layers()).input_size
 
     @property
     def output_size(self) -> int:
+        """Number of features that the last layer returns."""
         return list(self.layers())[-1].output_size
 
     def matrices(self) -> dict[str, Tensor]:
@@ -92,7 +95,7 @@ class Stack(nn.ModuleList):
 
     @property
     def blocks(self) -> dict[str, slice]:
-        """The part of the flat state, in which all states are concatenated, that belongs to each layer."""
+        """Slice of each layer in the flat state, in which all states are concatenated, by name."""
         found, end = {}, 0
         for level, layer in enumerate(self.layers()):
             size = layer.num_layers * sum(layer.state_sizes)

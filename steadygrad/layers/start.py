@@ -16,22 +16,22 @@ Law = TypeVar("Law")
 
 
 def uniform(bound: float) -> Initialiser:
-    """Return an initialiser with the law U(±bound)."""
+    """Return a function that fills a tensor from U(−bound, bound)."""
     return partial(nn.init.uniform_, a=-bound, b=bound)
 
 
 def normal(std: float) -> Initialiser:
-    """Return an initialiser with the law N(0, std²)."""
+    """Return a function that fills a tensor from N(0, std²)."""
     return partial(nn.init.normal_, std=std)
 
 
 def he_uniform(fan_in: int) -> Initialiser:
-    """Return an initialiser with the law U(±√(6/fan_in)), TensorFlow's he_uniform."""
+    """Return a function that fills a tensor from U(±√(6/fan_in)), TensorFlow's he_uniform."""
     return uniform(math.sqrt(6 / fan_in))
 
 
 def he_normal(fan_in: int) -> Initialiser:
-    """Return an initialiser with the law of TensorFlow's he_normal.
+    """Return a function that fills a tensor with the law of TensorFlow's he_normal.
 
     The law is N(0, s²) truncated at ±2s, with s such that the standard deviation is √(2/fan_in).
     """
@@ -40,7 +40,7 @@ def he_normal(fan_in: int) -> Initialiser:
 
 
 def glorot_uniform(fan_in: int, fan_out: int) -> Initialiser:
-    """Return an initialiser with the law U(±√(6/(fan_in + fan_out))), for a weight whose shape has other fans."""
+    """Return a function that fills a tensor from U(±√(6/(fan_in + fan_out))), also if its shape has other fans."""
     return uniform(math.sqrt(6 / (fan_in + fan_out)))
 
 
@@ -63,6 +63,6 @@ ORTHOGONAL_START: Spec = {"name": "free", "init": "henaff"}
 
 
 def choose(who: str, option: str, name: object, laws: Mapping[str, Law]) -> Law:
-    """Return the law with this name, or raise a ValueError that lists all names."""
+    """Return the entry of ``laws``, initialisations by name, with this name. Raise ValueError if there is none."""
     check_choice(who, option, name, laws)
     return laws[str(name)]

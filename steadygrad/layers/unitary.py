@@ -11,7 +11,10 @@ from steadygrad.layers.start import uniform
 
 
 class UnitaryRNN(RNN):
-    """h_t = modReLU(U x_t + W h_{t−1}; b),  h complex, W unitary."""
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  h complex, W unitary.
+
+    Base class of the layers with complex units. ``recurrent`` is the kind of W.
+    """
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class FullCapacityURNN(UnitaryRNN):
         super().__init__(input_size, hidden_size, num_layers, recurrent, activation, bias=bias, **common)
 
     def reset_initial_state(self, start: Tensor) -> None:
+        """Fill one tensor of the trained initial state from U(±√(1.5/hidden_size))."""
         uniform(math.sqrt(1.5 / self.hidden_size))(start)
 
 

@@ -91,7 +91,7 @@ Spec = str | Mapping[str, Any] | Callable[[int], Matrix] | Matrix
 
 
 def build(spec: Spec, size: int, *, complex: bool = False) -> Matrix:
-    """Return the matrix given by ``spec``: a name, ``{"name": …, option: …}``, a function of the size or a `Matrix`.
+    """Return the `Matrix` given by ``spec``: a name, ``{"name": …, option: …}``, a function of the size or a `Matrix`.
 
     With ``complex=True``, ``size`` counts complex units. With ``complex=False``, the name of a complex matrix gives its
     real form: the first half of the units are real parts, the second half imaginary parts.
@@ -118,7 +118,7 @@ def build(spec: Spec, size: int, *, complex: bool = False) -> Matrix:
 
 
 def from_table(table: Mapping[str, Any], size: int, complex: bool) -> Matrix:
-    """Return the matrix called ``table["name"]``, built with the other entries of ``table`` as options."""
+    """Return the `Matrix` called ``table["name"]``, with the other entries as options. Raise ValueError if unknown."""
     name, options = table.get("name"), {key: value for key, value in table.items() if key != "name"}
     builders = MATRICES | COMPLEX
     if name not in list(builders):  # a list, so that an unhashable name also gives this error

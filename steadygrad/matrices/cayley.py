@@ -13,19 +13,21 @@ from steadygrad.matrices.matrix import Matrix, check_square, is_orthogonal, near
 
 
 class CayleyGradient(torch.autograd.Function):
-    """Gradient of W = (I + A)⁻¹ (I − A) D with respect to the packed A. The caller passes F = (I + A)⁻¹ and W.
+    """Autograd function that gives W = (I + A)⁻¹ (I − A) D its gradient with respect to the packed A.
 
-    dL/dA = Vᵀ − V,  V = Fᵀ dL/dW (D + Wᵀ)
+    The caller passes F = (I + A)⁻¹ and W. dL/dA = Vᵀ − V,  V = Fᵀ dL/dW (D + Wᵀ)
     """
 
     @staticmethod
     def forward(ctx: Any, free: Tensor, F: Tensor, W: Tensor, D: Tensor) -> Tensor:
+        """Return W, which the caller has computed, and save what the gradient needs."""
         ctx.save_for_backward(free, F, W, D)
         return W
 
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of the packed A from the gradient G of W, and None for the other arguments."""
         free, F, W, D = ctx.saved_tensors
         if wants_graph():
             return (*with_graph(cayley, (free, D), [G]), None, None)
@@ -34,7 +36,7 @@ class CayleyGradient(torch.autograd.Function):
 
 
 def cayley(free: Tensor, D: Tensor) -> Tensor:
-    """Return W = (I + A)⁻¹ (I − A) D by standard torch operations."""
+    """Return W = (I + A)⁻¹ (I − A) D by standard torch operations, from the packed skew-symmetric A."""
     A = skew(free, len(D))
     I = torch.eye(len(D), dtype=A.dtype, device=A.device)
     return torch.linalg.solve(I + A, I - A) * D
@@ -63,9 +65,11 @@ class ScaledCayley(nn.Module):
 
     @property
     def determinant(self) -> int:
+        """Determinant of W, 1 or −1."""
         return (-1) ** self.reflections
 
     def forward(self, free: Tensor) -> Tensor:
+        """Return W from the packed skew-symmetric A."""
         if needs_plain(free):
             return cayley(free, self.D)
         with torch.no_grad():
@@ -77,7 +81,7 @@ class ScaledCayley(nn.Module):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Return the packed A of W.
+        """Return the packed A whose matrix is W. Raise ValueError if there is none.
 
         A W that is not orthogonal is first replaced by the nearest orthogonal matrix of determinant det D.
         """
@@ -98,6 +102,6 @@ class ScaledCayley(nn.Module):
 
 
 def scaled_cayley(size: int, *, reflections: int = 0, init: str = "cayley") -> Matrix:
-    """Return a `ScaledCayley` matrix initialised by ``init``."""
+    """Return a `Matrix` with the map `ScaledCayley`, initialised by ``init``."""
     map = ScaledCayley(size, reflections)
     return Matrix(map, free_tensor(init, map))

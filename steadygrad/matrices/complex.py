@@ -19,19 +19,19 @@ def realify(W: Tensor) -> Tensor:
 
 
 def complexify(R: Tensor) -> Tensor:
-    """Return the W of R = realify(W)."""
+    """Return the complex W of its real form R = realify(W)."""
     n = len(R) // 2
     return torch.complex(R[:n, :n], R[n:, :n])
 
 
 def skew_hermitian_free(A: Tensor) -> Tensor:
-    """Return A packed into n² real numbers: Re A below the diagonal, then Im A on and below the diagonal."""
+    """Return a skew-Hermitian A packed into n² real numbers: Re A below the diagonal, then Im A on and below it."""
     n = len(A)
     return torch.cat([A.real[tuple(below(n, -1, A.device))], A.imag[tuple(below(n, 0, A.device))]])
 
 
 def skew_hermitian(free: Tensor, n: int) -> Tensor:
-    """Return realify(A) of the packed skew-Hermitian A = −Aᴴ."""
+    """Return the real form, realify(A), of a skew-Hermitian A = −Aᴴ from its n² packed numbers."""
     if free.shape != (n * n,):
         raise ValueError(f"skew_hermitian expects {n * n} numbers for size {n}; got shape {tuple(free.shape)}")
     real, imaginary = free.split([n * (n - 1) // 2, n * (n + 1) // 2])
@@ -43,12 +43,12 @@ def skew_hermitian(free: Tensor, n: int) -> Tensor:
 
 @index_of
 def below(n: int, offset: int, device: torch.device) -> Tensor:
-    """Return the row and column indices of the lower triangle up to diagonal ``offset``."""
+    """Return the row and column indices of the lower triangle of an n × n matrix up to diagonal ``offset``."""
     return torch.tril_indices(n, n, offset, device=device)
 
 
 class Realified(nn.Module):
-    """[[Re W, −Im W], [Im W, Re W]], the real form of a complex map's W, for cells of real units."""
+    """Map of the real form [[Re W, −Im W], [Im W, Re W]] of a complex map's W, for cells of real units."""
 
     inner: Any
 
@@ -59,19 +59,21 @@ class Realified(nn.Module):
 
     @property
     def kinds(self) -> tuple[str, ...]:
+        """Kind of each free tensor, as the complex map declares it."""
         return self.inner.kinds
 
     def forward(self, *free: Tensor) -> Tensor:
+        """Return the real form of the complex map's W, from its free tensors."""
         return realify(self.inner(*free))
 
 
 def realified(matrix: Matrix) -> Matrix:
-    """Return the real form of a complex matrix, with the same free tensors."""
+    """Return the `Matrix` of the real form of a complex `Matrix`, with the same free tensors."""
     return Matrix(Realified(matrix.map), *matrix.free)
 
 
 def phases(angles: Tensor) -> Tensor:
-    """Return e^{iθ} of each angle θ."""
+    """Return e^{iθ} of each angle θ, as a complex tensor."""
     return torch.polar(torch.ones_like(angles), angles)
 
 

@@ -35,7 +35,7 @@ def cayley_unitary(free: Tensor, size: int) -> Tensor:
 
 
 class ComplexCayley(nn.Module):
-    """W = (I + A)⁻¹ (I − A) D,  A skew-Hermitian, D = diag(e^{iθ}) learned: W can be every unitary matrix."""
+    """Map W = (I + A)⁻¹ (I − A) D,  A skew-Hermitian, D = diag(e^{iθ}) learned: W can be every unitary matrix."""
 
     complex = True
     kinds = ("skew", "angle")
@@ -45,11 +45,12 @@ class ComplexCayley(nn.Module):
         self.size = check_size("ComplexCayley", size)
 
     def forward(self, free: Tensor, theta: Tensor) -> Tensor:
+        """Return the unitary W from the packed A and the angles θ."""
         return complexify(cayley_unitary(free, self.size)) * phases(theta)  # multiplication by D scales the columns
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Return A and θ of the unitary matrix nearest to W.
+        """Return the packed A and the angles θ of the unitary matrix nearest to W.
 
         All θ are equal and chosen so that W D⁻¹ has no eigenvalue near −1.
         """
@@ -78,7 +79,7 @@ def turned_cayley(U: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def complex_cayley(size: int, *, init: str = "cayley") -> Matrix:
-    """Return a `ComplexCayley` matrix with θ ~ U(0, 2π) and a real A from the skew initialiser ``init``.
+    """Return a `Matrix` with the map `ComplexCayley`, θ ~ U(0, 2π) and a real A from the skew initialiser ``init``.
 
     With ``init="haar"`` W starts as a random unitary matrix.
     """
@@ -89,7 +90,7 @@ def complex_cayley(size: int, *, init: str = "cayley") -> Matrix:
 
 
 def real_start(who: str, init: str, size: int) -> Tensor:
-    """Return the packed form of the real skew-symmetric A from the skew initialiser ``init``."""
+    """Return the packed form of a real skew-symmetric A from the skew initialiser named ``init``."""
     if init not in initialisers.SKEW:
         raise ValueError(f"{who} expects init out of {', '.join([*initialisers.SKEW, 'haar'])}; got {init!r}")
     A = skew(initialisers.SKEW[init](size), size)

@@ -11,7 +11,7 @@ from steadygrad.matrices.matrix import Matrix, check_square, skew_free
 
 
 class ComplexExponential(nn.Module):
-    """W = exp(L),  L = −Lᴴ: W can be every unitary matrix (Hyland & Rätsch, 2017).
+    """Map W = exp(L),  L = −Lᴴ: W can be every unitary matrix (Hyland & Rätsch, 2017).
 
     The n² free numbers are coordinates of L in the Lie algebra u(n). The exponential is evaluated on the real form of
     twice the size, which is exact: exp(realify(L)) = realify(exp(L)).
@@ -25,6 +25,7 @@ class ComplexExponential(nn.Module):
         self.size = check_size("ComplexExponential", size)
 
     def forward(self, free: Tensor) -> Tensor:
+        """Return the unitary W = exp(L) from the packed L."""
         return complexify(skew_exponential(skew_free(skew_hermitian(free, self.size)), 2 * self.size))
 
     @torch.no_grad()
@@ -44,7 +45,7 @@ class ComplexExponential(nn.Module):
 
 
 def complex_exponential(size: int, *, init: str = "henaff") -> Matrix:
-    """Return a `ComplexExponential` matrix with a real L from the skew initialiser ``init``.
+    """Return a `Matrix` with the map `ComplexExponential` and a real L from the skew initialiser ``init``.
 
     With ``init="haar"`` W starts as a random unitary matrix.
     """

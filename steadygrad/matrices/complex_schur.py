@@ -14,7 +14,7 @@ from steadygrad.matrices.schur import start_of_moduli
 
 
 class ComplexSchur(nn.Module):
-    """W = P (Λ + T) Pᴴ,  P = exp(A), A skew-Hermitian, Λ = diag(γₖ e^{iθₖ}), T strictly lower triangular.
+    """Map W = P (Λ + T) Pᴴ,  P = exp(A), A skew-Hermitian, Λ = diag(γₖ e^{iθₖ}), T strictly lower triangular.
 
     Every complex matrix has this form. The eigenvalues are γₖ e^{iθₖ} for any P and T. There is one free eigenvalue
     per unit, whereas `RealSchur` has conjugate pairs.
@@ -33,6 +33,7 @@ class ComplexSchur(nn.Module):
         return size * size, size, size, size * (size - 1)
 
     def forward(self, basis: Tensor, theta: Tensor, gamma: Tensor, T: Tensor) -> Tensor:
+        """Return the complex W from the packed A (``basis``), θ, γ and the packed T."""
         free = {"basis": basis, "theta": theta, "gamma": gamma, "T": T}
         for (name, tensor), length in zip(free.items(), self.free_sizes(self.size), strict=True):
             if tensor.shape != (length,):
@@ -45,7 +46,7 @@ class ComplexSchur(nn.Module):
         return P @ core @ P.mH
 
     def transients(self, T: Tensor) -> Tensor:
-        """Return T as a matrix. Packed, T holds all real parts and then all imaginary parts."""
+        """Return the packed T as a matrix. Packed, T holds all real parts and then all imaginary parts."""
         entries = torch.complex(*T.chunk(2))
         return entries.new_zeros(self.size, self.size).index_put(tuple(below(self.size, -1, T.device)), entries)
 
@@ -54,7 +55,7 @@ class ComplexSchur(nn.Module):
 
 
 def complex_schur(size: int, *, init: str = "henaff", modulus: float | None = None) -> Matrix:
-    """Return a `ComplexSchur` matrix that starts unitary: γ = 1, T = 0, θ ~ U(0, 2π).
+    """Return a `Matrix` with the map `ComplexSchur` that starts unitary: γ = 1, T = 0, θ ~ U(0, 2π).
 
     ``init`` is the skew initialiser of the basis P, which starts real. With ``modulus`` every γ has that value and is
     not trained.

@@ -14,13 +14,14 @@ from steadygrad.matrices.matrix import Matrix, check_square
 
 
 class Normalised(torch.autograd.Function):
-    """W = T / scale,  scale = ρ(T) + ε.  C/ρ is the gradient of ρ(T). If C is None, ρ is treated as a constant.
+    """Autograd function W = T / scale,  scale = ρ(T) + ε.  C/ρ is the gradient of ρ(T); if C is None, ρ is a constant.
 
     dL/dT = (dL/dW − C Σ(dL/dW ∘ W) / ρ) / scale  (Prop. 3.2; its inner factor 1/(ρ + ε) is right for ε = 0 only)
     """
 
     @staticmethod
     def forward(ctx: Any, T: Tensor, scale: float, rho: float, C: Tensor | None) -> Tensor:
+        """Return W = T / scale."""
         W = (T.double() / scale).to(T.dtype)
         ctx.save_for_backward(T, W, C)
         ctx.scale, ctx.rho = scale, rho
@@ -29,6 +30,7 @@ class Normalised(torch.autograd.Function):
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of T from the gradient G of W, and None for the other arguments."""
         T, W, C = ctx.saved_tensors
         if wants_graph():
             return with_graph(normalised, (T, ctx.scale, ctx.rho, C), [G])
@@ -38,18 +40,19 @@ class Normalised(torch.autograd.Function):
 
 
 def normalised(T: Tensor, scale: float, rho: float, C: Tensor | None) -> Tensor:
-    """Return W of `Normalised` by standard torch operations."""
+    """Return W = T / (ρ(T) + ε), as `Normalised` does, by standard torch operations."""
     if C is None:
         return T / scale
     return T / (largest_modulus(T) - rho + scale).to(T.dtype)
 
 
 def largest_modulus(T: Tensor) -> Tensor:
+    """Return the spectral radius ρ(T), the largest modulus of an eigenvalue, as a tensor with gradient."""
     return torch.linalg.eigvals(T.double()).abs().amax()
 
 
 class EigenvalueNormalized(nn.Module):
-    """W = T until ρ(T) > 1 for the first time,  W = T / (ρ(T) + ε) from then on.
+    """Map W = T until ρ(T) > 1 for the first time,  W = T / (ρ(T) + ε) from then on.
 
     The gradient includes the derivative of ρ(T), with one exception: the dominant eigenvalue may be so close to a
     multiple eigenvalue that its eigenvectors are meaningless. The paper then trains with the usual gradient until the
@@ -92,6 +95,7 @@ class EigenvalueNormalized(nn.Module):
             self.register_buffer("fallbacks", torch.tensor(0))
 
     def forward(self, T: Tensor) -> Tensor:
+        """Return W from T. Once ρ(T) has exceeded 1, W is always normalised; the map remembers this."""
         check_square("EigenvalueNormalized", T, self.size)
         if needs_plain(T):
             return self._plain(T)
@@ -124,7 +128,7 @@ class EigenvalueNormalized(nn.Module):
         return Normalised.apply(T, scale, rho, C)
 
     def _followed(self, T: Tensor, tolerance: float, precision: float) -> "Pair | None":
-        """Return the dominant eigenvalue by the power method, or None if exact eigenvalues are needed."""
+        """Return T's dominant eigenvalue with its vectors by the power method, or None if exact ones are needed."""
         if self.right.any():
             pair, right, left = power_method(T, self.right.double(), self.left.double(), tolerance, precision)
             if pair is not None and float(self.others) + norm_estimate(T - self.anchor) < abs(pair.value):
@@ -150,7 +154,7 @@ class EigenvalueNormalized(nn.Module):
         return torch.where(normal, T / scale.to(T.dtype), T)
 
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Return W itself. If ρ(W) > 1, `forward` divides it by ρ(W) + ε."""
+        """Return W itself as the free tensor T. If ρ(W) > 1, `forward` divides it by ρ(W) + ε."""
         return check_square("EigenvalueNormalized", W, self.size)
 
     def extra_repr(self) -> str:
@@ -195,7 +199,7 @@ class Pair(NamedTuple):
 
 
 def inverse_iteration(T: Tensor, eigenvalues: Tensor, tolerance: float) -> Pair | None:
-    """Return the dominant one of ``eigenvalues`` with its eigenvectors, or None if they are unreliable.
+    """Return the largest of T's ``eigenvalues`` in modulus, λ, with its eigenvectors, or None if they are unreliable.
 
     They are unreliable if another eigenvalue is closer to λ than ``tolerance`` ρ, if the condition number of λ exceeds
     1/``tolerance``, or if the residual does not become small.
@@ -235,7 +239,7 @@ ROUNDS, PRODUCTS = 20, 6
 def power_method(
     T: Tensor, right: Tensor, left: Tensor, tolerance: float, precision: float
 ) -> tuple[Pair | None, Tensor, Tensor]:
-    """Return the dominant eigenvalue of T, and bases (n, `BLOCK`) for T and Tᵀ from which the next call continues.
+    """Return the dominant eigenvalue of T with its vectors, and bases (n, `BLOCK`) for T and Tᵀ to continue from.
 
     The pair is None if its residual stays above ``precision`` ρ, if another eigenvalue is within ``tolerance`` ρ, or if
     the condition number of λ exceeds 1/``tolerance``.
@@ -262,7 +266,7 @@ def power_method(
 
 
 def powers(T: Tensor, X: Tensor) -> Tensor:
-    """Return an orthonormal basis of the span of X, T X, T² X, …"""
+    """Return an orthonormal basis of the span of X, T X, T² X, …, T⁶ X."""
     columns = [X]
     for _ in range(PRODUCTS):
         columns.append(T @ columns[-1])
@@ -270,7 +274,7 @@ def powers(T: Tensor, X: Tensor) -> Tensor:
 
 
 def norm_estimate(M: Tensor) -> float:
-    """Return 1.25 times the ‖M‖₂ of ten iterations with MᵀM, which may be a few percent too small."""
+    """Return an estimate of ‖M‖₂: 1.25 times the result of ten power iterations with MᵀM, which may be too small."""
     x = probes(M, 1).mT
     for _ in range(10):
         x = M.mT @ (M @ (x / torch.linalg.vector_norm(x).clamp_min(torch.finfo(x.dtype).tiny)))
@@ -278,7 +282,7 @@ def norm_estimate(M: Tensor) -> float:
 
 
 def leading_space(values: Tensor, vectors: Tensor, block: int) -> Tensor:
-    """Return an orthonormal basis (n, block) of the span of the eigenvectors of the largest eigenvalues."""
+    """Return an orthonormal real basis (n, block) of the span of the eigenvectors of the largest eigenvalues."""
     order = values.abs().argsort(descending=True)
     order = order[values[order].imag >= 0]  # one of a conjugate pair: its real and imaginary parts
     upper, paired = vectors[:, order], values[order].imag > 0
@@ -288,6 +292,6 @@ def leading_space(values: Tensor, vectors: Tensor, block: int) -> Tensor:
 
 
 def eigenvalue_normalized(size: int, *, epsilon: float = 0.0, radius: str = "exact", init: str = "disc") -> Matrix:
-    """Return an `EigenvalueNormalized` matrix initialised by ``init``."""
+    """Return a `Matrix` with the map `EigenvalueNormalized`, initialised by ``init``."""
     map = EigenvalueNormalized(size, epsilon, radius)
     return Matrix(map, free_tensor(init, map))

@@ -12,7 +12,9 @@ from steadygrad.matrices.matrix import Matrix
 
 
 class UnitaryEvolution(nn.Module):
-    """W = D₃ R₂ F⁻¹ D₂ Π R₁ F D₁,  D = diag(e^{iθ}), R = I − 2 v vᴴ/‖v‖², F the Fourier transform, Π a permutation.
+    """Map W = D₃ R₂ F⁻¹ D₂ Π R₁ F D₁,  D = diag(e^{iθ}), R = I − 2 v vᴴ/‖v‖².
+
+    F is the Fourier transform and Π a fixed permutation.
 
     W has 7n parameters, and a product with a vector takes O(n log n) operations. The unitary matrices have n²
     dimensions, so for n > 7 most of them cannot be represented.
@@ -31,7 +33,7 @@ class UnitaryEvolution(nn.Module):
         self.register_buffer("permutation", torch.randperm(size))
 
     def operator(self, angles: Tensor, reflectors: Tensor) -> Operator:
-        """Return the function that maps rows h to rows h Wᵀ without forming W."""
+        """Return a function that maps rows h to rows h Wᵀ without forming W."""
         D1, D2, D3 = phases(angles)
         v = torch.complex(reflectors[:, 0], reflectors[:, 1])
         R1, R2 = v / v.norm(dim=1, keepdim=True)
@@ -53,12 +55,12 @@ class UnitaryEvolution(nn.Module):
 
 
 def reflected(h: Tensor, v: Tensor) -> Tensor:
-    """Return the rows h (I − 2 v vᴴ)ᵀ for ‖v‖ = 1."""
+    """Return the rows h reflected at v: h (I − 2 v vᴴ)ᵀ for ‖v‖ = 1."""
     return h - 2 * (h @ v.conj())[:, None] * v
 
 
 def unitary_evolution(size: int) -> Matrix:
-    """Return a `UnitaryEvolution` matrix initialised as by its authors: θ ~ U(−π, π), v ~ U(−1, 1)."""
+    """Return a `Matrix` with the map `UnitaryEvolution`, initialised as by its authors: θ ~ U(−π, π), v ~ U(−1, 1)."""
     map = UnitaryEvolution(size)
     angles = torch.empty(3, size).uniform_(-math.pi, math.pi)
     return Matrix(map, angles, torch.empty(2, 2, size).uniform_(-1, 1))

@@ -38,7 +38,7 @@ from steadygrad.matrices.matrix import (
 
 
 class Scheme(NamedTuple):
-    """exp(A) ≈ B₁ + (B₂ + E) E,  E = B₃ + B₄²,  Bⱼ = Σₖ coefficients[j][k] Aᵏ (k ≤ 3),  for ‖A‖₂ ≤ radius."""
+    """A polynomial for exp(A) ≈ B₁ + (B₂ + E) E,  E = B₃ + B₄²,  Bⱼ = Σₖ coefficients[j][k] Aᵏ,  if ‖A‖₂ ≤ radius."""
 
     radius: float
     coefficients: tuple[tuple[float, ...], ...]
@@ -66,7 +66,7 @@ def chebyshev_exp(radius: float, degree: int = 12) -> list[float]:
 
 
 def four_product_scheme(radius: float) -> Scheme:
-    """Return the Chebyshev polynomial of degree 12, rearranged so that four matrix products evaluate it.
+    """Return the Chebyshev polynomial of degree 12 for exp as a `Scheme`, so that four matrix products evaluate it.
 
     Write E = H + L with H = e₄A⁴ + e₅A⁵ + e₆A⁶ and L = l₁A + l₂A². Then B₁ + (B₂ + E) E = H² + H f + L (f − L) + B₁
     with f = B₂ + 2L. The coefficients of A¹², A¹¹, …, A⁴ determine e₆, e₅, e₄, f₃, f₂, f₁, f₀, l₂, l₁ in this order.
@@ -99,12 +99,15 @@ WORTH_A_LOOK = 192  # size from which a sharper norm bound costs less than the s
 
 @index_of
 def table(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the coefficients of the scheme for ``dtype`` as a tensor (4, 4)."""
+    """Return the coefficients of the polynomial for exp(A) in this dtype, as a tensor (4, 4)."""
     return torch.tensor(SCHEMES[dtype].coefficients, dtype=dtype, device=device)
 
 
 def norm_bound(A: Tensor, A2: Tensor, enough: float) -> float:
-    """Return an upper bound of ‖A‖₂ for skew A: by row sums or, if these exceed ``enough``, by a Krylov space."""
+    """Return an upper bound of ‖A‖₂ for skew A: by row sums or, if they exceed ``enough``, by a Krylov space.
+
+    ``A2`` is A².
+    """
     bound = min(float(A.abs().sum(0).amax()), math.sqrt(float(A2.abs().sum(0).amax())))
     if bound <= enough or len(A) < WORTH_A_LOOK or not math.isfinite(bound):
         return bound
@@ -122,10 +125,11 @@ def norm_bound(A: Tensor, A2: Tensor, enough: float) -> float:
 
 
 class SkewExp(torch.autograd.Function):
-    """exp(A) for skew A from its packed triangle; the backward pass is reverse mode through the matrix products."""
+    """Autograd function of exp(A) for skew A from its packed triangle, with a hand-written backward pass."""
 
     @staticmethod
     def forward(ctx: Any, free: Tensor, size: int) -> Tensor:
+        """Return exp(A) from the packed lower triangle of A."""
         A = skew(free, size)
         if A.dtype not in SCHEMES:  # half precision has too little range
             A = A.float()
@@ -148,6 +152,7 @@ class SkewExp(torch.autograd.Function):
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of the packed triangle from that of exp(A)."""
         free, A, S, E, B4, *squares = ctx.saved_tensors
         if wants_graph():
             return with_graph(skew_exp, (free, ctx.size), [grad])
@@ -159,13 +164,13 @@ class SkewExp(torch.autograd.Function):
 
 
 def skew_exp(free: Tensor, size: int) -> Tensor:
-    """Return exp(A) of `SkewExp` by standard torch operations."""
+    """Return exp(A) by standard torch operations, for skew A from its packed triangle."""
     A = skew(free, size)
     return torch.linalg.matrix_exp(A if A.dtype in SCHEMES else A.float()).to(free.dtype)
 
 
 def skew_exponential(free: Tensor, size: int) -> Tensor:
-    """Return exp(A) for skew A from its packed triangle."""
+    """Return exp(A) for skew A from its packed triangle, by the fastest implementation that can run."""
     return skew_exp(free, size) if needs_plain(free) else SkewExp.apply(free, size)
 
 
@@ -183,11 +188,13 @@ class MovingBase(nn.Module):
         return polished(base)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Apply ``fn`` to all tensors, as `nn.Module` does, and restore the orthogonality of ``base``."""
         super()._apply(fn, recurse)
         self._mend()
         return self
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Load the tensors, as `nn.Module` does, and restore the orthogonality of ``base`` if its dtype was another."""
         super()._load_from_state_dict(state, prefix, *rest)
         saved = state.get(f"{prefix}base")
         if saved is not None and saved.dtype != self.base.dtype:
@@ -195,7 +202,7 @@ class MovingBase(nn.Module):
 
     @torch.no_grad()
     def _mend(self) -> None:
-        """Restore orthogonality after a change of dtype: a higher precision keeps the rounding errors of a lower."""
+        """Restore the orthogonality of ``base`` after a change of dtype, because rounding errors remain."""
         if "base" not in self._buffers:
             return
         base = at_least_single(self.base)
@@ -208,7 +215,7 @@ class MovingBase(nn.Module):
 
 
 class Exponential(MovingBase):
-    """W = B exp(A),  with A skew-symmetric and B a fixed rotation, so W is a rotation (det W = +1).
+    """Map W = B exp(A),  with A skew-symmetric and B a fixed rotation, so W is a rotation (det W = +1).
 
     Without ``rebase_every`` B is always the identity: the static map of expRNN. With ``rebase_every=K``, exp(A) is
     multiplied into B after every K updates of A, and A restarts from 0 (dtriv). The gradient is then that of the
@@ -233,6 +240,7 @@ class Exponential(MovingBase):
             self.register_buffer("updates", torch.zeros((), dtype=torch.long))
 
     def forward(self, free: Tensor) -> Tensor:
+        """Return W from the packed A. In training with ``rebase_every``, it may first change the base and reset A."""
         if not self.rebase_every:
             return skew_exponential(free, self.size)
         with own_precision(free.device.type):
@@ -252,7 +260,7 @@ class Exponential(MovingBase):
 
     @torch.no_grad()
     def rebase(self, free: Tensor) -> None:
-        """Set B ← B exp(A) and A ← 0, which leaves W unchanged."""
+        """Set B ← B exp(A) and A ← 0, which leaves W unchanged. ``free``, the packed A, is set to zero in place."""
         # polished, because rounding errors would accumulate over thousands of rebases
         base = self.base.to(free.dtype)
         self.base = polished(base @ SkewExp.apply(free, self.size)).to(self.base.dtype)
@@ -260,7 +268,7 @@ class Exponential(MovingBase):
         self.updates.zero_()
 
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Return the packed A of W. A W that is not orthogonal is first replaced by the nearest rotation."""
+        """Return the packed A whose matrix is W. A W that is not orthogonal is replaced by the nearest rotation."""
         check_square("Exponential", W, self.size)
         if is_orthogonal(W) and torch.linalg.det(W.double()) < 0:
             raise ValueError(
@@ -297,7 +305,10 @@ def rotation_log(W: Tensor) -> Tensor:
 
 
 def exponential(size: int, *, init: str = "henaff", rebase_every: int | None = None) -> Matrix:
-    """Return an `Exponential` matrix initialised by ``init``; with ``rebase_every`` the initial W is the first base."""
+    """Return a `Matrix` with the map `Exponential`, initialised by ``init``.
+
+    With ``rebase_every`` the initial W is the first base.
+    """
     map = Exponential(size, rebase_every)
     free = initialisers.free_tensor(init, map)
     if rebase_every:

@@ -8,7 +8,7 @@ from steadygrad.matrices.matrix import Matrix, check_square
 
 
 class Free(nn.Module):
-    """W = M."""
+    """Map of a matrix without a constraint: W is the free tensor itself."""
 
     from_skew = False
 
@@ -17,9 +17,11 @@ class Free(nn.Module):
         self.size = check_size("Free", size)
 
     def forward(self, M: Tensor) -> Tensor:
+        """Return the free tensor as W. Raise ValueError if its shape is wrong."""
         return check_square("Free", M, self.size)
 
     def right_inverse(self, W: Tensor) -> Tensor:
+        """Return W as the free tensor. Raise ValueError if its shape is wrong."""
         return check_square("Free", W, self.size)
 
     def extra_repr(self) -> str:
@@ -27,6 +29,6 @@ class Free(nn.Module):
 
 
 def free(size: int, *, init: str = "uniform") -> Matrix:
-    """Return a matrix without a constraint, initialised by ``init``."""
+    """Return a `Matrix` without a constraint, initialised by ``init``."""
     map = Free(size)
     return Matrix(map, free_tensor(init, map))

@@ -16,7 +16,7 @@ Layout = list[list[tuple[int, int]]]
 
 
 def tunable_layout(size: int, capacity: int) -> Layout:
-    """Return ``capacity`` layers of neighbours: alternately (0, 1), (2, 3), … and (1, 2), (3, 4), …
+    """Return ``capacity`` layers of pairs of neighbours to rotate: alternately (0, 1), (2, 3), … and (1, 2), (3, 4), …
 
     With ``capacity`` = size every unitary matrix can be represented.
     """
@@ -24,7 +24,7 @@ def tunable_layout(size: int, capacity: int) -> Layout:
 
 
 def fourier_layout(size: int) -> Layout:
-    """Return layers with pairs at distances 1, 2, 4, …, as in a fast Fourier transform.
+    """Return layers of pairs to rotate, at distances 1, 2, 4, …, as in a fast Fourier transform.
 
     For n = 2ᵏ every output depends on every input.
     """
@@ -33,20 +33,20 @@ def fourier_layout(size: int) -> Layout:
 
 
 def layout(size: int, layers: int | None) -> Layout:
-    """Return the tunable layout with this many layers, or the Fourier layout if ``layers`` is None."""
+    """Return the tunable layout (pairs to rotate) with this many layers, or the Fourier layout if it is None."""
     return fourier_layout(size) if layers is None else tunable_layout(size, layers)
 
 
 @index_of
 def pairs_of(size: int, layers: int | None, device: torch.device) -> Tensor:
-    """Return the indices i and j of all pairs, (2, rotations)."""
+    """Return the indices i and j of all pairs that are rotated, as a tensor (2, rotations)."""
     pairs = [pair for layer in layout(size, layers) for pair in layer]
     return torch.tensor(pairs, dtype=torch.long, device=device).view(-1, 2).T.contiguous()
 
 
 @index_of
 def partners_of(size: int, layers: int | None, device: torch.device) -> Tensor:
-    """Return the partner of each unit in each layer, (layers, size). A unit without a partner has its own index."""
+    """Return the partner of each unit in each layer of rotations, (layers, size); its own index if it has none."""
     partners = [list(range(size)) for _ in layout(size, layers)]
     for partner, layer in zip(partners, layout(size, layers), strict=True):
         for i, j in layer:
@@ -55,7 +55,9 @@ def partners_of(size: int, layers: int | None, device: torch.device) -> Tensor:
 
 
 class Givens(nn.Module):
-    """W = F_L … F_1 D,  F rotates pairs: (a, b) → (e^{iφ} (a cos θ − b sin θ), a sin θ + b cos θ),  D = diag(e^{iω}).
+    """Map W = F_L … F_1 D,  F rotates pairs: (a, b) → (e^{iφ} (a cos θ − b sin θ), a sin θ + b cos θ).
+
+    D = diag(e^{iω}), so W is unitary.
 
     ``style="tunable"`` pairs neighbours in L = ``capacity`` layers, 2 by default. ``style="full"`` has n such layers
     and can represent every unitary matrix. ``style="fft"`` has log₂ n layers with pairs at distances 1, 2, 4 and so on.
@@ -80,6 +82,7 @@ class Givens(nn.Module):
 
     @property
     def rotations(self) -> int:
+        """Number of plane rotations in all layers."""
         return self.bounds[-1]
 
     @property
@@ -88,12 +91,12 @@ class Givens(nn.Module):
         return 768 if self.capacity <= 16 else 1 << 62
 
     def operator(self, theta: Tensor, phi: Tensor, omega: Tensor) -> Operator:
-        """Return the function that maps rows h to rows h Wᵀ without forming W."""
+        """Return a function that maps rows h to rows h Wᵀ without forming W."""
         rotate, D = self._rotate(theta, phases(phi)), phases(omega)
         return lambda h: rotate(h * D)
 
     def _rotate(self, theta: Tensor, turn: Tensor) -> Operator:
-        """Return the function that applies all layers to rows h; ``turn`` is e^{iφ}.
+        """Return a function that applies all layers of rotations to rows h; ``turn`` is e^{iφ}.
 
         Each layer is h ← h∘own + h[partner]∘other, with vectors own and other of size n.
         """
@@ -116,6 +119,7 @@ class Givens(nn.Module):
         return multiply
 
     def forward(self, theta: Tensor, phi: Tensor, omega: Tensor) -> Tensor:
+        """Return the unitary W from the angles θ and φ of the rotations and ω of D."""
         I = torch.eye(self.size, dtype=theta.dtype.to_complex(), device=theta.device)
         return self.operator(theta, phi, omega)(I).mT
 
@@ -124,7 +128,7 @@ class Givens(nn.Module):
 
 
 class PlaneRotations(Givens):
-    """W = F_L … F_1,  F rotates pairs: (a, b) → (a cos θ − b sin θ, a sin θ + b cos θ): `Givens` without phases.
+    """Map W = F_L … F_1,  F rotates pairs: (a, b) → (a cos θ − b sin θ, a sin θ + b cos θ): `Givens` without phases.
 
     W is a real orthogonal matrix with few parameters, as in GORU.
     """
@@ -136,17 +140,18 @@ class PlaneRotations(Givens):
         return self._rotate(theta, torch.ones_like(theta))
 
     def forward(self, theta: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the orthogonal W from the angles θ of the rotations."""
         return self.operator(theta)(torch.eye(self.size, dtype=theta.dtype, device=theta.device)).mT
 
 
 def plane_rotations(size: int, *, capacity: int | None = None, style: str = "tunable") -> Matrix:
-    """Return a `PlaneRotations` matrix initialised as by GORU's authors: angles ~ U(−π, π)."""
+    """Return a `Matrix` with the map `PlaneRotations`, initialised as by GORU's authors: angles ~ U(−π, π)."""
     map = PlaneRotations(size, capacity, style)
     return Matrix(map, torch.empty(map.rotations).uniform_(-math.pi, math.pi))
 
 
 def givens(size: int, *, capacity: int | None = None, style: str = "tunable") -> Matrix:
-    """Return a `Givens` matrix initialised as by its authors: angles ~ U(−π, π)."""
+    """Return a `Matrix` with the map `Givens`, initialised as by its authors: angles ~ U(−π, π)."""
     map = Givens(size, capacity, style)
     theta, phi = torch.empty(2, map.rotations).uniform_(-math.pi, math.pi)
     return Matrix(map, theta, phi, torch.empty(size).uniform_(-math.pi, math.pi))

@@ -11,7 +11,7 @@ from steadygrad.matrices.matrix import Matrix, check_square, index_of, nearest_o
 
 
 class Reflections(torch.autograd.Function):
-    """W = I − Vᵀ Y,  Y = S⁻¹ V,  S = striu(V Vᵀ) + ½ I,  the rows of V are the vectors scaled to length 1.
+    """Autograd function W = I − Vᵀ Y,  Y = S⁻¹ V,  S = striu(V Vᵀ) + ½ I,  the rows of V are vectors of length 1.
 
     W is the product of all reflections in compact WY form. With G = dL/dW
     dL/dV = (M + Mᵀ) V − Y Gᵀ − Q,  Q = S⁻ᵀ V G,  M = striu(Q Yᵀ)
@@ -19,6 +19,7 @@ class Reflections(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, free: Tensor, n: int, k: int) -> Tensor:
+        """Return W, the product of k reflections, from the packed vectors."""
         V, length = unit_rows(free, n, k)
         S = matmul(V, V.mT)
         S.diagonal().sub_(0.5)  # entries below the diagonal are ignored later
@@ -31,6 +32,7 @@ class Reflections(torch.autograd.Function):
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of the packed vectors from the gradient G of W, and None for the other arguments."""
         free, V, S, Y, length = ctx.saved_tensors
         k, n = V.shape
         if wants_graph():
@@ -44,7 +46,7 @@ class Reflections(torch.autograd.Function):
 
 
 def compact(free: Tensor, n: int, k: int) -> Tensor:
-    """Return W of `Reflections` by standard torch operations."""
+    """Return W, the product of k Householder reflections, by standard torch operations from the packed vectors."""
     V, _ = unit_rows(free, n, k)
     I = torch.eye(n, dtype=V.dtype, device=V.device)
     S = (V @ V.mT).triu(1) + torch.eye(k, dtype=V.dtype, device=V.device) / 2
@@ -53,13 +55,16 @@ def compact(free: Tensor, n: int, k: int) -> Tensor:
 
 @index_of
 def trapezoid(n: int, k: int, device: torch.device) -> Tensor:
-    """Return the positions of the vectors in the flat k × n matrix of their rows; vector i begins with i − 1 zeros."""
+    """Return the positions of packed Householder vectors in the flat k × n matrix whose rows they are.
+
+    Vector i begins with i − 1 zeros, which are not packed.
+    """
     rows, cols = torch.triu_indices(k, n, device=device)
     return rows * n + cols
 
 
 def unit_rows(free: Tensor, n: int, k: int) -> tuple[Tensor, Tensor]:
-    """Return the vectors scaled to length 1, as the rows of a k × n matrix, and their original lengths (k, 1)."""
+    """Return the packed vectors scaled to length 1, as rows of a k × n matrix, and their original lengths (k, 1)."""
     V = free.new_zeros(k * n).scatter(0, trapezoid(n, k, free.device), free).view(k, n)
     largest = V.detach().abs().amax(1, keepdim=True)
     if not torch.compiler.is_compiling() and not needs_plain(free) and not largest.all():
@@ -71,7 +76,7 @@ def unit_rows(free: Tensor, n: int, k: int) -> tuple[Tensor, Tensor]:
 
 
 class Householder(nn.Module):
-    """W = H_1 H_2 … H_k,  H_i = I − 2 u_i u_iᵀ/‖u_i‖²,  u_i with i − 1 leading zeros, so W is orthogonal.
+    """Map W = H_1 H_2 … H_k,  H_i = I − 2 u_i u_iᵀ/‖u_i‖²,  u_i with i − 1 leading zeros, so W is orthogonal.
 
     ``reflections`` is k. W can be exactly the orthogonal matrices with det W = (−1)^k and rank(W − I) ≤ k, which leave
     n − k directions unchanged. So k = n and k = n − 1 each reach half of all orthogonal matrices: the last of n vectors
@@ -90,14 +95,16 @@ class Householder(nn.Module):
 
     @property
     def free_size(self) -> int:
-        """How many numbers the packed vectors hold."""
+        """Number of entries of the packed vectors."""
         return self.reflections * (2 * self.size - self.reflections + 1) // 2
 
     @property
     def determinant(self) -> int:
+        """Determinant of W, 1 or −1."""
         return (-1) ** self.reflections
 
     def forward(self, free: Tensor) -> Tensor:
+        """Return the orthogonal W from the packed vectors of its reflections."""
         make = compact if needs_plain(free) else Reflections.apply
         return make(self._checked(free), self.size, self.reflections)
 
@@ -107,7 +114,7 @@ class Householder(nn.Module):
         return 384 if self.reflections <= 16 else 1 << 62
 
     def operator(self, free: Tensor) -> Operator:
-        """Return the function h ↦ h Wᵀ for rows h. It takes 2 n k multiplications per row and does not form W."""
+        """Return a function that maps rows h to h Wᵀ in 2 n k multiplications per row, without forming W."""
         V, _ = unit_rows(self._checked(free), self.size, self.reflections)
         S = V @ V.mT - 0.5 * torch.eye(len(V), dtype=V.dtype, device=V.device)
         X = torch.linalg.solve_triangular(S.mT, V, upper=False)
@@ -115,7 +122,7 @@ class Householder(nn.Module):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Return the packed unit vectors of W.
+        """Return the packed unit vectors whose reflections have the product W.
 
         A W that is not orthogonal is first replaced by the nearest orthogonal matrix of determinant (−1)^k. A matrix
         that k reflections cannot represent raises ValueError; with k < n − 1 that is almost every matrix.
@@ -144,6 +151,7 @@ class Householder(nn.Module):
         return free.to(W.dtype)
 
     def _checked(self, free: Tensor) -> Tensor:
+        """Return ``free``, or raise ValueError if it does not have the size of the packed vectors."""
         if free.shape != (self.free_size,):
             raise ValueError(
                 f"Householder of size {self.size} with {self.reflections} reflections expects {self.free_size} "
@@ -156,7 +164,7 @@ class Householder(nn.Module):
 
 
 def mirror(x: Tensor) -> Tensor:
-    """Return a unit vector whose reflection maps x to ‖x‖ e_1."""
+    """Return the unit vector v whose reflection I − 2 v vᵀ maps x to ‖x‖ e_1."""
     rest, length = torch.linalg.vector_norm(x[1:]), torch.linalg.vector_norm(x)
     first = torch.where(x[0] < 0, x[0] - length, -(rest**2) / (x[0] + length))  # x_1 − ‖x‖ without cancellation
     v, last = torch.cat([first[None], x[1:]]), torch.zeros_like(x)
@@ -166,18 +174,21 @@ def mirror(x: Tensor) -> Tensor:
 
 
 def reflected(rows: Tensor, v: Tensor) -> Tensor:
-    """Return rows (I − 2 v vᵀ) for ‖v‖ = 1."""
+    """Return each row reflected at v: rows (I − 2 v vᵀ) for ‖v‖ = 1."""
     return rows - 2 * torch.outer(rows @ v, v)
 
 
 def normal(size: int, reflections: int, generator: Generator | None = None) -> Tensor:
-    """Return normally distributed vectors scaled to length 1, the initial values of oRNN and Spectral RNN."""
+    """Return random normal vectors of length 1 for Householder reflections, as rows; row i has i leading zeros.
+
+    They are the initial values of oRNN and Spectral RNN.
+    """
     V = torch.randn(reflections, size, dtype=torch.float64, generator=generator).triu()
     return V / torch.linalg.vector_norm(V, dim=1, keepdim=True)
 
 
 def haar(size: int, reflections: int, generator: Generator | None = None) -> Tensor:
-    """Return vectors for which the first k columns of W are uniformly distributed (Stewart, 1980).
+    """Return Householder vectors, as rows, for which the first k columns of W are uniformly random (Stewart, 1980).
 
     H_i maps e_i to a random direction x, so u = x − e_i. With random directions u the columns would not be uniform: in
     many dimensions such a reflection hardly changes e_i.
@@ -192,7 +203,7 @@ STARTS = {"haar": haar, "normal": normal}
 
 
 def start(name: str, map: Householder) -> Tensor:
-    """Return the packed unit vectors from which ``map`` starts."""
+    """Return the packed unit vectors from which a `Householder` map starts, by the initialiser ``name``."""
     if name not in STARTS:
         raise ValueError(f"no initialiser {name!r} of reflections; choose from {', '.join(STARTS)}")
     V = STARTS[name](map.size, map.reflections)
@@ -200,6 +211,6 @@ def start(name: str, map: Householder) -> Tensor:
 
 
 def householder(size: int, *, reflections: int | None = None, init: str = "haar") -> Matrix:
-    """Return a `Householder` matrix of ``reflections`` vectors, by default ``size``."""
+    """Return a `Matrix` with the map `Householder` of ``reflections`` vectors, by default ``size``."""
     map = Householder(size, reflections)
     return Matrix(map, start(init, map))

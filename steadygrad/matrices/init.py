@@ -13,7 +13,7 @@ from steadygrad.matrices.matrix import skew, skew_free
 
 
 def henaff(size: int, generator: Generator | None = None, *, two_sided: bool = False) -> Tensor:
-    """Return the packed A = ⊕ₖ [[0, sₖ], [−sₖ, 0]],  s ~ U(−π, 0).
+    """Return the packed skew-symmetric A = ⊕ₖ [[0, sₖ], [−sₖ, 0]],  s ~ U(−π, 0).
 
     exp(A) consists of plane rotations by all angles (Henaff, Szlam & LeCun, 2016). With ``two_sided`` s ~ U(−π, π), as
     in later code of the expRNN authors.
@@ -22,7 +22,7 @@ def henaff(size: int, generator: Generator | None = None, *, two_sided: bool = F
 
 
 def cayley(size: int, generator: Generator | None = None) -> Tensor:
-    """Return the packed A = ⊕ₖ [[0, sₖ], [−sₖ, 0]],  s = −√((1 − cos t)/(1 + cos t)), t ~ U(0, π/2).
+    """Return the packed skew-symmetric A = ⊕ₖ [[0, sₖ], [−sₖ, 0]],  s = −√((1 − cos t)/(1 + cos t)), t ~ U(0, π/2).
 
     The Cayley transform of A consists of plane rotations by −t (Helfrich, Willmott & Ye, 2018).
     """
@@ -41,7 +41,7 @@ def haar(size: int, generator: Generator | None = None, *, determinant: int | No
 
 
 def random_orthogonal(size: int, generator: Generator | None = None) -> Tensor:
-    """Return the Q of a Gaussian matrix, its columns signed so that the diagonal is positive, with det Q = 1.
+    """Return a random orthogonal matrix with det 1: Q of a Gaussian matrix, its columns signed so that Qᵢᵢ ≥ 0.
 
     This is the initialiser "random" of nnRNN's program. It is not uniform: the diagonal has a mean of about √(2/(π n)).
     """
@@ -62,12 +62,12 @@ def exp_cayley(size: int, generator: Generator | None = None) -> Tensor:
 
 
 def identity(size: int, generator: Generator | None = None) -> Tensor:
-    """Return I."""
+    """Return the identity matrix of this size."""
     return torch.eye(check_size("identity", size))
 
 
 def disc(size: int, generator: Generator | None = None) -> Tensor:
-    """Return T = ⊕ₖ γₖ [[cos tₖ, −sin tₖ], [sin tₖ, cos tₖ]],  t ~ U(0, π/2), γ ~ U(−1, 1).
+    """Return a random matrix T = ⊕ₖ γₖ [[cos tₖ, −sin tₖ], [sin tₖ, cos tₖ]],  t ~ U(0, π/2), γ ~ U(−1, 1).
 
     This is eq. 5 of Helfrich & Ye (2020). The eigenvalues fill the unit disc, more densely towards its centre. An odd
     size ends with the 1 × 1 block γ.
@@ -80,27 +80,28 @@ def disc(size: int, generator: Generator | None = None) -> Tensor:
 
 
 def uniform(size: int, generator: Generator | None = None) -> Tensor:
-    """Return W ~ U(±1/√n), as in `torch.nn`'s recurrent layers."""
+    """Return a random square matrix W ~ U(±1/√n), as in `torch.nn`'s recurrent layers."""
     bound = check_size("uniform", size) ** -0.5
     return uniform_numbers(size * size, -bound, bound, generator).view(size, size)
 
 
 def xavier(size: int, generator: Generator | None = None) -> Tensor:
-    """Return W ~ U(±√(3/n)), the uniform initialiser of Glorot & Bengio (2010) for a square matrix."""
+    """Return a random matrix W ~ U(±√(3/n)), the uniform initialiser of Glorot & Bengio (2010) for a square matrix."""
     return nn.init.xavier_uniform_(torch.empty(check_size("xavier", size), size), generator=generator)
 
 
 def glorot(size: int, generator: Generator | None = None) -> Tensor:
-    """Return W ~ N(0, 1/n), the normal initialiser of Glorot & Bengio (2010) for a square matrix."""
+    """Return a random matrix W ~ N(0, 1/n), the normal initialiser of Glorot & Bengio (2010) for a square matrix."""
     return nn.init.xavier_normal_(torch.empty(check_size("glorot", size), size), generator=generator)
 
 
 def uniform_numbers(count: int, low: float, high: float, generator: Generator | None) -> Tensor:
+    """Return ``count`` random numbers from U(low, high)."""
     return torch.empty(count).uniform_(low, high, generator=generator)
 
 
 def planes(size: int, s: Tensor) -> Tensor:
-    """Return the packed A with sₖ above the diagonal of 2 × 2 block k; an odd size ends with a row of zeros."""
+    """Return the packed skew-symmetric A with sₖ above the diagonal of 2 × 2 block k; an odd size ends with zeros."""
     check_size("A start", size)
     A = torch.zeros(size, size)
     even = torch.arange(len(s)) * 2
@@ -125,15 +126,16 @@ FULL: dict[str, Initialiser] = {
 
 
 class Map(Protocol):
-    """The part of a map that `free_tensor` uses."""
+    """Protocol of a map: the part that `free_tensor` uses."""
 
     size: int
 
-    def right_inverse(self, W: Tensor) -> Tensor: ...
+    def right_inverse(self, W: Tensor) -> Tensor:
+        """Return the free tensor whose matrix is W."""
 
 
 def free_tensor(name: str, map: Map, generator: Generator | None = None) -> Tensor:
-    """Return the free tensor of ``map`` given by the initialiser ``name``.
+    """Return the initial free tensor of ``map``, by the initialiser ``name``.
 
     For a skew-parametrised map, a skew initialiser gives the parameter itself. For a map of a full matrix
     (`from_skew = False`) its A is first turned into a rotation, as the initialiser's authors do. An initialiser that
@@ -153,7 +155,7 @@ def free_tensor(name: str, map: Map, generator: Generator | None = None) -> Tens
 
 
 def cayley_transform(A: Tensor) -> Tensor:
-    """Return (I + A)⁻¹ (I − A)."""
+    """Return the Cayley transform (I + A)⁻¹ (I − A), a rotation for a skew-symmetric A."""
     I = torch.eye(len(A), dtype=A.dtype)
     return torch.linalg.solve(I + A, I - A)
 

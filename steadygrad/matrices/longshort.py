@@ -15,7 +15,7 @@ from steadygrad.matrices.matrix import Matrix, check_square
 
 
 class LongShort(nn.Module):
-    """W = [[W_L, W_C], [0, W_S]],  W_L by the map ``long``, W_S by the map ``short``, W_C free (eq. 2).
+    """Map W = [[W_L, W_C], [0, W_S]],  W_L by the map ``long``, W_S by the map ``short``, W_C free (eq. 2).
 
     Because of the zero block, the eigenvalues of W are those of W_L and W_S for any W_C. The long-term state depends on
     the short-term state, never the reverse. Either part may have size 0; then there is no coupling.
@@ -59,7 +59,7 @@ class LongShort(nn.Module):
         return torch.cat([top, nn.functional.pad(W_S, (self.long_size, 0))])
 
     def right_inverse(self, W: Tensor) -> tuple[Tensor, ...]:
-        """Return A, T and C of W, as far as they exist. The lower left block of W is taken as zero."""
+        """Return the free tensors A, T and C of W, as far as they exist. The lower left block of W is taken as zero."""
         check_square("LongShort", W, self.size)
         n = self.long_size
         blocks = {"A": W[:n, :n], "T": W[n:, n:], "C": W[:n, n:]}
@@ -68,17 +68,18 @@ class LongShort(nn.Module):
 
     @property
     def blocks(self) -> dict[str, slice]:
-        """Slice of the units of each non-empty part, by name."""
+        """Slice of the units of each non-empty part, "long" and "short", by name."""
         parts = {"long": slice(0, self.long_size), "short": slice(self.long_size, self.size)}
         return {name: part for name, part in parts.items() if part.stop > part.start}
 
     @property
     def kinds(self) -> tuple[str, ...]:
+        """Kind of each free tensor: skew for A of the long part, matrix for T, coupling for C."""
         kinds = {"A": getattr(self.long, "kinds", ("matrix",))[0], "T": "matrix", "C": "coupling"}
         return tuple(kinds[name] for name in self._names())
 
     def _names(self) -> list[str]:
-        """Return the names of the free tensors that exist."""
+        """Return the names of the free tensors that exist: A (long part), T (short part) and C (coupling)."""
         present = {"A": self.long, "T": self.short, "C": self.coupling}
         return [name for name, part in present.items() if part]
 
@@ -87,7 +88,7 @@ class LongShort(nn.Module):
 
 
 def xavier(rows: int, columns: int) -> Tensor:
-    """Return C ~ U(±√(6/(rows + columns)))."""
+    """Return a random coupling matrix C ~ U(±√(6/(rows + columns)))."""
     return nn.init.xavier_uniform_(torch.empty(rows, columns))
 
 
@@ -111,7 +112,7 @@ def long_short(
     short_init: str = "disc",
     coupling_init: str = "xavier",
 ) -> Matrix:
-    """Return a `LongShort` matrix, by default with the paper's 40 % short-term units and 30 % negative entries in D.
+    """Return a `Matrix` with the map `LongShort`; by default 40 % of the units are short-term and 30 % of D are −1.
 
     ``epsilon`` and ``radius`` are those of `EigenvalueNormalized`. ``coupling_init`` is ``"xavier"`` (uniform) or
     ``"orthogonal"``: W_C starts as a block of a random orthogonal matrix (section 5.4).

@@ -22,7 +22,7 @@ class NonFiniteError(ValueError):
 
 
 class Matrix(nn.Module):
-    """W = map(*free): optimise the free tensors, call the module for the matrix.
+    """Module of a square matrix W = map(*free): optimise the free tensors, call the module for the matrix.
 
     The free tensors are packed, so ``parameters()`` counts exactly the degrees of freedom that papers report.
 
@@ -89,7 +89,7 @@ class Matrix(nn.Module):
         return W * dropout(torch.ones_like(W.real), self.dropout) if W.is_complex() else dropout(W, self.dropout)
 
     def value(self) -> Tensor:
-        """Return W without dropout."""
+        """Return W without dropout. It is cached in evaluation mode."""
         free = self._free()
         if torch.compiler.is_compiling() or needs_plain(free[0]):
             return self._evaluate(free)
@@ -108,11 +108,11 @@ class Matrix(nn.Module):
         return W
 
     def refresh(self) -> None:
-        """Clear the cache, so that the next call computes W."""
+        """Clear the cached W, so that the next call computes W anew."""
         self._cached = None
 
     def _free(self) -> tuple[Tensor, ...]:
-        """Return the free tensors without ParameterList's slow lookup by name.
+        """Return the free tensors as a tuple, without ParameterList's slow lookup by name.
 
         The lookup is needed if a parameter was replaced by another tensor, as pruning and parametrisations do.
         """
@@ -122,6 +122,7 @@ class Matrix(nn.Module):
         return tuple(self.free)
 
     def _is_frozen(self, free: tuple[Tensor, ...]) -> bool:
+        """Return whether no free tensor and no parameter of the map requires a gradient."""
         return all(map(is_frozen, free)) and all(map(is_frozen, self.map.parameters()))
 
     def _evaluate(self, free: tuple[Tensor, ...]) -> Tensor:
@@ -140,14 +141,15 @@ class Matrix(nn.Module):
         return [version(W), *(n for t in causes for n in (t.data_ptr(), version(t)))]
 
     def _samples(self) -> list[Tensor]:
-        """Return the first entries of each free tensor, in the order of its storage."""
+        """Return the first `SAMPLE` entries of each free tensor, to notice changes, in the order of its storage."""
         return [f.detach().as_strided((min(SAMPLE, f.numel()),), (1,)) for f in self._free()]
 
     def _is_current(self, W: Tensor, versions: list[int], samples: list[Tensor]) -> bool:
-        """Return whether W would be computed from the same values now."""
+        """Return whether the cached W is valid: the tensors it was computed from have not changed."""
         return self._versions(W) == versions and all(map(torch.equal, self._samples(), samples))
 
     def _check_finite(self, free: tuple[Tensor, ...]) -> None:
+        """Raise NonFiniteError if a free tensor has NaN or infinity."""
         for i, f in enumerate(free):
             # one NaN or infinity makes the sum non-finite, and the sum is cheaper than a check of every entry
             if not math.isfinite(f.detach().sum().item()) and (wrong := f.numel() - int(f.isfinite().sum())):
@@ -157,6 +159,7 @@ class Matrix(nn.Module):
                 )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Matrix":
+        """Clear the cache, then apply ``fn`` to all tensors, as `nn.Module` does."""
         self.refresh()
         return super()._apply(fn, recurse)
 
@@ -165,7 +168,7 @@ class Matrix(nn.Module):
 
 
 def is_frozen(free: Tensor) -> bool:
-    """Return whether ``free`` is a parameter that requires no gradient.
+    """Return whether the tensor ``free`` is a parameter that requires no gradient.
 
     Another tensor in a parameter's place does not count as frozen, because it may carry a tangent.
     """
@@ -191,7 +194,10 @@ def check_square(who: str, W: Tensor, size: int | None = None) -> Tensor:
 
 
 def index_of(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Cache the index tensors that ``make`` returns, except while compiling, tracing or in a torch.func transform."""
+    """Decorate a function that makes index tensors so that its results are cached.
+
+    Nothing is cached while compiling, tracing or in a torch.func transform.
+    """
     cached = lru_cache(maxsize=64)(make)
 
     @wraps(make)
@@ -213,15 +219,17 @@ def lower_triangle(n: int, device: torch.device) -> Tensor:
 
 
 class Skew(torch.autograd.Function):
-    """A = L − Lᵀ, L strictly lower triangular and packed."""
+    """Autograd function A = L − Lᵀ of the packed, strictly lower triangular L."""
 
     @staticmethod
     def forward(ctx: Any, free: Tensor, n: int) -> Tensor:
+        """Return the skew-symmetric n × n matrix A from its packed lower triangle."""
         L = unpacked(free, n)
         return L.sub_(L.mT.contiguous())  # torch transposes by blocks; a strided subtraction is much slower
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the packed triangle from the gradient G of A."""
         return skew_free(G - G.mT), None
 
 

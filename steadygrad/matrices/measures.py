@@ -9,13 +9,13 @@ from steadygrad.matrices.matrix import check_square
 
 
 def orthogonality_error(W: Tensor) -> float:
-    """Return ‖WᴴW − I‖_F."""
+    """Return ‖WᴴW − I‖_F, the distance of W from orthogonal or unitary."""
     W = checked("orthogonality_error", W)
     return float(torch.linalg.matrix_norm(W.mH @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)))
 
 
 def spectral_radius(W: Tensor) -> float:
-    """Return ρ(W) = max |λ|."""
+    """Return the spectral radius of W, ρ(W) = max |λ|."""
     W = checked("spectral_radius", W)
     return float(torch.linalg.eigvals(W).abs().max()) if len(W) else 0.0
 

@@ -16,7 +16,7 @@ from steadygrad.matrices.matrix import Matrix, same, skew
 
 
 class NeumannCayley(ScaledCayley):
-    """W = Ã (I − A) D,  Ã ← (I + X + … + Xᵏ) Ã ≈ (I + A)⁻¹,  X = Ã δA,  δA = A_old − A_new,  k = ``order``.
+    """Map W = Ã (I − A) D,  Ã ← (I + X + … + Xᵏ) Ã ≈ (I + A)⁻¹,  X = Ã δA,  δA = A_old − A_new,  k = ``order``.
 
     Each evaluation with a new A is one update of Ã (Algorithm 1). Errors accumulate, so Ã is computed exactly at the
     start, after ``reset_every`` updates, and in two more cases:
@@ -72,9 +72,11 @@ class NeumannCayley(ScaledCayley):
         return float(torch.linalg.matrix_norm(inverse @ skew(delta, self.size), 2))
 
     def readings(self) -> dict[str, float]:
+        """Return numbers to log during training: ‖Ã δA‖₂ of the last update."""
         return {"neumann_norm": self.neumann_norm}
 
     def forward(self, free: Tensor) -> Tensor:
+        """Return W from the packed A. If A has changed, first update the stored inverse Ã."""
         if needs_plain(free):
             return cayley(free, self.D)
         with torch.inference_mode(False), torch.no_grad():  # Ã is used again after inference mode
@@ -85,7 +87,10 @@ class NeumannCayley(ScaledCayley):
         return CayleyGradient.apply(free, self.inverse, W, self.D)
 
     def _follow(self, free: Tensor, J: Tensor) -> None:
-        """Update Ã to this A, always in a new tensor, because a backward pass may still need the old one."""
+        """Update the stored inverse Ã to this A, by the series or exactly. Do nothing if A has not changed.
+
+        ``J`` is I − A. Ã is a new tensor each time, because a backward pass may still need the old one.
+        """
         known = self.age >= 0 and self.inverse.dtype == free.dtype
         if known and same(free, self.last):
             return
@@ -105,7 +110,7 @@ class NeumannCayley(ScaledCayley):
         self.inverse, self.last = inverse, free.clone()
 
     def _from(self, free: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the Ã from which the series starts and the packed δA of X = Ã δA."""
+        """Return the inverse Ã from which the series starts, and the packed δA of X = Ã δA."""
         return self.inverse, self.last - free
 
     def _series(self, X: Tensor, start: Tensor) -> Tensor:
@@ -116,7 +121,7 @@ class NeumannCayley(ScaledCayley):
         return total
 
     def _would_drift(self, X: Tensor, J: Tensor) -> bool:
-        """Return whether this update would leave W too far from orthogonal.
+        """Return whether this update of the inverse would leave W too far from orthogonal.
 
         The estimate needs products with vectors only, and comes before the matrix products of the update.
         """
@@ -130,6 +135,7 @@ class NeumannCayley(ScaledCayley):
         return not error <= self.max_drift * self.size**0.5
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NeumannCayley":
+        """Apply ``fn`` to all tensors, as `nn.Module` does. A new dtype invalidates the stored inverse."""
         dtype = self.inverse.dtype
         super()._apply(fn, recurse)
         if self.inverse.dtype != dtype:
@@ -137,6 +143,7 @@ class NeumannCayley(ScaledCayley):
         return self
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Load the tensors, as `nn.Module` does. An inverse of another dtype is not used."""
         super()._load_from_state_dict(state, prefix, *rest)
         self._step = None
         saved = state.get(f"{prefix}inverse")
@@ -149,7 +156,7 @@ class NeumannCayley(ScaledCayley):
 
 
 class ReleasedNeumannCayley(NeumannCayley):
-    """Wᵀ for W = Ã (I − A) D,  Ã ← (I + X + … + Xᵏ) Ã,  X = λ Ã dL/dA,  λ = ``released_lr``.
+    """Map to Wᵀ for W = Ã (I − A) D,  Ã ← (I + X + … + Xᵏ) Ã,  X = λ Ã dL/dA,  λ = ``released_lr``.
 
     This is the update in the program that Mucllari et al. released. It differs from Algorithm 1 (`NeumannCayley`):
 
@@ -178,24 +185,29 @@ class ReleasedNeumannCayley(NeumannCayley):
         """Ã of another matrix, from which the next series starts instead of this matrix's own Ã; None for its own"""
 
     def forward(self, free: Tensor) -> Tensor:
+        """Return Wᵀ from the packed A. In training, the backward pass adds the gradient of A to a buffer."""
         if self.training and torch.is_grad_enabled() and free.requires_grad and not needs_plain(free):
             free = free.view_as(free)
             free.register_hook(self._add_gradient)
         return super().forward(free).mT
 
     def right_inverse(self, W: Tensor) -> Tensor:
+        """Return the packed A whose Wᵀ is the given matrix."""
         return super().right_inverse(W.mT)
 
     def _add_gradient(self, gradient: Tensor) -> None:
+        """Add the gradient of A to the buffer ``gradient``, which the next update of the inverse uses."""
         self.gradient = self.gradient + gradient.detach()
 
     def _follow(self, free: Tensor, J: Tensor) -> None:
+        """Update the stored inverse Ã to this A. The second update is exact, as in the released program."""
         first = self.age < 0
         super()._follow(free, J)
         if first:  # so that the next update is exact
             self.age = torch.full_like(self.age, self.reset_every - 1)
 
     def _from(self, free: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inverse from which the series starts, and λ times the summed gradient. Set the sum to 0."""
         delta, self.gradient = self.released_lr * self.gradient, torch.zeros_like(self.gradient)
         return self.inverse if self.borrowed is None else self.borrowed, delta
 
@@ -231,7 +243,7 @@ def neumann_cayley(
     released_lr: float | None = None,
     init: str = "cayley",
 ) -> Matrix:
-    """Return a `NeumannCayley` matrix or, with ``released_lr``, a `ReleasedNeumannCayley` matrix without checks."""
+    """Return a `Matrix` with the map `NeumannCayley` or, with ``released_lr``, `ReleasedNeumannCayley`."""
     map = (
         NeumannCayley(size, reflections, order, reset_every, exact_above, max_drift)
         if released_lr is None

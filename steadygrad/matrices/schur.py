@@ -14,10 +14,11 @@ from steadygrad.matrices.matrix import Matrix, index_of, lower_triangle
 
 
 class SchurProduct(torch.autograd.Function):
-    """W = P (Λ + T) Pᵀ in two matrix products; its gradient takes four."""
+    """Autograd function W = P (Λ + T) Pᵀ in two matrix products; its gradient takes four."""
 
     @staticmethod
     def forward(ctx: Any, P: Tensor, theta: Tensor, gamma: Tensor, T: Tensor, in_block: bool) -> Tensor:
+        """Return W from the basis P, the angles θ and moduli γ of Λ, and the packed T."""
         n = len(P)
         core = strictly_lower(T, n, in_block)
         c, s = gamma[: len(theta)] * theta.cos(), gamma[: len(theta)] * theta.sin()
@@ -34,6 +35,7 @@ class SchurProduct(torch.autograd.Function):
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of P, θ, γ and T from the gradient G of W."""
         P, core, Q, theta, gamma, T = ctx.saved_tensors
         if wants_graph():
             return with_graph(schur_product, (P, theta, gamma, T, ctx.in_block), [G])
@@ -51,7 +53,7 @@ class SchurProduct(torch.autograd.Function):
 
 
 def schur_product(P: Tensor, theta: Tensor, gamma: Tensor, T: Tensor, in_block: bool) -> Tensor:
-    """Return W of `SchurProduct` by standard torch operations."""
+    """Return W = P (Λ + T) Pᵀ by standard torch operations; θ and γ are the angles and moduli of Λ, T is packed."""
     n, even = len(P), torch.arange(len(theta), device=P.device) * 2
     c, s = gamma[: len(theta)] * theta.cos(), gamma[: len(theta)] * theta.sin()
     last = gamma[len(theta) :]  # the last γ of an odd size
@@ -64,19 +66,19 @@ def schur_product(P: Tensor, theta: Tensor, gamma: Tensor, T: Tensor, in_block: 
 
 
 def strictly_lower(T: Tensor, n: int, in_block: bool) -> Tensor:
-    """Return the packed T as an n × n matrix."""
+    """Return the packed strictly lower triangular T as an n × n matrix; see `below` for ``in_block``."""
     return T.new_zeros(n * n).scatter(0, below(n, in_block, T.device), T).view(n, n)
 
 
 def diagonal_blocks(core: Tensor) -> Tensor:
-    """Return a view of the 2 × 2 blocks on the diagonal: entry [i, j, k] is entry (i, j) of block k."""
+    """Return a view of the 2 × 2 blocks on a matrix's diagonal: entry [i, j, k] is entry (i, j) of block k."""
     pairs = len(core) // 2
     return core[: 2 * pairs, : 2 * pairs].view(pairs, 2, pairs, 2).diagonal(dim1=0, dim2=2)
 
 
 @index_of
 def below(n: int, in_block: bool, device: torch.device) -> Tensor:
-    """Return the positions of T in the flattened n × n core, row by row.
+    """Return the positions of the packed T in a flattened n × n matrix, row by row.
 
     T lies below the diagonal if ``in_block``, otherwise below the 2 × 2 blocks on the diagonal.
     """
@@ -85,7 +87,7 @@ def below(n: int, in_block: bool, device: torch.device) -> Tensor:
 
 
 class RealSchur(nn.Module):
-    """W = P (Λ + T) Pᵀ,  P = exp(A), A skew, Λ = ⊕ₖ γₖ [[cos θₖ, −sin θₖ], [sin θₖ, cos θₖ]], T strictly block-lower.
+    """Map W = P (Λ + T) Pᵀ,  P = exp(A), A skew, Λ = ⊕ₖ γₖ [[cos θₖ, −sin θₖ], [sin θₖ, cos θₖ]], T block-lower.
 
     The eigenvalues are γₖ e^{±iθₖ} for any P and T. So γ ≈ 1 keeps gradients from vanishing, and T adds the transients
     that a normal matrix cannot have. ``in_block=True`` follows the paper's eq. 5 literally: T also has the entry inside
@@ -107,6 +109,7 @@ class RealSchur(nn.Module):
         return triangle, pairs, size - pairs, triangle if in_block else triangle - pairs
 
     def forward(self, basis: Tensor, theta: Tensor, gamma: Tensor, T: Tensor) -> Tensor:
+        """Return W from the packed A (``basis``), the angles θ, the moduli γ and the packed T."""
         free = {"basis": basis, "theta": theta, "gamma": gamma, "T": T}
         for (name, tensor), length in zip(free.items(), self.free_sizes(self.size, self.in_block), strict=True):
             if tensor.shape != (length,):
@@ -117,7 +120,7 @@ class RealSchur(nn.Module):
         return product(self.basis(basis), theta, gamma, T, self.in_block)
 
     def transients(self, T: Tensor) -> Tensor:
-        """Return the packed T as a matrix."""
+        """Return the packed T as a strictly lower triangular matrix."""
         return strictly_lower(T, self.size, self.in_block)
 
     def extra_repr(self) -> str:
@@ -125,7 +128,7 @@ class RealSchur(nn.Module):
 
 
 def real_schur(size: int, *, in_block: bool = False, init: str = "henaff", modulus: float | None = None) -> Matrix:
-    """Return a `RealSchur` matrix that starts orthogonal: γ = 1, T = 0, θ ~ U(0, 2π).
+    """Return a `Matrix` with the map `RealSchur` that starts orthogonal: γ = 1, T = 0, θ ~ U(0, 2π).
 
     ``init`` is the initialiser of its basis P. With ``modulus`` every γ has that value and is not trained.
     """
@@ -137,7 +140,7 @@ def real_schur(size: int, *, in_block: bool = False, init: str = "henaff", modul
 
 
 def start_of_moduli(who: str, count: int, modulus: float | None) -> nn.Parameter:
-    """Return the initial γ: ones that are trained or, with ``modulus``, that value, which is not trained."""
+    """Return the initial moduli γ: ones that are trained or, with ``modulus``, that value, which is not trained."""
     if modulus is not None and not (is_number(modulus) and modulus > 0):
         raise ValueError(f"{who} expects a modulus above 0, or None for one that is trained; got {modulus!r}")
     return nn.Parameter(torch.full((count,), 1.0 if modulus is None else float(modulus)), requires_grad=modulus is None)

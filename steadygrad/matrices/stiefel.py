@@ -14,7 +14,7 @@ from steadygrad.matrices.matrix import Matrix, check_square
 
 
 class StiefelSteps(MovingBase):
-    """W = (I + A/2)⁻¹ (I − A/2) B,  A skew-Hermitian; after every update B ← W and A ← 0.
+    """Map W = (I + A/2)⁻¹ (I − A/2) B,  A skew-Hermitian; after every update B ← W and A ← 0.
 
     An optimizer step on A is thus a step along the Stiefel manifold: at A = 0 the gradient with respect to A is the
     Riemannian gradient at W = B. B is polished after each step, because rounding errors would accumulate over thousands
@@ -38,6 +38,7 @@ class StiefelSteps(MovingBase):
         self.register_buffer("seen", torch.zeros(size * size))
 
     def forward(self, free: Tensor) -> Tensor:
+        """Return the unitary W from the packed A. In training, first move the base B to W if A has changed."""
         counts = self.training and torch.is_grad_enabled() and free.is_leaf and not needs_plain(free)
         with own_precision(free.device.type):
             if counts and not torch.equal(free, self.seen):
@@ -46,13 +47,13 @@ class StiefelSteps(MovingBase):
 
     @torch.no_grad()
     def step(self, free: Tensor) -> None:
-        """Set B ← W and A ← 0, which leaves W unchanged."""
+        """Set B ← W and A ← 0, which leaves W unchanged. ``free``, the packed A, is set to zero in place."""
         self.base = self.polish(self._moved(free)).to(self.base.dtype)
         free.zero_()
         self.seen = free.detach().clone()
 
     def _moved(self, free: Tensor) -> Tensor:
-        """Return (I + A/2)⁻¹ (I − A/2) B in real form."""
+        """Return W = (I + A/2)⁻¹ (I − A/2) B in real form, from the packed A."""
         if self.full_diagonal:
             rows, cols = below(self.size, 0, free.device)
             real, imaginary = free.split([self.size * (self.size - 1) // 2, len(rows)])
@@ -61,6 +62,7 @@ class StiefelSteps(MovingBase):
         return cayley_unitary(free / 2, self.size) @ self.base.to(free.dtype)
 
     def polish(self, base: Tensor) -> Tensor:
+        """Return ``base`` after one step towards the nearest unitary matrix, in real form."""
         return polished(structured(base))
 
     @torch.no_grad()
@@ -75,11 +77,11 @@ class StiefelSteps(MovingBase):
 
 
 def stiefel(size: int, *, full_diagonal: bool = False) -> Matrix:
-    """Return a `StiefelSteps` matrix that starts as a random unitary matrix."""
+    """Return a `Matrix` with the map `StiefelSteps` that starts as a random unitary matrix."""
     map = StiefelSteps(size, full_diagonal)
     return Matrix(map, map.right_inverse(haar_unitary(size)))
 
 
 def structured(R: Tensor) -> Tensor:
-    """Return R with the exact structure of a real form, from which rounding errors make it deviate."""
+    """Return R with the exact form [[X, −Y], [Y, X]] of a complex matrix, from which rounding makes it deviate."""
     return realify(complexify(R))

@@ -16,16 +16,18 @@ BASES = ("householder", "exponential")
 
 
 class SVDProduct(torch.autograd.Function):
-    """W = U diag(σ) Vᵀ in one matrix product; its gradient takes two."""
+    """Autograd function W = U diag(σ) Vᵀ in one matrix product; its gradient takes two."""
 
     @staticmethod
     def forward(ctx: Any, U: Tensor, sigma: Tensor, V: Tensor) -> Tensor:
+        """Return W from U, σ and V."""
         ctx.save_for_backward(U, sigma, V)
         return matmul(U * sigma, V.mT)
 
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of U, σ and V from the gradient G of W."""
         U, sigma, V = ctx.saved_tensors
         if wants_graph():
             return with_graph(svd_product, (U, sigma, V), [G])
@@ -34,12 +36,12 @@ class SVDProduct(torch.autograd.Function):
 
 
 def svd_product(U: Tensor, sigma: Tensor, V: Tensor) -> Tensor:
-    """Return W of `SVDProduct` by standard torch operations."""
+    """Return W = U diag(σ) Vᵀ by standard torch operations."""
     return (U * sigma) @ V.mT
 
 
 class BoundedSVD(nn.Module):
-    """W = U diag(σ) Vᵀ,  σ = 1 + 2 r (sigmoid(p) − ½) between 1 − r and 1 + r,  U and V orthogonal.
+    """Map W = U diag(σ) Vᵀ,  σ = 1 + 2 r (sigmoid(p) − ½) between 1 − r and 1 + r,  U and V orthogonal.
 
     ``margin`` is r. A product with W changes the norm of a state or a gradient by a factor between 1 − r and 1 + r.
     With r = 0, W is orthogonal and p has no effect. By default U and V are products of ``reflections`` Householder
@@ -67,10 +69,11 @@ class BoundedSVD(nn.Module):
 
     @property
     def kinds(self) -> tuple[str, ...]:
+        """Kind of each free tensor: those of U and V, then "singular" for p."""
         return (*self.basis.kinds, *self.basis.kinds, "singular")
 
     def singular_values(self, p: Tensor) -> Tensor:
-        """Return σ, in the order of the columns of U and V."""
+        """Return the singular values σ of W from p, in the order of the columns of U and V."""
         return 1 + self.margin * torch.tanh(p / 2)  # equal to the formula above, and exactly 1 at p = 0
 
     def forward(self, left: Tensor, right: Tensor, p: Tensor) -> Tensor:
@@ -82,7 +85,7 @@ class BoundedSVD(nn.Module):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the free tensors of W. Singular values out of bounds are first moved inside the bounds.
+        """Return the free tensors (of U, of V, and p) of W. Singular values out of bounds are first moved inside.
 
         A W within the bounds but with det W < 0 cannot be represented and raises ValueError. With fewer than n − 1
         reflections every W raises ValueError, because so few reflections cannot represent the bases of a general
@@ -125,7 +128,7 @@ def bounded_svd(
     bases: str = "householder",
     init: str = "haar",
 ) -> Matrix:
-    """Return a `BoundedSVD` matrix that starts orthogonal (p = 0); ``init`` is the initialiser of U and V."""
+    """Return a `Matrix` with the map `BoundedSVD` that starts orthogonal (p = 0); ``init`` initialises U and V."""
     map = BoundedSVD(size, margin, reflections, bases)
     basis = map.basis
     left, right = (start(init, basis) if isinstance(basis, Householder) else free_tensor(init, basis) for _ in "UV")

@@ -85,10 +85,11 @@ class LanguageModel(Model):
             self.readout.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits (batch, time, vocabulary) of the next token from tokens (batch, time)."""
         return self.walk(tokens)[0]
 
     def walk(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return the logits and the final state of a window, starting from ``state``.
+        """Return the logits for a window of tokens and the final state, starting from ``state``.
 
         A state holds the states of all layers. Memories of past states are emptied at the end of the window.
         """
@@ -96,7 +97,7 @@ class LanguageModel(Model):
         return logits, self.layers.without_memory(state)
 
     def walk_on(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return the logits and the final state within a window, including memories of past states."""
+        """Return logits and final state like `walk`, but keep the memories of past states: the window goes on."""
         between = partial(self.drop, share=self.layer_dropout)
         hidden, state = self.layers(self.embedded(tokens.t()), state, between)
         return self.read(self.drop(hidden, self.output_dropout)), state
@@ -106,12 +107,15 @@ class LanguageModel(Model):
         return self.readout(hidden).transpose(0, 1)
 
     def inside(self, tokens: Tensor) -> Inside:
-        """Return the parts of the model for diagnostics."""
+        """Return the recurrent layers, their inputs for the tokens and the readout, for diagnostics."""
         layer = self.layers[0] if len(self.layers) == 1 else self.layers
         return Inside(layer, self.embedding(tokens), self.read)
 
     def embedded(self, tokens: Tensor) -> Tensor | Lookup:
-        """Return the embedded tokens, after dropout, as input of the first layer."""
+        """Return the embedded tokens (time, batch), after dropout, as input of the first layer.
+
+        With a small vocabulary the result is a `Lookup`. Raise ValueError for tokens outside the vocabulary.
+        """
         table = self.table()
         if tokens.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"LanguageModel expects tokens of type int64 or int32; got {tokens.dtype}")
@@ -127,14 +131,14 @@ class LanguageModel(Model):
         return Lookup(F.embedding(tokens, unit), table)
 
     def table(self) -> Tensor:
-        """Return E, in training with zeros for the dropped words."""
+        """Return the embedding matrix E; in training, with zero rows for the dropped words."""
         table = self.embedding.weight
         if self.training and self.word_dropout:
             table = F.dropout(table.new_ones(len(table), 1), self.word_dropout) * table
         return table
 
     def drop(self, x: Tensor, share: float) -> Tensor:
-        """Apply dropout to the features of x (time, batch, features), with the same mask at all times."""
+        """Apply dropout to the features of x (time, batch, features), with the same mask at all time steps."""
         if not self.training or not share:
             return x
         return x * F.dropout(x.new_ones(1, *x.shape[1:]), share)
@@ -205,7 +209,10 @@ class Tokens:
         return int(chosen)
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Return the logits (vocabulary,) after ``tokens`` (1, time). Memories are emptied at the end of a window."""
+        """Return the logits (vocabulary,) of the token that follows ``tokens`` (1, time), and advance the state.
+
+        Memories of past states are emptied at the end of a window.
+        """
         room = self.window - self.place
         for here in (tokens[:, :room], *tokens[:, room:].split(self.window, dim=1)):
             if here.shape[1]:

@@ -6,10 +6,10 @@ from steadygrad.layers.recurrent import State
 
 
 class Model(nn.Module):
-    """Base class: inputs (batch, …) → outputs. A model with a recurrent layer overrides `walk`."""
+    """Base class of the models that tasks train: inputs (batch, …) → outputs. A recurrent model overrides `walk`."""
 
     def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State | None]:
-        """Return the outputs and the final state. The state is None if the model is not recurrent."""
+        """Return the outputs for x and the final state, starting from ``state``; the state is None if not recurrent."""
         return self(x), None
 
     def penalty(self) -> Tensor | float:

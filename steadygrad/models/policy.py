@@ -67,6 +67,7 @@ class PolicyModel(Model):
         self.actor, self.critic = (head(self.layer.output_size, head_size, count) for count in (actions, 1))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of the actions and the expected return, (batch, time, actions + 1)."""
         return self.walk(x)[0]
 
     def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
@@ -83,7 +84,7 @@ class PolicyModel(Model):
         return pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])[0], state
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the inputs of the layer from x (steps, features)."""
+        """Return the inputs of the recurrent layer from observations x (steps, features)."""
         squares, kinds = self.view**2, len(self.starts)
         seen = x[:, : squares * kinds].long().view(-1, kinds) + self.starts
         embedded = F.embedding_bag(seen, self.embedding.weight, mode="sum")
@@ -91,16 +92,16 @@ class PolicyModel(Model):
         return torch.cat([self.see(image), x[:, squares * kinds :]], dim=-1)
 
     def read(self, hidden: Tensor) -> Tensor:
-        """Return the logits and the expected return from the output of the layer."""
+        """Return the logits of the actions and the expected return from the output of the recurrent layer."""
         return torch.cat([self.actor(hidden), self.critic(hidden)], dim=-1)
 
     def inside(self, x: Tensor) -> Inside:
-        """Return the parts of the model for diagnostics."""
+        """Return the recurrent layer, its inputs for x and the readout, for diagnostics."""
         inputs = self.encode(x.flatten(0, 1)).unflatten(0, x.shape[:2])
         return Inside(self.layer, inputs, lambda hidden: self.read(hidden).transpose(0, 1))
 
     def rows(self, state: State, which: Tensor) -> State:
-        """Return the state of the selected sequences of the batch."""
+        """Return the recurrent state of the sequences ``which`` of the batch."""
         return tuple(part[:, which] for part in state) if isinstance(state, tuple) else state[:, which]
 
     def penalty(self) -> Tensor | float:
@@ -108,7 +109,7 @@ class PolicyModel(Model):
 
 
 def head(features: int, units: int, count: int) -> nn.Sequential:
-    """Return a perceptron with one hidden layer of tanh units."""
+    """Return a perceptron from ``features`` inputs over ``units`` tanh units to ``count`` outputs, near 0 at first."""
     last = nn.Linear(units, count)
     nn.init.orthogonal_(last.weight, gain=0.01)  # initially, actions are equally likely and V is 0, nearly
     nn.init.zeros_(last.bias)

@@ -14,7 +14,7 @@ from steadygrad.models.model import Model
 
 
 class Inside(NamedTuple):
-    """Parts of a model with a recurrent layer, for diagnostics."""
+    """Parts of a model for diagnostics: its recurrent layer, the inputs of the layer, and the readout."""
 
     layer: nn.Module
     """Recurrent layer, called like torch.nn.RNN with time first."""
@@ -25,36 +25,39 @@ class Inside(NamedTuple):
 
 
 def as_nnrnn(readout: nn.Linear) -> None:
-    """Initialise C Xavier normal, c as torch.nn.Linear: nnRNN's program on copy, MemoryNets on copy and denoise."""
+    """Initialise a readout y = C h + c: C Xavier normal, c as torch.nn.Linear.
+
+    nnRNN's program does so on copy, MemoryNets on copy and denoise.
+    """
     nn.init.xavier_normal_(readout.weight)
 
 
 def as_denoise(readout: nn.Linear) -> None:
-    """Initialise C ~ U(±√0.3), c = 0.01: NC-GRU's program on denoise."""
+    """Initialise a readout y = C h + c with C ~ U(±√0.3), c = 0.01, as NC-GRU's program on denoise."""
     nn.init.uniform_(readout.weight, -math.sqrt(0.3), math.sqrt(0.3))
     nn.init.constant_(readout.bias, 0.01)
 
 
 def as_parenthesis(readout: nn.Linear) -> None:
-    """Initialise C ~ N(0, σ²), σ = (units + outputs)⁻², c = 0: NC-GRU's program on parenthesis."""
+    """Initialise a readout y = C h + c with C ~ N(0, σ²), σ = (units + outputs)⁻², c = 0, as NC-GRU on parenthesis."""
     nn.init.normal_(readout.weight, std=(readout.in_features + readout.out_features) ** -2)
     nn.init.zeros_(readout.bias)
 
 
 def as_xavier(readout: nn.Linear) -> None:
-    """Initialise C Xavier normal, c = 0."""
+    """Initialise a readout y = C h + c with C Xavier normal, c = 0."""
     nn.init.xavier_normal_(readout.weight)
     nn.init.zeros_(readout.bias)
 
 
 def as_urnn(readout: nn.Linear) -> None:
-    """Initialise C Xavier uniform, c = 0: the programs of uRNN and full-capacity uRNN."""
+    """Initialise a readout y = C h + c with C Xavier uniform, c = 0, as the uRNN programs."""
     nn.init.xavier_uniform_(readout.weight)
     nn.init.zeros_(readout.bias)
 
 
 def as_language_task(readout: nn.Linear) -> None:
-    """Initialise C ~ U(±0.1), c = 0: nnRNN's program on text."""
+    """Initialise a readout y = C h + c with C ~ U(±0.1), c = 0, as nnRNN's program on text."""
     nn.init.uniform_(readout.weight, -0.1, 0.1)
     nn.init.zeros_(readout.bias)
 
@@ -72,7 +75,7 @@ READOUTS: dict[str, Callable[[nn.Linear], None]] = {
 
 
 def linear_readout(who: str, inputs: int, outputs: int, start: str) -> nn.Linear:
-    """Return a readout y = C h + c with the initialisation ``start``, a name in `READOUTS`."""
+    """Return a linear readout y = C h + c with the initialisation ``start``, a name in `READOUTS`."""
     readout = nn.Linear(inputs, outputs)
     choose(who, "readout", start, READOUTS)(readout)
     return readout
@@ -95,21 +98,22 @@ class SequenceModel(Model):
         self.readout = linear_readout("SequenceModel", layer.output_size, output_size, readout)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return y from x (batch, time, input_size), at every step or with ``last_only`` at the last."""
         return self.walk(x)[0]
 
     def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return the outputs and the final state, starting from ``state``."""
+        """Return the outputs for x (batch, time, input_size) and the final state, starting from ``state``."""
         hidden, state = self.layer(x.transpose(0, 1), state)  # the kernels take time first
         return self.read(hidden), state
 
     def read(self, hidden: Tensor) -> Tensor:
-        """Return y from the layer's output (time, batch, features)."""
+        """Return the model's outputs y from the layer's outputs (time, batch, features)."""
         if self.last_only:
             return self.readout(self._ends(hidden))
         return self.readout(hidden).transpose(0, 1)
 
     def inside(self, x: Tensor) -> Inside:
-        """Return the parts of the model for diagnostics."""
+        """Return the recurrent layer, its inputs x and the readout, for diagnostics."""
         return Inside(self.layer, x, self.read)
 
     def _ends(self, hidden: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ class AttentionLayer(nn.Module):
         self.feedforward_norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """Return x after attending to ``tokens``, followed by the feed-forward part; the shape is that of x."""
         key = self.query if self.key is None else self.key
         query, keys, values = (self._by_head(part) for part in (self.query(x), key(tokens), self.value(tokens)))
         attended = F.scaled_dot_product_attention(query, keys, values)
@@ -38,4 +39,5 @@ class AttentionLayer(nn.Module):
         return self.feedforward_norm(x + self.feedforward(x))
 
     def _by_head(self, x: Tensor) -> Tensor:
+        """Split features into heads: (batch, n, inner_size) → (batch, heads, n, inner_size / heads)."""
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)

@@ -36,5 +36,6 @@ class Difference(nn.Module):
         self.direction = nn.Linear(features, 1, bias=False)
 
     def forward(self, z: Tensor) -> Tensor:
+        """Return D (batch, objects, objects) from z (batch, objects, features)."""
         size = self.direction(z)
         return size - size.mT

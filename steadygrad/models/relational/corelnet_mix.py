@@ -55,7 +55,7 @@ class CoRelNetMix(RelationalModel):
         return torch.einsum("br,brij->bij", self.shares(z), rules)
 
     def shares(self, z: Tensor) -> Tensor:
-        """Return the weight of each rule (batch, rules)."""
+        """Return the weights of the two rules, similarity and difference, (batch, 2)."""
         scores = self.question(views(z)[0].flatten(1)) @ self.signatures.mT / math.sqrt(self.signatures.shape[1])
         if self.training:
             return F.gumbel_softmax(scores, self.temperature, self.hard)

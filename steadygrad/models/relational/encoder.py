@@ -31,6 +31,7 @@ class Encoder(nn.Module):
         self.apply(kaiming)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the features z (n, 128) of images (n, channels, size, size)."""
         return self.out(self.hidden(self.convolutions(images)).relu()).relu()
 
 

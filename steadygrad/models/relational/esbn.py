@@ -73,17 +73,17 @@ class ESBN(RelationalModel):
         return self.readout(h)
 
     def relate(self, z: Tensor) -> Tensor:
-        """Return a_tk, the weight of object k's key at step t."""
+        """Return a_tk, the attention of step t to the key of object k, (batch, objects, objects)."""
         attention = attention_to_past(similarity(z))
         return torch.stack([F.pad(row, (0, len(attention) - row.shape[1])) for row in attention], dim=1)
 
     def retrieve(self, attention: Tensor, scores: Tensor, keys: list[Tensor]) -> Tensor:
-        """Return the keys and confidences, averaged with the attention as weights: (batch, key_size + 1)."""
+        """Return the mean of keys and confidences of earlier objects, weighted by attention: (batch, key_size + 1)."""
         confidence = (self.confidence_gain * scores + self.confidence_bias).sigmoid()
         bound = torch.cat([torch.stack(keys, dim=1), confidence.unsqueeze(2)], dim=2)
         return (attention.unsqueeze(1) @ bound).squeeze(1)
 
 
 def attention_to_past(scores: Tensor) -> list[Tensor]:
-    """Return a_t = softmax(s_t) over k < t, for each t: (batch, t)."""
+    """Return the attention a_t = softmax(s_t) to the objects k < t, as a list with (batch, t) for each t."""
     return [scores[:, t, :t].softmax(dim=1) for t in range(scores.shape[1])]

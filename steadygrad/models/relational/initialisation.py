@@ -23,7 +23,7 @@ def xavier(module: nn.Module, gain: float = 1.0) -> None:
 
 
 def decoder(layers: nn.Sequential) -> None:
-    """Initialise an output perceptron: `kaiming` before each ReLU, `xavier` for the last layer."""
+    """Initialise an output perceptron in place: `kaiming` before each ReLU, `xavier` for the last layer."""
     layers.apply(kaiming)
     xavier(layers[-1])
 
@@ -41,7 +41,7 @@ def lstm_gates(weights: Tensor) -> None:
 
 
 def lstm_cell(cell: nn.LSTMCell) -> None:
-    """Initialise an LSTM cell: `lstm_gates`, biases 0."""
+    """Initialise the weights of an LSTM cell by `lstm_gates`, and its biases to 0."""
     lstm_gates(cell.weight_ih)
     lstm_gates(cell.weight_hh)
     nn.init.zeros_(cell.bias_ih)

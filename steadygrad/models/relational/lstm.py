@@ -31,7 +31,7 @@ class RelationalLSTM(Recurrent):
 
 @torch.no_grad()
 def initialise(layer: RecurrentLayer) -> None:
-    """Initialise the cells of an LSTM as in Webb's program."""
+    """Initialise the cells of an LSTM layer as in Webb's program: weights Xavier normal, biases 0."""
     for cell in layer.cells:
         assert isinstance(cell, LSTMCell)
         initialisation.lstm_gates(cell.W)

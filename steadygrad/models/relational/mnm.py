@@ -58,7 +58,7 @@ class MNM(RelationalModel):
         return self.readout(self.merge(torch.cat([h, value], dim=1)))
 
     def write(self, memory: list[Tensor], key: Tensor, target: Tensor, rate: Tensor) -> list[Tensor]:
-        """Return the memory after one local step of each layer towards f(key) = target."""
+        """Return the layers of the memory network f after one local step of each towards f(key) = target."""
         outputs = [key, *recall(memory, key)]
         expected = self.expected(target).chunk(len(memory), dim=1)
         step = 2 / self.memory.shape[-1] * rate
@@ -77,7 +77,7 @@ class MNM(RelationalModel):
 
 
 def recall(memory: list[Tensor], key: Tensor) -> list[Tensor]:
-    """Return the output of each layer for the key, (batch, memory_size). The last output is the value."""
+    """Return the output of each layer of the memory network for a key, (batch, memory_size). The last is the value."""
     outputs = []
     for layer, M in enumerate(memory, 1):
         key = (M @ key.unsqueeze(2)).squeeze(2)

@@ -20,7 +20,7 @@ NORMALISATIONS = ("context", "segmented", "none")
 
 
 class RelationalModel(Model):
-    """Base class: x → z = normalised(encoder(x)) → answer(z).
+    """Base class of networks that answer from relations between images: x → z = normalised(encoder(x)) → answer(z).
 
     images (batch, objects, channels, image_size, image_size) → logits (batch, answers), sizes as in ``problem``.
     Options of all networks, which a subclass takes as ``**shared``:
@@ -82,10 +82,11 @@ class RelationalModel(Model):
         self.normalisation = None if normalisation == "none" else ContextNormalisation(segments, FEATURES)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the logits (batch, answers) from images (batch, objects, channels, image_size, image_size)."""
         return self.answer(self.encode(images))
 
     def encode(self, images: Tensor) -> Tensor:
-        """Return the normalised features z (batch, objects, 128), or (batch, objects, 2, 128) with `Views`."""
+        """Return the normalised features z of images (batch, objects, 128); (batch, objects, 2, 128) with `Views`."""
         if tuple(images.shape[1:]) != self.shape:
             raise ValueError(f"{self._name} expects images (batch, *{self.shape}); got {tuple(images.shape)}")
         dtype = self.encoder.out.weight.dtype
@@ -95,26 +96,27 @@ class RelationalModel(Model):
         return z if self.normalisation is None else self.normalisation(z)
 
     def features(self, images: Tensor) -> Tensor:
-        """Encode each image of (n, channels, image_size, image_size): (n, 128), or (n, 2, 128) with `Views`."""
+        """Return the features of each image (n, channels, size, size): (n, 128), or (n, 2, 128) with `Views`."""
         z = self.encoder(images)
         return z if self.selection is None else self.selection(z)
 
     def answer(self, z: Tensor) -> Tensor:
-        """Return the logits (batch, answers)."""
+        """Return the logits (batch, answers) from the normalised features z (batch, objects, …)."""
         raise NotImplementedError
 
     def relate(self, z: Tensor) -> Tensor | None:
-        """Return the relations (batch, objects, objects) that `answer` uses, or None if it uses no such matrix."""
+        """Return the relations (batch, objects, objects) that `answer` uses; None if it uses no such matrix."""
         return None
 
     def penalty(self) -> Tensor | float:
-        """Return what training adds to the task's loss: the L1 term."""
+        """Return the regularisation term that training adds to the loss: λ times the L1 norm of the linear layer."""
         if self.selection is None or not self.l1:
             return 0.0
         return self.l1 * sum(parameter.abs().sum() for parameter in self.selection.parameters())
 
     @property
     def _name(self) -> str:
+        """Name of the class, for error messages."""
         return type(self).__name__
 
     def check_counts(self, **counts: int) -> None:
@@ -122,18 +124,18 @@ class RelationalModel(Model):
         check_integers(self._name, **counts)
 
     def check_choice(self, name: str, value: str, known: Iterable[str]) -> None:
-        """Raise ValueError unless the value is one of the known values."""
+        """Raise ValueError unless the value of the option ``name`` is one of the known values."""
         check_choice(self._name, name, value, known)
 
 
 def perceptron(*sizes: int) -> nn.Sequential:
-    """Return a perceptron: linear layers with a ReLU between successive layers."""
+    """Return a perceptron with layers of these sizes: linear layers with a ReLU between successive layers."""
     layers = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)]
     parts = [part for layer in layers for part in (layer, nn.ReLU())]
     return nn.Sequential(*parts[:-1])
 
 
 def with_position(z: Tensor) -> Tensor:
-    """Append to each object its position in the sequence, 0 … objects − 1: (batch, objects, features + 1)."""
+    """Return z with the position of each object, 0 … objects − 1, as one more feature."""
     position = torch.arange(z.shape[1], dtype=z.dtype, device=z.device)
     return torch.cat([z, position.expand(len(z), -1).unsqueeze(2)], dim=2)

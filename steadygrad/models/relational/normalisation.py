@@ -26,13 +26,14 @@ class ContextNormalisation(nn.Module):
         self.shift = nn.Parameter(torch.zeros(features))
 
     def forward(self, z: Tensor) -> Tensor:
+        """Return z (batch, objects, features) normalised over the objects of each segment."""
         return (
             torch.cat([standardised(z[:, begin:end]) for begin, end in self.segments], dim=1) * self.gain + self.shift
         )
 
 
 def standardised(z: Tensor) -> Tensor:
-    """Return z with mean 0 and variance 1 over the objects."""
+    """Return z (batch, objects, features) scaled to mean 0 and variance 1 over the objects."""
     centred = z - z.mean(dim=1, keepdim=True)
     variance = centred.square().sum(dim=1, keepdim=True) / (z.shape[1] - 1)  # torch.var is slow along this dimension
     return centred / (variance + EPSILON).sqrt()

@@ -89,6 +89,7 @@ class Head(nn.Module):
         initialisation.kaiming(self.sharpness)
 
     def forward(self, h: Tensor, memory: Tensor, previous: Tensor | None) -> Tensor:
+        """Return the attention weights w (batch, slots) from the state h, the memory and the previous weights."""
         cosine = F.cosine_similarity(self.key(h).tanh().unsqueeze(1), memory, dim=2)
         weights = (F.softplus(self.strength(h)) * cosine).softmax(dim=1)
         if previous is not None:

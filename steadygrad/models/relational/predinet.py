@@ -53,6 +53,6 @@ class PrediNet(RelationalModel):
         return self.decoder(torch.cat([self.relations(first - second), *positions], dim=2).flatten(1))
 
     def attend(self, query: nn.Linear, x: Tensor) -> Tensor:
-        """Return the mean of x under the attention of each head: (batch, heads, 129)."""
+        """Return the mean of the objects x under the attention of each head: (batch, heads, 129)."""
         queries = query(x.flatten(1)).unflatten(1, (self.heads, -1))
         return (queries @ self.key(x).mT).softmax(dim=2) @ x

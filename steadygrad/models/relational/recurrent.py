@@ -12,7 +12,7 @@ from steadygrad.problem import Problem
 
 
 class Recurrent(RelationalModel):
-    """y = C h_T + c,  h = layer(z).
+    """y = C h_T + c,  h = layer(z): a relational network with any recurrent layer.
 
     The layer reads one object per step. ``layer`` has input size 128 and takes time first: `LAYERS["nnrnn"](128, 256)`.
     """
@@ -27,7 +27,9 @@ class Recurrent(RelationalModel):
         return self.sequence(z)
 
     def inside(self, x: Tensor) -> Inside:
+        """Return the recurrent layer, its inputs for the images x and the readout, for diagnostics."""
         return self.sequence.inside(self.encode(x))
 
     def penalty(self) -> Tensor | float:
+        """Return the L1 term plus the regularisation term of the recurrent layer, which training adds to the loss."""
         return super().penalty() + self.sequence.penalty()

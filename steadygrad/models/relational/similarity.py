@@ -17,6 +17,7 @@ class Views(nn.Module):
         self.compared = nn.Linear(features, features)
 
     def forward(self, s: Tensor) -> Tensor:
+        """Return both views of each object, (n, 2, features), from s (n, features)."""
         return torch.stack([self.asked(s), self.compared(s)], dim=1)
 
 
@@ -30,13 +31,13 @@ def views(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def similarity(z: Tensor) -> Tensor:
-    """Return s_ij = z_i · z_j (batch, objects, objects), or z¹_i · z²_j for the two `views`; not divided by √d."""
+    """Return the similarities s_ij = z_i · z_j (batch, objects, objects), or z¹_i · z²_j for the two `views`."""
     queries, keys = views(z)
     return queries @ keys.mT
 
 
 def row_softmax(scores: Tensor, full: bool) -> Tensor:
-    """Return the softmax of each row i: over all j if ``full``, else over j ≤ i with zeros above the diagonal."""
+    """Return the softmax of each row i of scores: over all j if ``full``, else over j ≤ i with zeros for j > i."""
     if full:
         return scores.softmax(dim=-1)
     later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
@@ -44,6 +45,6 @@ def row_softmax(scores: Tensor, full: bool) -> Tensor:
 
 
 def lower_triangle(matrices: Tensor) -> Tensor:
-    """Return the entries on and below the diagonal, row after row: (batch, n, n) → (batch, n (n + 1) / 2)."""
+    """Return the entries of matrices on and below the diagonal, row by row: (batch, n, n) → (batch, n (n + 1) / 2)."""
     row, column = torch.tril_indices(*matrices.shape[1:], device=matrices.device)
     return matrices[:, row, column]

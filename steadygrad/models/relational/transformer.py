@@ -62,7 +62,7 @@ class Transformer(RelationalModel):
 
 
 def initialise(layer: nn.Module) -> None:
-    """Initialise an attention layer as in Webb's program.
+    """Initialise a layer in place as in Webb's program, if it is an `AttentionLayer`.
 
     Queries, keys and values are one Xavier matrix (3 width, width), also if queries and keys share their weights.
     """
@@ -76,7 +76,10 @@ def initialise(layer: nn.Module) -> None:
 
 
 def sinusoidal(z: Tensor) -> Tensor:
-    """Return p_t = (sin ω₀t, cos ω₀t, sin ω₁t, …),  ω_k = 10000^(−2k / width), for z (batch, objects, width)."""
+    """Return position vectors p_t = (sin ω₀t, cos ω₀t, sin ω₁t, …) for z (batch, objects, width): (objects, width).
+
+    ω_k = 10000^(−2k / width)
+    """
     _, count, width = z.shape
     frequency = 10000 ** (-torch.arange(0, width, 2, dtype=z.dtype, device=z.device) / width)
     angle = torch.arange(count, dtype=z.dtype, device=z.device).unsqueeze(1) * frequency
