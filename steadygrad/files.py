@@ -88,7 +88,7 @@ def file_name(text: str) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return the value with None in place of NaN and infinity, which JSON cannot represent."""
+    """Return the value with None in place of NaN and infinity, also inside lists and dicts: JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

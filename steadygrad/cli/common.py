@@ -97,7 +97,7 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
 
 
 def check_target(who: str, name: str | None, endings: Sequence[str]) -> None:
-    """Raise ValueError if the output file has the wrong ending or its folder cannot be written. No name is allowed."""
+    """Raise ValueError if the output file ``name`` has a wrong ending or cannot be written. An empty name passes."""
     if not name:
         return
     if Path(name).suffix not in endings:

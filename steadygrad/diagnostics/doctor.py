@@ -65,7 +65,7 @@ class Diagnosis:
 
 
 def diagnose(module: nn.Module, x: Tensor) -> Diagnosis:
-    """Explain why ``module``, called like torch.nn.RNN, GRU or LSTM, remembers or forgets on inputs like ``x``.
+    """Return findings on why ``module``, called like torch.nn.RNN, GRU or LSTM, remembers or forgets on inputs like x.
 
     x has the shape that the module expects: (time, batch, inputs), (batch, time, inputs) with ``batch_first``, or
     (time, inputs) for one sequence. A few sequences are enough. They should resemble the training sequences and have

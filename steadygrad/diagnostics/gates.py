@@ -13,7 +13,9 @@ from steadygrad.layers import GRU
 
 @dataclass(frozen=True)
 class GateBound:
-    """‖∂h_t/∂h_{t−1}‖₂ ≤ α + β ‖U_c‖₂ at every step of a sequence: ``true`` and ``bound``, each (time,).
+    """Norms of a GRU's one-step gradient along a sequence and their bound: ‖∂h_t/∂h_{t−1}‖₂ ≤ α + β ‖U_c‖₂.
+
+    They are ``true`` and ``bound``, each (time,).
 
     ``undecided`` is the largest distance of a gate from 0 or 1. As it tends to 0, α + β tends to 2 at most, and to 1 at
     most if each gate is open or closed in all units (corollary 2; with ‖U_c‖ = 1 corollary 3).

@@ -32,7 +32,7 @@ class Observer(Callback):
     """
 
     def begin(self, trainer: Trainer) -> None:
-        """Prepare a sequence to measure on and the observations file, and measure the network if it has none yet."""
+        """Prepare a sequence to measure on and the observations file. Measure the network if there are none yet."""
         if not is_recurrent(trainer.model):
             return
         self.input, _ = self.shown(trainer.model, trainer)

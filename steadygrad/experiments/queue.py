@@ -211,7 +211,7 @@ class Queue:
                 worker.close()
 
     def give(self, runs: Sequence[Run], timings: dict[str, float]) -> None:
-        """Set the probe's timings of all these runs."""
+        """Set the timings of all these runs to those that a probe measured."""
         for run in runs:
             run.timings = timings
 

@@ -31,8 +31,8 @@ def transfer(
 ) -> None:
     """Test the best or last weights of a run on its task with each change of options, and write ``transfer.json``.
 
-    The results are written to ``transfer.json``. Tests that are already there are not repeated. If a test fails, for
-    example because memory runs out, the file has the reason instead, and the next call tries the test again.
+    Each test has as many sequences as an evaluation. Tests that are already in the file are not repeated. If a test
+    fails, for example because memory runs out, the file has the reason instead, and the next call tries the test again.
     """
     with directory.locked():
         result = directory.result()

@@ -101,7 +101,7 @@ class Elman(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        """Return all states (rows, hidden). The arguments are an `ElmanInputs`' and the backend, "c" or "python"."""
+        """Return all states (rows, hidden). The arguments are those of `ElmanInputs`, then "c" or "python"."""
         *inputs, ctx.backend = arguments
         given = ElmanInputs(*inputs)
         states = {"c": forward_c, "python": forward_python}[ctx.backend](given)

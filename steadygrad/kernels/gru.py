@@ -72,7 +72,7 @@ class GRU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        """Return all states (rows, hidden). The arguments are those of `GRUInputs` and the backend, "c" or "python"."""
+        """Return all states (rows, hidden). The arguments are those of `GRUInputs`, then "c" or "python"."""
         *inputs, ctx.backend = arguments
         given = GRUInputs(*inputs)
         saved = {"c": forward_c, "python": forward_python}[ctx.backend](given)

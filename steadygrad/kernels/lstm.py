@@ -73,7 +73,7 @@ class LSTM(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
-        """Return all states and all cells. The arguments are those of `LSTMInputs` and the backend, "c" or "python"."""
+        """Return all states and all cells. The arguments are those of `LSTMInputs`, then "c" or "python"."""
         *inputs, ctx.backend = arguments
         given = LSTMInputs(*inputs)
         saved = {"c": forward_c, "python": forward_python}[ctx.backend](given)

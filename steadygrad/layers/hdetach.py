@@ -68,4 +68,5 @@ class HDetachLSTM(LSTM):
                 cell.detach_probability = detach_probability
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"{super().extra_repr()}, detach_probability={self.detach_probability}"

@@ -65,7 +65,7 @@ class ReleasedPairCell(GRUCell):
     """
 
     def evaluate_gates(self) -> list[Tensor]:
-        """Return the matrices of the gates, with gradients as in the released program: that of U_r trains U_c too."""
+        """Return the gates' matrices, with gradients as in the released program: U_c gets that of U_r, not its own."""
         self._share_inverse()
         U_r, U_u, U_c = super().evaluate_gates()
         constant = U_c.detach()

@@ -330,6 +330,7 @@ class RecurrentLayer(nn.Module):
         return states[0] if len(states) == 1 else states
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         words = [str(self.input_size), str(self.hidden_size)]
         words += [f"num_layers={self.num_layers}"] if self.num_layers > 1 else []
         words += [f"dropout={self.dropout}"] if self.dropout else []

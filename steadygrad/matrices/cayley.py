@@ -43,7 +43,7 @@ def cayley(free: Tensor, D: Tensor) -> Tensor:
 
 
 class ScaledCayley(nn.Module):
-    """W = (I + A)⁻¹ (I − A) D,  with A skew-symmetric and D = diag(1, …, 1, −1, …, −1) fixed, so W is orthogonal.
+    """Map W = (I + A)⁻¹ (I − A) D,  A skew-symmetric and D = diag(1, …, 1, −1, …, −1) fixed, so W is orthogonal.
 
     ``reflections`` is the number of −1s in D. They allow W to have the eigenvalue −1, which the plain Cayley transform
     excludes, and they fix the determinant: det W = (−1)^reflections.
@@ -98,6 +98,7 @@ class ScaledCayley(nn.Module):
         return skew_free((A - A.mT) / 2).to(W.dtype)
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}, reflections={self.reflections}"
 
 

@@ -60,6 +60,7 @@ class ComplexCayley(nn.Module):
         return skew_hermitian_free(A).to(real), theta.to(real).expand(self.size).clone()
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}"
 
 

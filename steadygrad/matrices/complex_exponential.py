@@ -41,6 +41,7 @@ class ComplexExponential(nn.Module):
         return skew_hermitian_free((L - L.mH) / 2).to(W.real.dtype)
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}"
 
 

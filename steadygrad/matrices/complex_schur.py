@@ -51,6 +51,7 @@ class ComplexSchur(nn.Module):
         return entries.new_zeros(self.size, self.size).index_put(tuple(below(self.size, -1, T.device)), entries)
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}"
 
 

@@ -158,6 +158,7 @@ class EigenvalueNormalized(nn.Module):
         return check_square("EigenvalueNormalized", W, self.size)
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}, epsilon={self.epsilon}, radius={self.radius}"
 
 

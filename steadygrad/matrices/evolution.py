@@ -51,6 +51,7 @@ class UnitaryEvolution(nn.Module):
         return self.operator(angles, reflectors)(I).mT
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}"
 
 

@@ -280,6 +280,7 @@ class Exponential(MovingBase):
         return skew_free(rotation_log(W))
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}" + (f", rebase_every={self.rebase_every}" if self.rebase_every else "")
 
 

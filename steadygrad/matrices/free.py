@@ -25,6 +25,7 @@ class Free(nn.Module):
         return check_square("Free", W, self.size)
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}"
 
 

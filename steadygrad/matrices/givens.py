@@ -124,6 +124,7 @@ class Givens(nn.Module):
         return self.operator(theta, phi, omega)(I).mT
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}, capacity={self.capacity}, style={self.style}"
 
 

@@ -160,6 +160,7 @@ class Householder(nn.Module):
         return free
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}, reflections={self.reflections}"
 
 

@@ -84,6 +84,7 @@ class LongShort(nn.Module):
         return [name for name, part in present.items() if part]
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"long_size={self.long_size}, short_size={self.short_size}, coupling={self.coupling}"
 
 

@@ -151,6 +151,7 @@ class NeumannCayley(ScaledCayley):
             self.age.fill_(-1)
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         own = ("order", "reset_every", "exact_above", "max_drift")
         return ", ".join([super().extra_repr(), *(f"{name}={getattr(self, name)}" for name in own)])
 
@@ -200,7 +201,7 @@ class ReleasedNeumannCayley(NeumannCayley):
         self.gradient = self.gradient + gradient.detach()
 
     def _follow(self, free: Tensor, J: Tensor) -> None:
-        """Update the stored inverse Ã to this A. The second update is exact, as in the released program."""
+        """Update the stored inverse Ã to this A. The first change of A gives an exact inverse, as in the program."""
         first = self.age < 0
         super()._follow(free, J)
         if first:  # so that the next update is exact
@@ -212,6 +213,7 @@ class ReleasedNeumannCayley(NeumannCayley):
         return self.inverse if self.borrowed is None else self.borrowed, delta
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"{super().extra_repr()}, released_lr={self.released_lr}"
 
 

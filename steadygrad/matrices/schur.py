@@ -124,6 +124,7 @@ class RealSchur(nn.Module):
         return strictly_lower(T, self.size, self.in_block)
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}, in_block={self.in_block}"
 
 

@@ -73,6 +73,7 @@ class StiefelSteps(MovingBase):
         return self.seen.new_zeros(self.size**2)
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}, full_diagonal={self.full_diagonal}"
 
 

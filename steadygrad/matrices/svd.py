@@ -112,6 +112,7 @@ class BoundedSVD(nn.Module):
         return left.to(W.dtype), right.to(W.dtype), p.to(W.dtype)
 
     def extra_repr(self) -> str:
+        """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}, margin={self.margin}"
 
 

@@ -22,7 +22,7 @@ Chart = dict[str, Any]
 
 @dataclass(frozen=True)
 class Measurements:
-    """The measurements of one network, with the colour that it has in every chart."""
+    """Measurements of one network (portrait, observations), with its name and the colour that it has in every chart."""
 
     name: str
     colour: int
@@ -32,7 +32,7 @@ class Measurements:
     """updates, and at each the norm that must be below 1 for the Neumann series to converge"""
 
     def matrix_rows(self) -> list[dict[str, Any]]:
-        """Return the observations of recurrent matrices during training."""
+        """Return the rows of observations during training that contain recurrent matrices."""
         return [row for row in self.observations if "matrices" in row]
 
 
@@ -40,7 +40,10 @@ class Measurements:
 
 
 def gradient_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return the gradient norms of the last output and of the loss along time."""
+    """Return line charts of gradient norms along time: of the last output, and of the loss.
+
+    Each chart is left out if no network has the measurement.
+    """
     kinds = {
         "output_gradients": (
             "Gradient of the last output along time",
@@ -61,7 +64,10 @@ def gradient_curves(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def influence_maps(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return ‖∂s_τ/∂x_t‖ of each part of the state, with t to the right and τ downwards (ENRNN, figures 4 and 5)."""
+    """Return a chart of heat maps of ‖∂s_τ/∂x_t‖, one for each part of the state of each network.
+
+    t goes to the right and τ downwards (ENRNN, figures 4 and 5). The list is empty without measurements.
+    """
     panels = [
         {"name": part_name(n.name, part), "rows": rows, "every": n.portrait["every"]}
         for n in networks
@@ -76,7 +82,7 @@ def influence_maps(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def attention_levels(networks: Sequence[Measurements]) -> list[tuple[str, int, dict[str, Any]]]:
-    """Return the name, the number of steps of a cell of the map, and the measured attention of every level."""
+    """Return (name, steps in a cell of its map, measured attention) of every level of every network."""
     return [
         (level_name(n.name, number, n.portrait["attention"]), n.portrait["every"], level)
         for n in networks
@@ -85,7 +91,10 @@ def attention_levels(networks: Sequence[Measurements]) -> list[tuple[str, int, d
 
 
 def attention_maps(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return α_{t,i}, with states i to the right and steps t downwards, and the states that were kept (RelRNN, B.4)."""
+    """Return a chart of heat maps of the attention α_{t,i}, with marks for the states that were kept (RelRNN, B.4).
+
+    States i go to the right and steps t downwards. The list is empty without measurements.
+    """
     panels = [
         {"name": name, "rows": level["map"], "every": every, **{key: level[key] for key in ("kept", "kept_at_end")}}
         for name, every, level in attention_levels(networks)
@@ -98,7 +107,7 @@ def attention_maps(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def attention_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return how far back attention reaches, and its share of states kept as relevant, over training."""
+    """Return line charts over training: how far back attention reaches, and its share of states kept as relevant."""
     kinds = {
         "reach": ("How far back attention reaches, over training", "steps", None),
         "share_of_kept": ("Attention to states kept as relevant, over training", "share", [0.0, 1.0]),
@@ -121,7 +130,10 @@ def attention_curves(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def eigenvalue_planes(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return the eigenvalues of each matrix in the complex plane, at each observation or else of the portrait."""
+    """Return a chart of the eigenvalues of each recurrent matrix in the complex plane, at each observation.
+
+    Without observations they are those of the portrait. The list is empty without matrices.
+    """
     panels: list[Chart] = []
     for n in networks:
         rows = n.matrix_rows() or [{"step": None, **n.portrait}]
@@ -142,7 +154,7 @@ def eigenvalue_planes(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def power_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return ‖Wᵏ‖ of every recurrent matrix."""
+    """Return a line chart of ‖Wᵏ‖ against k, a curve for every recurrent matrix; an empty list without matrices."""
     curves = [
         series(n, range(len(found["powers"])), found["powers"], matrix_name(n, name))
         for n in networks
@@ -155,14 +167,14 @@ def power_curves(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def exponent_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return the Lyapunov exponents, the largest first."""
+    """Return a line chart of the Lyapunov exponents of each network, the largest first; an empty list without them."""
     curves = [series(n, range(1, len(y) + 1), y) for n in networks if (y := n.portrait.get("exponents"))]
     explain = "Growth of a perturbation per step, direction by direction. With 0 it is kept for ever."
     return [lines("Lyapunov exponents", curves, "direction", "exponent", explain=explain)] if curves else []
 
 
 def schur_charts(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return the charts of every learned Schur form Λ + T."""
+    """Return the charts of every learned Schur form Λ + T of the networks, as `schur_form_charts` makes them."""
     return [
         chart
         for n in networks
@@ -172,7 +184,10 @@ def schur_charts(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def schur_form_charts(found: dict[str, Any], label: str, network: Measurements) -> list[Chart]:
-    """Return |T|, mean |T| by sub-diagonal, and the histogram of the rotation angles (nnRNN, figures 3 and 5)."""
+    """Return three charts of one Schur form: |T|, mean |T| by sub-diagonal, and a histogram of the rotation angles.
+
+    See figures 3 and 5 of nnRNN. ``found`` is the measured form, ``label`` its name in the titles.
+    """
     magnitudes, every = [[abs(v) for v in row] for row in found["T"]], found.get("T_every", 1)
     merged = f" Each cell is the largest entry of {every} × {every}." if every > 1 else ""
     title = f"|T| of {label}: {100 * found['transient_share']:.2g} % of the Schur form's norm"
@@ -209,7 +224,7 @@ def angle_counts(angles: Sequence[float]) -> list[int]:
 
 
 def drift_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return how far each recurrent matrix is from orthogonal and from normal, over training."""
+    """Return line charts over training: how far each recurrent matrix is from orthogonal, and from normal."""
     kinds = {
         "orthogonality_error": ("Distance from orthogonal", "‖WᵀW − I‖"),
         "departure": ("Departure from normality", "Henrici's measure"),
@@ -228,7 +243,7 @@ def drift_curves(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def neumann_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return the norm that must be below 1 for the Neumann series to converge, over training."""
+    """Return a line chart over training of the norm that must be below 1 for the Neumann series to converge."""
     curves = [series(n, *n.neumann) for n in networks if n.neumann[0]]
     title, limit = "Norm that the Neumann series needs below 1", [{"name": "limit", "y": 1}]
     return [lines(title, curves, "update", "‖(I + A)⁻¹ δA‖₂", log=True, marks=limit)] if curves else []
@@ -238,14 +253,15 @@ def neumann_curves(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def gate_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return the largest factor by which a step can change a gradient, and its bound by theorem 1 of NC-GRU.
+    """Return line charts for each gated network: how much one step can change a gradient, and its upper bound.
 
-    The first chart of a network is along time, the second over training.
+    The bound is that of theorem 1 of NC-GRU. The first chart of a network is along time, the second over training.
     """
     return [chart for n in networks for chart in gate_charts(n)]
 
 
 def gate_charts(network: Measurements) -> Iterator[Chart]:
+    """Yield the charts of `gate_curves` for one network; nothing if its gates were not measured."""
     if found := network.portrait.get("gates"):
         steps = range(len(found["true"]))
         gain = series(network, steps, found["true"], "‖∂h_t / ∂h_(t−1)‖")
@@ -266,11 +282,12 @@ def gate_charts(network: Measurements) -> Iterator[Chart]:
 
 
 def matrix_name(network: Measurements, matrix: str) -> str:
+    """Return the name of a matrix in a chart: "network: matrix"."""
     return f"{network.name}: {matrix}" if network.name else matrix
 
 
 def in_own_colours(curves: list[Chart], networks: Sequence[Measurements]) -> list[Chart]:
-    """Return the curves of matrices in their network's colour, or each in its own if there are more than networks."""
+    """Return the curves with a new colour for each if there are more curves than networks; otherwise unchanged."""
     if len(curves) <= len(networks):
         return curves
     return [{**curve, "colour": number} for number, curve in enumerate(curves)]
@@ -279,7 +296,7 @@ def in_own_colours(curves: list[Chart], networks: Sequence[Measurements]) -> lis
 def series(
     network: Measurements, x: Sequence[float], y: Sequence[float | None], name: str = "", dash: bool = False
 ) -> Chart:
-    """Return a curve in the network's colour and, unless it has its own name, with the network's name."""
+    """Return one curve of a chart as a dict, in the network's colour. By default it has the network's name."""
     return {"name": name or network.name, "x": list(x), "y": list(y), "colour": network.colour, "dash": dash}
 
 
@@ -294,7 +311,7 @@ def lines(
     bounds: list[float] | None = None,
     explain: str = "",
 ) -> Chart:
-    """Return a chart of curves."""
+    """Return a line chart, as a dict, from curves that `series` returned."""
     return {
         "kind": "lines",
         "title": title,
@@ -309,6 +326,9 @@ def lines(
 
 
 def maps(title: str, panels: list[Chart], range: tuple[float, float], explain: str, **look: Any) -> list[Chart]:
-    """Return a chart of heat maps on one scale; with ``exponent`` the values are logarithms to base 10."""
+    """Return a list with one chart of heat maps on a common scale; empty without panels.
+
+    With ``exponent`` the values are logarithms to base 10.
+    """
     found = {"kind": "maps", "title": title, "explain": explain, "panels": panels, "range": list(range), **look}
     return [found] if panels else []

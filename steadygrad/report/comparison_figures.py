@@ -19,7 +19,7 @@ MARKERS = "os^Dv<>P"
 
 
 class HeldOutResult(NamedTuple):
-    """Result of a run on held-out shapes."""
+    """Accuracy of one run on shapes that were held out of training, with its task, network and chance level."""
 
     task: str
     network: str
@@ -31,7 +31,9 @@ class HeldOutResult(NamedTuple):
 
 
 def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
-    """Return ‖∂L/∂s_t‖ along time, for the first run of every group that has it.
+    """Return the gradient norms ‖∂L/∂s_t‖ along time by name, of the first run of each group that has them.
+
+    Runs that differ only in their seed form a group.
 
     The norms are averages over a batch if all these runs have them, otherwise those of one sequence.
     """
@@ -44,7 +46,7 @@ def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
 
 
 def held_out_results(runs: Sequence[Run]) -> list[HeldOutResult]:
-    """Return the last accuracy of each run on a task with held-out shapes."""
+    """Return a `HeldOutResult` with the last accuracy of each run on a task with held-out shapes."""
     tested = [run for run in runs if "held_out" in run.result["task"] and run.curve("accuracy")[1]]
     tasks = tasks_of(tested)
     networks = distinct_names([run.result["layer"] for run in tested])
@@ -61,7 +63,10 @@ def held_out_results(runs: Sequence[Run]) -> list[HeldOutResult]:
 
 
 def gradients_along_time(norms: Mapping[str, Numbers], path: str | Path, title: str = "") -> Path:
-    """Draw ‖∂L/∂state‖ against steps back from the end, from norms along time (Kerg et al., 2020, figure 2, left)."""
+    """Draw ‖∂L/∂state‖ against steps back from the end to the file ``path``, and return the path.
+
+    ``norms`` are the norms along time by network. See the left of figure 2 of Kerg et al. (2020).
+    """
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6.6, 3.6), layout="constrained")
         for (line, colour), (name, values) in zip(cycle(product(LINES, COLOURS)), norms.items(), strict=False):
@@ -73,7 +78,9 @@ def gradients_along_time(norms: Mapping[str, Numbers], path: str | Path, title: 
 
 
 def held_out_accuracy(results: Sequence[HeldOutResult], path: str | Path, title: str = "") -> Path:
-    """Draw accuracy against the number of held-out shapes: a panel for each task, a line for each network.
+    """Draw accuracy against the number of held-out shapes to the file ``path``, and return the path.
+
+    There is a panel for each task and a line for each network.
 
     A line is the median of runs that differ only in their seeds. The band around it extends from the worst to the best
     run. The dashed line is guessing. The figure follows Kerg et al. (2022).
@@ -129,7 +136,9 @@ def held_out_accuracy(results: Sequence[HeldOutResult], path: str | Path, title:
 def growth_with_length(
     lengths: Sequence[int], values: Mapping[str, Numbers], path: str | Path, label: str, title: str = ""
 ) -> Path:
-    """Draw one value of each network against the length T; None if it was not measured.
+    """Draw a value of each network against the length T to the file ``path``, and return the path.
+
+    ``values`` are by network, None where not measured.
 
     Both axes are logarithmic: a slope of 1 means proportional to the length, a slope of 2 to its square. See the centre
     of figure 2 of Kerg et al. (2020).

@@ -36,7 +36,9 @@ STYLE: Any = {
 
 
 def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
-    """Draw the validation loss, on a logarithmic scale, and the task's score against updates.
+    """Draw the validation loss, on a logarithmic scale, and the task's score of runs against updates, to a file.
+
+    Return the path of the file.
 
     If there are more groups than colours, every task has its own row.
     """
@@ -73,17 +75,23 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
 
 
 def tasks_of(runs: Sequence[Run]) -> list[str]:
-    """Return task names with the settings that differ, except those that choose the held-out shapes."""
+    """Return the name of each run's task, with the settings in which these tasks differ.
+
+    Settings that choose the held-out shapes are left out.
+    """
     return distinct_names([run.result["task"] for run in runs], but=("held_out", "shapes_seed"))
 
 
 def plain(text: str) -> str:
-    """Return text that matplotlib does not read as a formula."""
+    """Return text with $ escaped, so that matplotlib does not read it as a formula."""
     return text.replace("$", r"\$")
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Save the figure as PNG, SVG or PDF by its suffix, completely or not at all, and close it."""
+    """Save the figure as PNG, SVG or PDF by the suffix of ``path``, close the figure, and return the path.
+
+    The file is written completely or not at all.
+    """
     target = Path(path)
     try:
         if target.suffix not in FORMATS:
@@ -98,7 +106,7 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 
 def finish(axis: Axes, metric: str, runs: Sequence[Run]) -> None:
-    """Label the axes, set their scales and, for a loss, draw the loss of guessing."""
+    """Label the axes of a learning curve, set their scales and, for a loss, draw the loss of guessing."""
     axis.set_xlabel("updates")
     axis.set_ylabel(f"validation {metric}")
     if metric == "loss":

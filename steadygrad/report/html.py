@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent / "page"
 
 
 def report_page(runs: Sequence[Run], papers: Sequence[PaperTable], version: str, title: str = "Runs") -> str:
-    """Return the page: papers against ours, curves, measurements of the networks, and the settings of each run."""
+    """Return an HTML page on runs: papers' numbers against ours, curves, measurements, and the settings of each run."""
     sections = [paper_section(papers)] if papers else []
     runs = in_order(runs, papers)
     names = dict(zip([run.path for run in runs], labels(runs), strict=True))
@@ -41,18 +41,18 @@ def report_page(runs: Sequence[Run], papers: Sequence[PaperTable], version: str,
 
 
 def write(page: str, target: Path) -> None:
-    """Write the page atomically. Create its folder if there is none."""
+    """Write the HTML page to the file ``target`` atomically. Create its folder if there is none."""
     target.parent.mkdir(parents=True, exist_ok=True)
     files.write(target, page)
 
 
 def portrait_page(name: str, portrait: dict[str, Any], version: str) -> str:
-    """Return the page of one network's measurements."""
+    """Return an HTML page with the charts and findings of one network's measurements."""
     return render(f"Diagnosis: {name}", network_sections([Measurements(name, 0, portrait)]), version)
 
 
 def render(title: str, sections: Sequence[Section], version: str) -> str:
-    """Return the HTML of these sections; sections and charts are given their ids."""
+    """Return an HTML page of these sections. Sections and charts are given ids in place."""
     charts: dict[str, Chart] = {}
     for number, section in enumerate(sections):
         section.id = f"part-{number}"
@@ -78,14 +78,14 @@ def script_json(value: Any) -> str:
 
 
 def in_order(runs: Sequence[Run], papers: Sequence[PaperTable]) -> list[Run]:
-    """Return the runs sorted by task, and within a task in the order of the papers' rows."""
+    """Return the runs sorted by task, and within a task in the order of the rows of the papers' tables."""
     rows = [paper.path.parent / row["row"] for paper in papers for row in paper.rows]
     places = {row: place for place, row in enumerate(rows)}
     return sorted(runs, key=lambda run: (run.task, places.get(run.path.parent, len(places))))
 
 
 def first_of_each(runs: Sequence[Run], names: dict[Path, str]) -> dict[str, Run]:
-    """Return one run of every group, because runs that differ in their seeds look alike.
+    """Return one run for every group of runs that differ only in their seeds, by the name of the group.
 
     It is the first run with a portrait or, if there is none, the first with observations or, failing that, the first.
     """
@@ -99,7 +99,7 @@ def first_of_each(runs: Sequence[Run], names: dict[Path, str]) -> dict[str, Run]
 
 
 def paper_section(papers: Sequence[PaperTable]) -> Section:
-    """Return the tables of papers, each with the tests on other settings below it."""
+    """Return the section of the page with papers' tables, each with the tests on other settings below it."""
     section = Section("Published numbers and ours")
     for paper in papers:
         header, rows = tables.paper_header_and_rows(paper.rows)
@@ -116,7 +116,7 @@ def paper_section(papers: Sequence[PaperTable]) -> Section:
 
 
 def run_curves(runs: Sequence[Run], names: dict[Path, str], colours: dict[str, int]) -> Iterator[Chart]:
-    """Yield a chart of the validation loss and, if it is another metric, one of the task's score."""
+    """Yield line charts of runs against updates: the validation loss and, if it is another metric, the task's score."""
     score = runs[0].result["score"]
     for metric in ["loss"] if score in ("loss", "mse") else ["loss", score]:
         series = []
@@ -140,7 +140,7 @@ def run_curves(runs: Sequence[Run], names: dict[Path, str], colours: dict[str, i
 
 
 def settings(run: Run, name: str) -> Fold:
-    """Return the settings, the versions and the command of a run."""
+    """Return a collapsible list of the settings, versions and result of a run, with the command that repeats it."""
     result: Mapping[str, Any] = run.result
     tables = files.settings_tables(run.result)
     pairs = [(f"{table}.{key}", str(value)) for table, values in tables.items() for key, value in values.items()]

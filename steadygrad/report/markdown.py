@@ -10,7 +10,10 @@ from steadygrad.report.runs import Run
 
 
 def write(runs: Sequence[Run], target: Path, title: str = "Runs") -> None:
-    """Write the page to ``target``, and the curves of each task next to it. The runs are sorted by task."""
+    """Write a Markdown page to ``target``: for each task a table of its runs and curves, as a PNG beside the page.
+
+    The runs must be sorted by task.
+    """
     parts = []
     for task, group in groupby(runs, key=lambda run: run.task):
         same = list(group)

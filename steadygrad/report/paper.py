@@ -13,7 +13,7 @@ from steadygrad.report.runs import Run, find, find_papers
 
 
 def write_table(table: Sequence[TableRow], folder: Path, version: str) -> list[str]:
-    """Write a table to ``folder`` and return the names of the files.
+    """Write a paper's table, with our numbers, to ``folder`` and return the names of the files.
 
     The files are table.md, table.json and, if a run in ``folder`` has a result, curves.png, report.html and the figures
     that the table asks for. ``version`` is printed on the page.
@@ -32,7 +32,7 @@ def write_table(table: Sequence[TableRow], folder: Path, version: str) -> list[s
 
 
 def draw_figures(runs: Sequence[Run], kinds: Sequence[str], path: Callable[[str], Path], title: str) -> list[Path]:
-    """Draw the figures of these kinds, each into the file ``path(name)``, and return the files.
+    """Draw the figures of these kinds from runs, each into the file ``path(name)``, and return the files.
 
     A figure of all rows is named after its kind. A figure of one row is drawn from the row's first seed and named
     ROW-KIND.
@@ -52,10 +52,14 @@ def draw_figures(runs: Sequence[Run], kinds: Sequence[str], path: Callable[[str]
 
 
 def table_name(row: TableRow) -> str:
+    """Return the name of the table that a row belongs to: PAPER/TABLE."""
     return f"{row['paper']}/{row['table']}"
 
 
 def table_section(table: Sequence[TableRow], title: str, texts: Sequence[str], images: dict[str, str]) -> str:
-    """Return a table as a section of a Markdown page, with the title of the paper, texts and images by description."""
+    """Return a paper's table as a section of a Markdown page, with the paper's title, texts and images.
+
+    ``images`` are files by description.
+    """
     pictures = [f"![{description}]({file})\n" for description, file in images.items()]
     return "\n".join([f"## {table_name(table[0])}\n", f"*{title}*\n", tables.paper_table(table), *texts, *pictures])

@@ -31,7 +31,10 @@ Portrait = dict[str, Any]
 
 
 def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Path]:
-    """Draw the curves of every task and all available figures of the first run of every group; return the files."""
+    """Draw learning curves of every task, and all figures of one run of every group, into ``folder``.
+
+    Return the files. Runs that differ only in their seed form a group.
+    """
     written: list[Path] = []
     for task, group in groupby(sorted(runs, key=lambda run: run.task), key=lambda run: run.task):
         same = list(group)
@@ -54,7 +57,10 @@ def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Pat
 
 
 def draw_run(run: Run, name: str, stem: Path, format: str, kinds: Sequence[str] = ()) -> list[Path]:
-    """Draw the figures of these kinds, or all that the run has, into ``stem``-KIND.FORMAT; return the files."""
+    """Draw figures of one run, of these kinds or all that it has data for, into ``stem``-KIND.FORMAT.
+
+    Return the files.
+    """
     with plt.rc_context(STYLE):
         return [
             save(make(), stem.with_name(f"{stem.name}-{kind}.{format}"))
@@ -64,7 +70,7 @@ def draw_run(run: Run, name: str, stem: Path, format: str, kinds: Sequence[str] 
 
 
 def drawing_functions(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
-    """Return the functions that draw the figures for which the run has data, by kind."""
+    """Return functions that draw the figures for which a run has data, by kind. Each returns a matplotlib figure."""
     portrait = run.portrait or {}
     found: dict[str, Callable[[], Figure]] = {}
     if "input_maps" in portrait:
@@ -88,19 +94,25 @@ def drawing_functions(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
 
 
 def reach(portrait: Portrait, name: str) -> Figure:
-    """Draw ‖∂s_τ/∂x_t‖ with t to the right and τ downwards (ENRNN, figures 4 and 5)."""
+    """Return a figure of ‖∂s_τ/∂x_t‖ as heat maps, with t to the right and τ downwards (ENRNN, figures 4 and 5)."""
     (chart,) = charts.influence_maps([Measurements(name, 0, portrait)])
     return draw_maps(chart, "τ", "t", "‖∂s_τ / ∂x_t‖")
 
 
 def attention(portrait: Portrait, name: str) -> Figure:
-    """Draw α_{t,i} with states i to the right and steps t downwards; mark the states that were kept (RelRNN, B.4)."""
+    """Return a figure of the attention α_{t,i} as heat maps, with marks for the states that were kept (RelRNN, B.4).
+
+    States i go to the right and steps t downwards.
+    """
     (chart,) = charts.attention_maps([Measurements(name, 0, portrait)])
     return draw_maps(chart, "t", "i", "attention α")
 
 
 def draw_maps(chart: Chart, row: str, column: str, value: str) -> Figure:
-    """Draw heat maps side by side; ``row`` and ``column`` are the symbols of their axes, ``value`` that of a cell."""
+    """Return a figure of a chart of heat maps, side by side.
+
+    ``row`` and ``column`` are the symbols of the axes, ``value`` is the label of the colour bar.
+    """
     panels, sparse = chart["panels"], chart.get("sparse", False)
     figure, axes = plt.subplots(
         1, len(panels), figsize=(3.6 * len(panels) + 0.9, 3.4), squeeze=False, layout="constrained", sharey=True
@@ -120,7 +132,7 @@ def draw_maps(chart: Chart, row: str, column: str, value: str) -> Figure:
 
 
 def mark_kept(axis: Axes, found: Portrait) -> None:
-    """Mark the columns of states that were in R at the end, and of those that were in R only for a while."""
+    """Mark, above a heat map of attention, the states that were kept as relevant: until the end, or for a while."""
     at_end = found["kept_at_end"]
     for_a_while = sorted({state for state, _, _ in found["kept"]} - set(at_end))
     kinds = (("at the end", at_end, COLOURS[1]), ("for a while", for_a_while, "none"))
@@ -134,7 +146,7 @@ def mark_kept(axis: Axes, found: Portrait) -> None:
 
 
 def draw_map(axis: Axes, rows: Sequence[Sequence[float | None]], every: int, scale: Normalize) -> None:
-    """Draw a map from logarithms to base 10, given row by row up to the diagonal. None stays white."""
+    """Draw a heat map on the axis, from logarithms to base 10 given row by row up to the diagonal. None stays white."""
     size = len(rows)
     square = [[math.nan if v is None else 10**v for v in row] + [math.nan] * (size - len(row)) for row in rows]
     extent = (0, size * every, size * every, 0)
@@ -143,7 +155,7 @@ def draw_map(axis: Axes, rows: Sequence[Sequence[float | None]], every: int, sca
 
 
 def draw_lines(axis: Axes, chart: Chart, linewidth: float = 1.5) -> None:
-    """Draw the curves of a chart, each in its own colour, with their marks and axis labels."""
+    """Draw the curves of a line chart on the axis, each in its own colour, with their marks and axis labels."""
     if chart["log"]:
         axis.set_yscale("log")
     for colour, curve in zip(cycle(COLOURS), chart["series"], strict=False):
@@ -156,7 +168,7 @@ def draw_lines(axis: Axes, chart: Chart, linewidth: float = 1.5) -> None:
 
 
 def gradients(portrait: Portrait, name: str) -> Figure:
-    """Draw the gradient norms of the last output and of the loss along time."""
+    """Return a figure of the gradient norms of the last output and of the loss along time."""
     figure, axis = single()
     curves = [
         curve
@@ -171,7 +183,7 @@ def gradients(portrait: Portrait, name: str) -> Figure:
 
 
 def eigenvalues(portrait: Portrait, name: str) -> Figure:
-    """Draw the eigenvalues of each matrix in the complex plane, with the unit circle."""
+    """Return a figure of the eigenvalues of each recurrent matrix in the complex plane, with the unit circle."""
     (chart,) = charts.eigenvalue_planes([Measurements(name, 0, portrait)])
     panels = chart["panels"]
     figure, axes = plt.subplots(1, len(panels), figsize=(3.3 * len(panels), 3.4), squeeze=False, layout="constrained")
@@ -189,7 +201,7 @@ def eigenvalues(portrait: Portrait, name: str) -> Figure:
 
 
 def schur(found: Portrait, name: str) -> Figure:
-    """Draw |Λ + T|, mean |T| by sub-diagonal, and a histogram of the angles (nnRNN, figures 3 and 5)."""
+    """Return a figure of |Λ + T|, mean |T| by sub-diagonal, and a histogram of the angles (nnRNN, figures 3 and 5)."""
     _, means, angles = charts.schur_form_charts(found, name, Measurements(name, 0, {}))
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.3), layout="constrained")
     picture = left.imshow(schur_form(found), cmap="magma_r", norm=Normalize(0, 1), interpolation="nearest")
@@ -208,7 +220,7 @@ def schur(found: Portrait, name: str) -> Figure:
 
 
 def schur_form(found: Portrait) -> list[list[float]]:
-    """Return |Λ + T|.
+    """Return the matrix |Λ + T| of a learned Schur form, as lists.
 
     For a large matrix each entry is the largest |T| of a block, and on the diagonal at least the moduli of Λ there.
     """
@@ -235,7 +247,7 @@ def schur_form(found: Portrait) -> list[list[float]]:
 
 
 def gates(found: Portrait, name: str) -> Figure:
-    """Draw the largest factor by which each step can change a gradient, and its bound by theorem 1 of NC-GRU."""
+    """Return a figure of the largest factor by which each step can change a gradient, and its bound by NC-GRU."""
     figure, axis = single()
     (chart,) = charts.gate_curves([Measurements(name, 0, {"gates": found})])
     draw_lines(axis, chart)
@@ -245,7 +257,7 @@ def gates(found: Portrait, name: str) -> Figure:
 
 
 def drift(run: Run, name: str) -> Figure:
-    """Draw the distance from orthogonal over training.
+    """Return a figure of the recurrent matrices' distance from orthogonal over training.
 
     If it was recorded, the norm that must be below 1 for the Neumann series to converge is drawn too.
     """
@@ -264,7 +276,7 @@ def drift(run: Run, name: str) -> Figure:
 
 
 def similarity(found: Portrait, name: str) -> Figure:
-    """Draw how a network relates the objects of one problem; the objects are left of the rows and above the columns."""
+    """Return a figure of how a network relates the objects of one problem, as a matrix with images of the objects."""
     matrix = [[math.nan if value is None else value for value in row] for row in found["matrix"]]
     known = [value for row in matrix for value in row if not math.isnan(value)]
     high, signed = max(map(abs, known), default=0.0) or 1.0, min(known, default=0.0) < 0
@@ -292,12 +304,12 @@ def similarity(found: Portrait, name: str) -> Figure:
 
 
 def pixels(channels: Sequence[Sequence[str]]) -> list[list[list[float]]]:
-    """Return rows of RGB colours in [0, 1] from lines of hexadecimal digits of one or three channels."""
+    """Return an image as rows of RGB colours in [0, 1], from lines of hexadecimal digits of one or three channels."""
     red, *others = [[[int(digit, 16) / 15 for digit in line] for line in channel] for channel in channels]
     green, blue = others or (red, red)
     return [[list(colour) for colour in zip(*lines, strict=True)] for lines in zip(red, green, blue, strict=True)]
 
 
 def single() -> tuple[Figure, Axes]:
-    """Return a new figure with a single axis."""
+    """Return a new figure with a single axis, and the axis."""
     return plt.subplots(figsize=(4.8, 3.3), layout="constrained")

@@ -15,7 +15,7 @@ WIDTH, LINE = 1.8, 0.25
 
 
 class Problem(NamedTuple):
-    """A picture of one problem with its texts."""
+    """Picture of one problem of a relational task, with a caption and a title."""
 
     picture: ArrayLike
     """(3, height, width) in [0, 1]"""
@@ -26,7 +26,7 @@ class Problem(NamedTuple):
 
 
 def draw_problems(problems: Sequence[Problem], path: str | Path, columns: int = 4) -> Path:
-    """Draw the problems in rows, each row as high as its highest picture and its texts need."""
+    """Draw pictures of problems in rows to the file ``path``, and return the path."""
     if not problems:
         raise ValueError("draw_problems expects at least one problem; got none")
     rows = [problems[start : start + columns] for start in range(0, len(problems), columns)]
@@ -53,6 +53,6 @@ def draw_problems(problems: Sequence[Problem], path: str | Path, columns: int = 
 
 
 def proportion(one: Problem) -> float:
-    """Return the height of the picture divided by its width."""
+    """Return the height of a problem's picture divided by its width."""
     _, height, width = np.shape(one.picture)
     return height / width

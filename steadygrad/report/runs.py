@@ -25,19 +25,22 @@ class Run:
 
     @property
     def layer(self) -> str:
+        """Name of the run's layer."""
         return str(self.result["layer"]["name"])
 
     @property
     def task(self) -> str:
+        """Name of the run's task."""
         return str(self.result["task"]["name"])
 
     @property
     def seed(self) -> int:
+        """Random seed of the run."""
         return int(self.result["seed"])
 
     @property
     def command(self) -> str:
-        """The command that repeats the run, with every setting spelled out."""
+        """Shell command that repeats the run, with every setting spelled out."""
         words = ["steadygrad", "train", self.layer, self.task]
         for table, settings in settings_tables(self.result).items():
             given = {key: value for key, value in settings.items() if key != "name"}
@@ -52,14 +55,14 @@ class Run:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A paper's table as `reproduce` wrote it, row by row."""
+    """Path and rows of a ``table.json`` that `reproduce` wrote for a paper's table."""
 
     path: Path
     rows: list[TableRow]
 
 
 def find(folders: Sequence[str | Path]) -> list[Run]:
-    """Return every finished or stopped run in these folders, at any depth."""
+    """Return every finished or stopped run in these folders, at any depth. Raise ValueError if there is none."""
     runs: list[Run] = []
     for folder in map(Path, folders):
         if not folder.is_dir():
@@ -73,7 +76,7 @@ def find(folders: Sequence[str | Path]) -> list[Run]:
 
 
 def find_papers(folders: Sequence[str | Path]) -> list[PaperTable]:
-    """Return every table that `reproduce` wrote into these folders, at any depth."""
+    """Return every paper's table that `reproduce` wrote into these folders, at any depth."""
     found = []
     for path in [path for folder in folders for path in sorted(Path(folder).glob(f"**/{files.TABLE}"))]:
         rows = files.read_table(path)
@@ -93,7 +96,7 @@ def read(folder: Path) -> Run:
 
 
 def read_portrait(path: Path) -> dict[str, Any] | None:
-    """Return the portrait in this file, or None if there is no such file."""
+    """Return the content of a ``portrait.json``, or None if there is no such file."""
     return files.read_json(path, dict, "a portrait") if path.exists() else None
 
 
@@ -124,7 +127,10 @@ def longer_if_needed(names: list[str], words: Sequence[str]) -> list[str]:
 
 
 def distinct_names(tables: Sequence[dict[str, Any]], but: Collection[str] = ()) -> list[str]:
-    """Return the name of each table with the settings, except ``but``, in which tables of that name differ."""
+    """Return the name of each table of settings, with the settings in which tables of that name differ.
+
+    Settings in ``but`` are left out.
+    """
     values: dict[tuple[str, str], set[str]] = {}
     for table in tables:
         for key, value in table.items():
@@ -150,22 +156,22 @@ def distinct_paths(runs: Sequence[Run]) -> list[Path]:
 
 
 def group_of(label: str) -> str:
-    """Return the label without the seed."""
+    """Return the label of a run without the seed: the name of its group."""
     return re.sub(r" seed \d+$", "", label)
 
 
 def part_name(name: str, part: str) -> str:
-    """Return the name of a part of a network's state; the whole state has the network's name."""
+    """Return the name of a part of a network's state in a chart; the whole state has the network's name."""
     return name if part == "state" else f"{name}, {part}"
 
 
 def level_name(name: str, number: int, levels: Sequence[Any]) -> str:
-    """Return the name of one of a network's levels; a single level has the network's name."""
+    """Return the name of a network's level ``number`` in a chart; a single level has the network's name."""
     return name if len(levels) == 1 else f"{name}, level {number}"
 
 
 def row_or_layer(run: Run) -> str:
-    """Return the name of the row that the run belongs to, or that of its layer.
+    """Return the name of the paper's row that a run belongs to, or else the name of its layer.
 
     `reproduce` names a folder after the row and creates a folder seed-N in it for each seed.
     """

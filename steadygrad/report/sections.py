@@ -10,7 +10,7 @@ from steadygrad.report.charts import Chart, Measurements
 
 @dataclass
 class Table:
-    """A table with a title above and notes below."""
+    """A table of the report page, with a title above and notes below."""
 
     header: list[str]
     rows: tables.Rows
@@ -22,7 +22,7 @@ class Table:
 
 @dataclass
 class Fold:
-    """A collapsible list of names and values, with the command of a run if it has one."""
+    """A collapsible list of names and values on the report page, with the command of a run if it has one."""
 
     title: str
     pairs: list[tuple[str, str]]
@@ -31,7 +31,7 @@ class Fold:
 
 @dataclass
 class Section:
-    """A section of the page, in the order of its fields."""
+    """A section of the report page: title, texts, tables, charts and collapsible lists, shown in this order."""
 
     title: str
     texts: list[str] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Section:
 
 
 def network_sections(networks: Sequence[Measurements]) -> list[Section]:
-    """Return all sections about these networks that have content."""
+    """Return the sections of the report page about measured networks, without the empty ones."""
     of_charts = {
         "How far gradients reach": (charts.gradient_curves, charts.influence_maps),
         "Spectrum": (charts.eigenvalue_planes, charts.power_curves, charts.exponent_curves),
@@ -59,7 +59,7 @@ def network_sections(networks: Sequence[Measurements]) -> list[Section]:
 
 
 def diagnosis(networks: Sequence[Measurements]) -> Section:
-    """Return what `diagnose` found for each network, and the numbers it measured."""
+    """Return the section with the findings of `diagnose` for each network, and the numbers that it measured."""
     rows = [
         [network.name, finding["what"], finding["sure"], finding["advice"] or "–"]
         for network in networks
@@ -77,7 +77,7 @@ def diagnosis(networks: Sequence[Measurements]) -> Section:
 
 
 def attention(networks: Sequence[Measurements]) -> Section:
-    """Return how far back each level of each network attends, now and over training."""
+    """Return the section on attention: how far back each level of each network attends, now and over training."""
     section = Section("What it attends to")
     levels = charts.attention_levels(networks)
     if levels:
@@ -89,6 +89,7 @@ def attention(networks: Sequence[Measurements]) -> Section:
 
 
 def attention_row(name: str, level: dict[str, Any]) -> list[str]:
+    """Return the cells of a level in the table of attention: name, reach, share of kept states and those states."""
     reach, share, kept = level["reach"], level["share_of_kept"], ", ".join(map(str, level["kept_at_end"]))
     return [
         name,
@@ -99,7 +100,7 @@ def attention_row(name: str, level: dict[str, Any]) -> list[str]:
 
 
 def relations(networks: Sequence[Measurements]) -> Section:
-    """Return how networks relate the objects of one unseen problem, pair by pair."""
+    """Return the section with tables of how networks relate the objects of one unseen problem, pair by pair."""
     section = Section("How it relates objects")
     for network in networks:
         if found := network.portrait.get("similarity"):
@@ -115,5 +116,5 @@ def relations(networks: Sequence[Measurements]) -> Section:
 
 
 def relation(value: float | None) -> str:
-    """Return the value with two decimals; a value that rounds to 0 is left empty, so that the others stand out."""
+    """Return a relation as text with two decimals. What rounds to 0 is left empty, so that the others stand out."""
     return "–" if value is None else f"{value:.2f}" if abs(value) >= 0.005 else ""

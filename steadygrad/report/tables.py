@@ -22,11 +22,12 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right_from: i
 
 
 def escaped(text: str) -> str:
+    """Return the text of a Markdown table cell, with | escaped and line breaks replaced by spaces."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 
 def number(value: float | None) -> str:
-    """Return a short form of the value with about three significant digits; "–" for None."""
+    """Return a number as text with about three significant digits; "–" for None."""
     if value is None:
         return "–"
     if value == 0:
@@ -37,11 +38,12 @@ def number(value: float | None) -> str:
 
 
 def score(value: float | None) -> str:
+    """Return a score as text with four decimals, or as `number` does if it is below 0.001; "–" for None."""
     return "–" if value is None else f"{value:.4f}" if abs(value) >= 1e-3 else number(value)
 
 
 def runs_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None) -> tuple[list[str], Rows]:
-    """Return the header and one row for each run.
+    """Return the header and the rows of a table of runs, one row for each run.
 
     A row has the best evaluation, which is the one with the lowest validation loss, and the test score of a data set.
     """
@@ -113,7 +115,7 @@ def transfer_header_and_rows(table: Sequence[TableRow]) -> tuple[list[str], Rows
 
 
 def transfer_cells(row: TableRow, printed: bool) -> dict[str, str]:
-    """Return the cells of a row, by the name of their column."""
+    """Return the cells of a row in the table of transfer tests by column name. ``printed``: with the paper's number."""
     values = {f"{TRAINED}{row['trained_on']}": (row["published"], [run["value"] for run in row["runs"]])}
     for test in row["transfer"]:
         done = [one for run in row["runs"] for one in run.get("transfer", []) if one["name"] == test["name"]]
@@ -123,14 +125,14 @@ def transfer_cells(row: TableRow, printed: bool) -> dict[str, str]:
 
 
 def ours(row: TableRow) -> str:
-    """Return our numbers for a row, or why there are none."""
+    """Return our numbers for a row of a paper as text, median and range, or why there are none."""
     if not row["runs"]:
         return "not run"
     return spread([run["value"] for run in row["runs"] if run["value"] is not None], number)
 
 
 def ending(row: TableRow) -> list[str]:
-    """Return the cells for the seeds, the scale and the time of a run."""
+    """Return the last three cells of a paper's row: number of seeds, scale and median time of a run."""
     if not row["runs"]:
         return ["–", "–", "–"]
     ended = [run["status"] for run in row["runs"]]
@@ -141,12 +143,13 @@ def ending(row: TableRow) -> list[str]:
 
 
 def scores_of(row: TableRow, name: str) -> list[float]:
+    """Return the values of the score ``name`` of all runs of a row that have it."""
     found = [run["score"] for run in row["runs"] if run.get("score") and run["score"]["name"] == name]
     return [one["value"] for one in found if one["value"] is not None]
 
 
 def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
-    """Return the median, with the range if there are several values."""
+    """Return the median of values as text, with the range if there are several. ``form`` formats a number."""
     if not values:
         return "–"
     middle = form(statistics.median(values))
@@ -189,7 +192,7 @@ def evaluation_note(table: Sequence[TableRow]) -> str:
 
 
 def reductions(table: Sequence[TableRow]) -> list[str]:
-    """Return what each scale changed and, unless it applies to all rows that were run, in which rows."""
+    """Return lines that say what each scale changed and, unless it applies to all rows that were run, in which rows."""
     groups: dict[tuple[str, str], list[str]] = {}
     for row in table:
         if row["runs"]:
@@ -212,7 +215,7 @@ def listed(names: Sequence[str], others: Sequence[str]) -> str:
 
 
 def troubles(table: Sequence[TableRow]) -> list[str]:
-    """Return why runs, or their tests on other settings, have no number."""
+    """Return lines that say why runs, or their tests on other settings, have no number."""
     lines = []
     for row in table:
         for run in row["runs"]:

@@ -20,7 +20,10 @@ GUIDED = 20  # a slope is drawn over the last part of a curve, from 1/20 of its 
 
 
 def fisher(chains: Mapping[tuple[float, float, float], Curve], normal: Curve, bound: float, path: str | Path) -> Path:
-    """Draw J(k) of chains by (α, β, d), one panel for each d, and the sums up to k with Ganguli's bound."""
+    """Draw the Fisher memory J(k) of chains by (α, β, d), a panel for each d, and its sums with Ganguli's bound.
+
+    Write the file ``path`` and return it.
+    """
     diagonals = sorted({d for _, _, d in chains})
     colours = palette(alpha for alpha, _, _ in chains)
     with plt.rc_context(STYLE):
@@ -49,7 +52,10 @@ def fisher(chains: Mapping[tuple[float, float, float], Curve], normal: Curve, bo
 
 
 def transients(chains: Mapping[tuple[float, float], tuple[Band, Band]], path: str | Path) -> Path:
-    """Draw the standard deviation across units and the norm of h_t by (α, β): mean and spread over many starts."""
+    """Draw the norm of h_t of chains by (α, β) over time, and its standard deviation across units, to a file.
+
+    Bands show the spread over random starts. Return the path of the file.
+    """
     colours = palette(alpha for alpha, _ in chains)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 2, figsize=(8.2, 3.6), layout="constrained")
@@ -70,7 +76,10 @@ def transients(chains: Mapping[tuple[float, float], tuple[Band, Band]], path: st
 
 
 def powers(norms: Mapping[int, Curve], x: float, growth: float, path: str | Path) -> Path:
-    """Draw ‖Wᵏ‖ by size N, each with a line of slope N − 1 through its end, and growthᵏ, an exponential."""
+    """Draw ‖Wᵏ‖ by size N to a file and return its path.
+
+    Each curve has a line of slope N − 1 through its end. growthᵏ, an exponential, is drawn for comparison.
+    """
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
         last = min(map(len, norms.values())) - 1
@@ -94,7 +103,7 @@ def attention(
     sparse_eigenvalue: float,
     path: str | Path,
 ) -> Path:
-    """Draw |ds_T/dh_t| in two panels.
+    """Draw |ds_T/dh_t| in two panels to a file and return its path.
 
     Left, by λ: without attention and with uniform attention, whose rate is r in Tʳ. Right, by κ: sparse attention with
     its bound.
@@ -123,5 +132,5 @@ def attention(
 
 
 def palette(values: Iterable[float]) -> dict[float, str]:
-    """Return a colour for each value."""
+    """Return a dict with a colour for each different value."""
     return dict(zip(sorted(set(values)), cycle(COLOURS), strict=False))

@@ -49,12 +49,14 @@ class Adding(Task):
         return torch.stack([values, markers], dim=-1), values.gather(1, places).sum(1, keepdim=True)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean squared error."""
         return F.mse_loss(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Return the mean squared error as ``mse``."""
         return {"mse": F.mse_loss(outputs, targets).item()}
 
     @property
     def guessing_loss(self) -> float:
-        """Return the MSE of always answering 1: the variance of the sum of two uniform numbers."""
+        """Mean squared error of always answering 1: the variance of the sum of two uniform numbers, 1/6."""
         return 1 / 6

@@ -13,7 +13,7 @@ RECALL = ("after", "at")
 
 @dataclass(frozen=True)
 class Copy(Recall):
-    """Remember ``length`` symbols for ``delay`` steps, then say them on cue.
+    """Remember ``length`` symbols for ``delay`` steps, then output them on cue.
 
         input    3 1 2 · · · · > · · ·       · blank (0)    > cue (symbols + 1)
         target   · · · · · · · · 3 1 2       here length=3, delay=5

@@ -25,14 +25,14 @@ WAIT = 30.0
 
 
 def data_set(name: str) -> Path | None:
-    """Return the folder of a data set in $STEADYGRAD_DATA, or None if there is none."""
+    """Return the folder of a data set, $STEADYGRAD_DATA/name, or None if there is none."""
     root = os.environ.get(VARIABLE)
     folder = Path(root, name) if root else None
     return folder if folder is not None and folder.is_dir() else None
 
 
 def needed_data_set(who: str, name: str) -> Path:
-    """Return the folder of a data set. Raise a ValueError that names ``who`` if there is none."""
+    """Return the folder $STEADYGRAD_DATA/name of a data set. Raise a ValueError that names ``who`` if there is none."""
     folder = data_set(name)
     if folder is None:
         root = os.environ.get(VARIABLE)
@@ -47,7 +47,7 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A set of files. Each is searched for in $STEADYGRAD_DATA/name, then in the cache, then at its public source.
+    """A data set of files. Each is searched for in $STEADYGRAD_DATA/name, then in the cache, then at its public source.
 
     ``files``  the accepted SHA-256 sums of each file. For a .gz file, a sum may be that of the uncompressed content,
                because the gzip header contains a time stamp.
@@ -60,7 +60,7 @@ class DataSet:
     files: dict[str, tuple[str, ...]]
 
     def read(self, who: str, file: str) -> bytes:
-        """Return the uncompressed content of a file. Raise ValueError if its SHA-256 is not accepted."""
+        """Return the uncompressed content of a file, downloaded if needed. Raise ValueError for a wrong SHA-256."""
         if own := self.find(file):
             return self.checked(who, file, own.read_bytes(), own)
         content = self.cached(who, file)
@@ -92,7 +92,7 @@ class DataSet:
         return content
 
     def fetch(self, who: str, file: str) -> bytes:
-        """Get a file from the source into the cache and return its content.
+        """Return the uncompressed content of a file from the public source, and store the file in the cache.
 
         Only one process downloads at a time. A partial download is resumed.
         """
@@ -127,7 +127,10 @@ class DataSet:
             return content
 
     def opened(self, who: str, file: str, path: Path, packed: bool) -> tuple[bytes, bytes]:
-        """Return the raw and the uncompressed content of a file, read from ``path`` or from the archive there."""
+        """Return the raw and the uncompressed content of a file, after the SHA-256 check.
+
+        If ``packed``, ``path`` is an archive that contains the file; otherwise it is the file itself.
+        """
         raw = member(who, path, file) if packed else path.read_bytes()
         return raw, self.checked(who, file, raw, f"{file} in {path}" if packed else path)
 
@@ -172,11 +175,12 @@ def download(who: str, url: str, target: Path) -> None:
 
 
 def advice(target: Path) -> str:
+    """Return a hint for error messages: where to save the file by hand instead of downloading it."""
     return f"instead, save the file as ${VARIABLE}/{target.parent.name}/{target.name}"
 
 
 def member(who: str, archive: Path, file: str) -> bytes:
-    """Return the content of the file with this name in a .tgz archive, whatever its folder."""
+    """Return the content of the file with this name in a .tgz archive, in any folder. Raise ValueError if missing."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
             members = [member for member in tar.getmembers() if member.isfile() and Path(member.name).name == file]

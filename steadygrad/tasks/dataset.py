@@ -29,7 +29,7 @@ class DataTask(Task):
 
     @property
     def training_steps(self) -> int:
-        """Return the number of time steps in one pass through the training data, without reading the data."""
+        """Number of time steps in one pass through the training data, known without reading the data."""
         raise NotImplementedError
 
     def held_out_batches(
@@ -39,6 +39,7 @@ class DataTask(Task):
         return self.epoch(split, batch, window)
 
     def check_split(self, split: str) -> None:
+        """Raise ValueError unless ``split`` is train, valid or test."""
         if split not in SPLITS:
             raise ValueError(f"{type(self).__name__} expects a split out of {', '.join(SPLITS)}; got {split!r}")
 
@@ -67,7 +68,7 @@ class ExampleTask(DataTask):
         return BatchList(lambda i: Batch(*self.take(split, parts[i])), len(parts))
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Draw sequences from the training data, with replacement."""
+        """Return inputs and targets of ``batch`` sequences drawn from the training data with replacement."""
         return self.take("train", torch.randint(self.count("train"), (batch,), generator=generator))
 
 
@@ -88,15 +89,17 @@ class TextTask(DataTask):
 
     @property
     def input_size(self) -> int:
+        """Number of different tokens."""
         return self.vocabulary_size
 
     @property
     def output_size(self) -> int:
+        """Number of different tokens."""
         return self.vocabulary_size
 
     @property
     def steps(self) -> int:
-        """Return 1. The training setting ``window`` decides how many tokens an update reads."""
+        """The number 1. The training setting ``window`` decides how many tokens an update reads."""
         return 1
 
     @property
@@ -104,11 +107,11 @@ class TextTask(DataTask):
         return self.sizes["train"]
 
     def tokens(self, split: str) -> Tensor:
-        """Return the whole text of a split as token indices."""
+        """Return the whole text of a split as a tensor of token indices."""
         raise NotImplementedError
 
     def encode(self, text: str) -> Tensor:
-        """Return the token indices of a text. Raise ValueError for tokens outside the vocabulary."""
+        """Return the token indices of a text as a tensor. Raise ValueError for tokens outside the vocabulary."""
         raise NotImplementedError
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -118,7 +121,10 @@ class TextTask(DataTask):
     def epoch(
         self, split: str, batch: int, window: int | None = None, generator: Generator | None = None
     ) -> Sequence[Batch]:
-        """Return windows in the order of the text: each starts where the last one ended. ``generator`` is ignored."""
+        """Return the batches of one pass through a split: windows in the order of the text.
+
+        Each starts where the last one ended. ``generator`` is ignored.
+        """
         who = type(self).__name__
         self.check_split(split)
         tokens = self.tokens(split)
@@ -137,7 +143,7 @@ class TextTask(DataTask):
         return BatchList(make, -(-length // window))
 
     def sample(self, batch: int, generator: Generator, window: int = 100) -> tuple[Tensor, Tensor]:
-        """Draw windows from random positions in the training data."""
+        """Return inputs and targets (batch, window): windows from random positions in the training text."""
         tokens = self.tokens("train")
         window = min(window, len(tokens) - 1)
         starts = torch.randint(len(tokens) - window, (batch, 1), generator=generator)
@@ -145,9 +151,10 @@ class TextTask(DataTask):
         return tokens[places], tokens[places + 1]
 
     def weight(self, targets: Tensor) -> float:
+        """Return the number of tokens, the weight of the batch in a mean over batches."""
         return targets.numel()
 
     @property
     def guessing_loss(self) -> float:
-        """Return the loss of always predicting the token frequencies of the training text."""
+        """Loss of always predicting the token frequencies of the training text."""
         return self.entropy

@@ -11,7 +11,7 @@ from steadygrad.tasks.task import one_hot
 
 @dataclass(frozen=True)
 class Denoise(Recall):
-    """Remember ``length`` symbols scattered over ``delay`` + ``length`` − 1 steps, then say them after the cue.
+    """Remember ``length`` symbols scattered over ``delay`` + ``length`` − 1 steps, then output them after the cue.
 
         input    · 3 · · 1 · 2 > · · ·       · noise (0)    > cue
         target   · · · · · · · · 3 1 2       here length=3, delay=5

@@ -13,10 +13,10 @@ BOUNDS = {"discount": 1.0, "trace": 1.0, "clip_ratio": 1.0, "entropy": 1e6, "val
 
 
 class World(Protocol):
-    """An environment. It runs one episode after another."""
+    """Protocol of a reinforcement-learning environment that runs one episode after another."""
 
     def begin(self, seed: int) -> Tensor:
-        """Start an episode that the seed determines. Return the first observation (input_size,)."""
+        """Start an episode, which the seed determines. Return the first observation (input_size,)."""
 
     def act(self, action: int) -> tuple[Tensor, float, bool]:
         """Take an action. Return the next observation, the reward, and whether the episode is over."""
@@ -24,7 +24,7 @@ class World(Protocol):
 
 @dataclass(frozen=True)
 class EnvironmentTask(Task):
-    """Base class. Agents learn from whole episodes by proximal policy optimization (Schulman et al., 2017).
+    """Base class of reinforcement-learning tasks. Agents learn from whole episodes by PPO (Schulman et al., 2017).
 
     Inputs (episodes, time, input_size) are NaN after the end of an episode. The task holds the settings of the
     environment and of the optimization. The algorithm is in `steadygrad.training.ppo`.
@@ -75,21 +75,23 @@ class EnvironmentTask(Task):
 
     @property
     def output_size(self) -> int:
+        """Number of outputs of an agent: a logit for each action, and the expected return."""
         return self.actions + 1
 
     @property
     def guessing_loss(self) -> float:
-        """Return 1, the loss (1 − reward) of an agent that never reaches the goal."""
+        """Loss (1 − reward) of an agent that never reaches the goal: 1."""
         return 1.0
 
     def world(self) -> World:
-        """Return a new environment."""
+        """Return a new environment in which an agent can play episodes."""
         raise NotImplementedError
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Raise ValueError: the sequences depend on an agent, so episodes must be played."""
         who = type(self).__name__
         raise ValueError(f"{who} has no sequences of its own, because they depend on an agent; play episodes instead")
 
     def conclude(self, means: dict[str, float]) -> dict[str, float]:
-        """Return the metrics with the loss 1 − reward. The loss of PPO does not show how good an agent is."""
+        """Return the metrics with the loss 1 − reward, because the loss of PPO does not show how good an agent is."""
         return means | {"loss": 1 - means["reward"]}

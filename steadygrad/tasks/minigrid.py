@@ -94,7 +94,7 @@ class MiniGrid(EnvironmentTask):
 
     @property
     def steps(self) -> int:
-        """Return the maximum length of an episode."""
+        """Largest number of steps of an episode."""
         return self.limit or ENVIRONMENTS[self.environment]
 
     def world(self) -> "Grid":
@@ -114,23 +114,28 @@ class Grid:
         self.told, self.asked = told, np.zeros(len(WORDS), np.float32)
 
     def begin(self, seed: int) -> Tensor:
+        """Start an episode, which the seed determines. Return the first observation (input_size,)."""
         sight, _ = self.environment.reset(seed=seed)
         if self.told:
             self.asked = bag(sight["mission"])
         return self.row(sight)
 
     def act(self, action: int) -> tuple[Tensor, float, bool]:
+        """Take an action. Return the next observation, the reward, and whether the episode is over."""
         sight, reward, terminated, truncated, _ = self.environment.step(action)
         return self.row(sight), float(reward), bool(terminated or truncated)
 
     def row(self, sight: Mapping[str, Any]) -> Tensor:
-        """Return an observation of MiniGrid as one tensor."""
+        """Return an observation of MiniGrid (image, direction, mission) as one tensor (input_size,)."""
         direction = np.zeros(DIRECTIONS, np.float32)
         direction[sight["direction"]] = self.told
         return torch.from_numpy(np.concatenate([sight["image"].ravel(), direction, self.asked], dtype=np.float32))
 
     def look(self) -> dict[str, Any]:
-        """Return what the environment's gen_obs returns, but faster: gen_obs takes most of the time of a step."""
+        """Return the current observation, as MiniGrid's own gen_obs does, but faster.
+
+        gen_obs takes most of the time of a step.
+        """
         environment, grid = self.environment, self.environment.grid
         cells, width, height = grid.grid, grid.width, grid.height
         x, y = map(int, environment.agent_pos)
@@ -149,7 +154,10 @@ class Grid:
 
 
 def visible(squares: list[Any]) -> list[bool]:
-    """Return which squares of the field of view are visible. Light spreads from the agent's row to the farthest row."""
+    """Return which squares of the field of view are visible, as a list of booleans.
+
+    Light spreads from the agent's row to the farthest row, and walls stop it.
+    """
     there = [False] * len(squares)
     lit = 1 << VIEW // 2
     for row in reversed(range(VIEW)):
@@ -166,7 +174,10 @@ def visible(squares: list[Any]) -> list[bool]:
 
 @cache
 def spread(lit: int, opaque: int) -> tuple[int, int]:
-    """Return the lit squares of a row and of the next row, as bit masks of columns. Opaque squares stop the light."""
+    """Return the lit squares of a row of the view, and of the next row, as bit masks of columns.
+
+    Opaque squares stop the light.
+    """
     beyond = 0
     for columns, side in ((range(VIEW - 1), 1), (range(VIEW - 1, 0, -1), -1)):
         for column in columns:
@@ -177,7 +188,7 @@ def spread(lit: int, opaque: int) -> tuple[int, int]:
 
 
 def bag(mission: str) -> np.ndarray:
-    """Return for each of `WORDS` whether the mission contains it: 1 or 0."""
+    """Return the words of a mission as an array: 1 for each of `WORDS` that it contains, else 0."""
     words = mission.split()
     if unknown := [word for word in words if word not in WORDS]:
         raise ValueError(f"MiniGrid expects missions in the words {', '.join(WORDS)}; got {', '.join(unknown)}")

@@ -54,16 +54,17 @@ class Parenthesis(Task):
         return one_hot(tokens, self.input_size), torch.from_numpy(targets).flatten(2)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean squared error."""
         return F.mse_loss(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the share of counts that are right."""
+        """Return the share of counts that are right as ``accuracy``."""
         shape = self.types, self.cap + 1
         return {"accuracy": accuracy(outputs.unflatten(-1, shape), targets.unflatten(-1, shape).argmax(-1))}
 
     @property
     def guessing_loss(self) -> float:
-        """Return the MSE of predicting each step's mean target: the mean of p (1 − p), p the probability of a count."""
+        """Mean squared error of predicting each step's mean target: the mean of p (1 − p), p a count's probability."""
         count, move = np.eye(self.cap + 1)[0], 1 / self.input_size
         up, down = np.roll(np.eye(self.cap + 1), 1, axis=0), np.roll(np.eye(self.cap + 1), -1, axis=0)
         up[0, -1], up[-1, -1] = 0, 1  # at the cap the count stays
@@ -77,7 +78,9 @@ class Parenthesis(Task):
 
 
 def clipped_walk(moves: np.ndarray, cap: int) -> np.ndarray:
-    """x_t = min(max(x_{t−1} + moves_t, 0), cap) along the first axis from x = 0, in log₂ T rounds instead of T steps.
+    """Return the walk x_t = min(max(x_{t−1} + moves_t, 0), cap) along the first axis, from x = 0.
+
+    It takes log₂ T rounds instead of T steps.
 
     Each stretch of the walk maps x to min(max(x + shift, low), high). Two such maps in a row are a map of this form.
     """

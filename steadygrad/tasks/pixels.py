@@ -93,26 +93,31 @@ class PixelMNIST(ExampleTask):
         return pixels.unsqueeze(2), labels[which]
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy."""
         return cross_entropy(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Return the share of images that are classified right as ``accuracy``."""
         return {"accuracy": accuracy(outputs, targets)}
 
     @property
     def guessing_loss(self) -> float:
-        """Return ln 10. Each of the ten classes has a frequency of 0.1, to within about 0.01."""
+        """Loss of guessing, ln 10. Each of the ten classes has a frequency of 0.1, to within about 0.01."""
         return math.log(CLASSES)
 
 
 @cache
 def order(seed: int) -> Tensor:
-    """Return the permutation of the pixels."""
+    """Return the fixed random permutation of the 784 pixels for this seed."""
     return torch.from_numpy(np.random.RandomState(seed).permutation(PIXELS))
 
 
 @cache
 def images_and_labels(fashion: bool, test: bool) -> tuple[Tensor, Tensor]:
-    """Return the pixels (images, 784) from 0 to 255 and the labels (images,)."""
+    """Return MNIST's or Fashion-MNIST's pixels (images, 784) from 0 to 255 and labels (images,).
+
+    They are those of training or, with ``test``, of the tests. Missing files are downloaded.
+    """
     data, part = FASHION if fashion else MNIST, "t10k" if test else "train"
     images = data.read("PixelMNIST", f"{part}-images-idx3-ubyte.gz")
     labels = data.read("PixelMNIST", f"{part}-labels-idx1-ubyte.gz")
@@ -120,5 +125,5 @@ def images_and_labels(fashion: bool, test: bool) -> tuple[Tensor, Tensor]:
 
 
 def idx(content: bytes, header: int) -> Tensor:
-    """Return the data of an IDX file, after a header of this many bytes."""
+    """Return the data of an IDX file as a flat tensor of bytes, after a header of this many bytes."""
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header).copy())

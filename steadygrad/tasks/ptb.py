@@ -39,7 +39,7 @@ PTB = DataSet(
 
 @dataclass(frozen=True)
 class PennTreebank(TextTask):
-    """Base class of both tasks. Tokens are separated by spaces, and every line ends with the token `END`."""
+    """Base class of Penn Treebank tasks. Tokens are separated by spaces, and every line ends with the token `END`."""
 
     form: ClassVar[str]
     """File name, with a placeholder for the split."""
@@ -49,17 +49,19 @@ class PennTreebank(TextTask):
 
     @property
     def vocabulary(self) -> list[str]:
-        """Return the words or characters by index, in the order of their first occurrence in the training text."""
+        """Words or characters by index, in the order of their first occurrence in the training text."""
         return corpus(type(self).__name__, self.form).vocabulary
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy per token."""
         return cross_entropy(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Return the share of tokens that are predicted right as ``accuracy``."""
         return {"accuracy": accuracy(outputs, targets)}
 
     def numbered(self, tokens: Sequence[str]) -> Tensor:
-        """Return token indices. Raise ValueError for tokens outside the vocabulary."""
+        """Return the indices of tokens as a tensor. Raise ValueError for tokens outside the vocabulary."""
         known = {token: number for number, token in enumerate(self.vocabulary)}
         if unknown := sorted({token for token in tokens if token not in known}):
             raise ValueError(
@@ -84,6 +86,7 @@ class CharPTB(PennTreebank):
     training: ClassVar[Mapping[str, Any]] = {"epochs": 10, "batch": 128, "window": 150, "evaluate_batch": 10}
 
     def conclude(self, means: dict[str, float]) -> dict[str, float]:
+        """Return the means with ``bpc``, bits per character, added."""
         return means | {"bpc": means["loss"] / math.log(2)}
 
     def encode(self, text: str) -> Tensor:
@@ -111,6 +114,7 @@ class WordPTB(PennTreebank):
     training: ClassVar[Mapping[str, Any]] = {"epochs": 10, "batch": 20, "window": 70, "evaluate_batch": 10}
 
     def conclude(self, means: dict[str, float]) -> dict[str, float]:
+        """Return the means with ``perplexity`` added."""
         return means | {"perplexity": math.exp(min(means["loss"], 700.0))}
 
     def encode(self, text: str) -> Tensor:
@@ -122,6 +126,8 @@ class WordPTB(PennTreebank):
 
 
 class Corpus(NamedTuple):
+    """Vocabulary of a text, and the token indices of each split."""
+
     vocabulary: list[str]
     numbers: dict[str, Tensor]
     """Token indices of each split."""
@@ -129,7 +135,10 @@ class Corpus(NamedTuple):
 
 @cache
 def corpus(who: str, form: str) -> Corpus:
-    """Return the vocabulary and the token indices. They are cached on disk, because tokenising takes a second."""
+    """Return the vocabulary and token indices of the Penn Treebank files that are named by ``form``.
+
+    They are cached on disk, because tokenising takes a second. Missing files are downloaded.
+    """
     raw = {split: PTB.read(who, form.format(split=split)) for split in SPLITS}
     digest = hashlib.sha256(b"".join(raw.values())).hexdigest()
     path = cache_folder() / "tokens" / f"{digest}.npz"
@@ -143,7 +152,7 @@ def corpus(who: str, form: str) -> Corpus:
 
 
 def tokenised(raw: dict[str, bytes]) -> dict[str, Any]:
-    """Return the arrays of a corpus: the vocabulary, and the token indices of each split."""
+    """Return arrays from the raw texts of the splits: the vocabulary, and the token indices of each split."""
     texts = {
         split: [
             token for line in content.decode("ascii").splitlines() if line.strip() for token in (*line.split(), END)
@@ -157,7 +166,7 @@ def tokenised(raw: dict[str, bytes]) -> dict[str, Any]:
 
 
 def read_cache(path: Path) -> dict[str, Any] | None:
-    """Return the arrays that an earlier run cached, or None if the file is missing or damaged."""
+    """Return the vocabulary and token arrays in a cache file, or None if the file is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in ("vocabulary", *SPLITS)}
@@ -166,7 +175,7 @@ def read_cache(path: Path) -> dict[str, Any] | None:
 
 
 def write_cache(path: Path, arrays: dict[str, Any]) -> None:
-    """Write the arrays to the cache. Disk errors are ignored."""
+    """Write the vocabulary and token arrays to a cache file. Disk errors are ignored."""
     content = io.BytesIO()
     np.savez(content, **arrays)
     with suppress(OSError):  # without the cache, every run tokenises again, which takes a second

@@ -11,7 +11,7 @@ from steadygrad.tasks.task import Task, accuracy, cross_entropy
 
 @dataclass(frozen=True)
 class Recall(Task):
-    """Base class: the targets are blank (0) up to the last ``length`` steps, then one of ``symbols`` symbols each."""
+    """Base class of copy and denoise: targets are blank (0) up to the last ``length`` steps, then symbols to recall."""
 
     delay: int = 200
     length: int = 10
@@ -36,13 +36,14 @@ class Recall(Task):
         return self.delay + 2 * self.length
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy over all time steps."""
         return cross_entropy(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the share of recalled symbols that are right."""
+        """Return the share of recalled symbols that are right as ``accuracy``."""
         return {"accuracy": accuracy(outputs[:, -self.length :], targets[:, -self.length :])}
 
     @property
     def guessing_loss(self) -> float:
-        """Return the loss of predicting blanks with certainty, then all symbols with equal probability."""
+        """Loss of predicting blanks with certainty, then all symbols with equal probability."""
         return self.length * math.log(self.symbols) / self.steps

@@ -28,7 +28,7 @@ SPHERE = b"NIST_1A\n"
 
 
 def read_speech(who: str, path: Path) -> Tensor:
-    """Read a recording and return it at 8 kHz.
+    """Return a recording as a signal (samples,) in [−1, 1) at 8 kHz. Raise ValueError for an invalid file.
 
     The file is RIFF or NIST SPHERE, with one channel of 16-bit PCM at a multiple of 8 kHz.
     """
@@ -47,7 +47,7 @@ def read_speech(who: str, path: Path) -> Tensor:
 
 
 def parse_riff(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
-    """Return samples and sampling rate of a RIFF file."""
+    """Return samples and sampling rate of a RIFF file from its content. Raise ValueError if it is invalid."""
     try:
         with wave.open(io.BytesIO(content)) as file:
             check_format(who, path, file.getnchannels(), file.getsampwidth())
@@ -57,7 +57,7 @@ def parse_riff(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
 
 
 def parse_sphere(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
-    """Return samples and sampling rate of a NIST SPHERE file.
+    """Return samples and sampling rate of a NIST SPHERE file from its content. Raise ValueError if it is invalid.
 
     The header consists of lines ``name -type value`` up to ``end_head``. Its second line is its length in bytes.
     """
@@ -79,19 +79,20 @@ def parse_sphere(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]
 
 
 def check_format(who: str, path: Path, channels: int, width: int) -> None:
+    """Raise ValueError unless a sound file has one channel of 16 bits."""
     if (channels, width) != (1, 2):
         raise ValueError(f"{who} expects {path} with one channel of 16 bits; got {channels} of {8 * width}")
 
 
 def pcm(who: str, path: Path, content: bytes, count: int, order: str) -> np.ndarray:
-    """Decode 16-bit samples. Raise ValueError if there are not ``count`` of them."""
+    """Return 16-bit samples, decoded to an array of floats. Raise ValueError if there are not ``count`` of them."""
     if len(content) != 2 * count:
         raise ValueError(f"{who} expects {count} samples in {path}; got {len(content) // 2}: it is cut off")
     return np.frombuffer(content, order).astype(np.float64)
 
 
 def wav_file(signal: Tensor) -> bytes:
-    """Return a RIFF file of 16-bit PCM at 8 kHz. A signal that exceeds the range is scaled down as a whole."""
+    """Return a signal as the content of a RIFF file, 16-bit PCM at 8 kHz. A signal out of range is scaled down."""
     loudest = max(1.0, signal.abs().max().item() * FULL_SCALE / (FULL_SCALE - 1))
     content = io.BytesIO()
     with wave.open(content, "wb") as file:
@@ -106,7 +107,7 @@ def wav_file(signal: Tensor) -> bytes:
 
 
 def decimate(signal: Tensor, factor: int) -> Tensor:
-    """Return every factor-th sample of the signal after a low-pass filter.
+    """Return every factor-th sample of a signal after a low-pass filter.
 
     The filter is sinc(n / factor) times a Kaiser window, |n| ≤ 10 factor, β = 5. Matlab's ``resample`` uses the same
     filter. It halves the amplitude at the new Nyquist frequency.
@@ -120,11 +121,14 @@ def decimate(signal: Tensor, factor: int) -> Tensor:
 
 
 def hann(like: Tensor) -> Tensor:
+    """Return a Hann window of 256 samples in the precision of ``like``."""
     return torch.hann_window(WINDOW, dtype=like.real.dtype if like.is_complex() else like.dtype)
 
 
 def stft(signal: Tensor) -> Tensor:
-    """X_t(f) = Σ_n w(n) x(128 t + n − 256) e^{−2πi f n / 256},  w(n) = sin²(π n / 256): (frames, 129), complex.
+    """Return the short-time Fourier transform of a signal, (frames, 129), complex.
+
+    X_t(f) = Σ_n w(n) x(128 t + n − 256) e^{−2πi f n / 256},  w(n) = sin²(π n / 256)
 
     The signal is padded with zeros, which fill the first and the last frame and half of the frames next to them.
     """
@@ -134,7 +138,7 @@ def stft(signal: Tensor) -> Tensor:
 
 
 def istft(spectrum: Tensor, length: int) -> Tensor:
-    """Return the signal of ``length`` samples whose `stft` is nearest to the spectrum.
+    """Return the signal of ``length`` samples whose `stft` is nearest to the spectrum (frames, 129).
 
     x = Σ_t w_t x_t / Σ_t w_t²,  x_t the signal of frame t alone.
     """
@@ -142,12 +146,12 @@ def istft(spectrum: Tensor, length: int) -> Tensor:
 
 
 def log_magnitude(spectrum: Tensor) -> Tensor:
-    """10 log₁₀(10⁻⁵ + |X|²), in dB: −50 is silence."""
+    """Return the log power 10 log₁₀(10⁻⁵ + |X|²) of a spectrum X in dB; −50 is silence."""
     return 10 * torch.log10(FLOOR + spectrum.abs().square())
 
 
 def magnitude(decibels: Tensor) -> Tensor:
-    """Return |X|, the inverse of `log_magnitude`."""
+    """Return the magnitude |X| of a spectrum from its log power in dB: the inverse of `log_magnitude`."""
     return (10 ** (decibels / 10) - FLOOR).clamp(min=0).sqrt()
 
 

@@ -24,7 +24,9 @@ QUIET = 40.0
 
 
 def segmental_snr(clean: Tensor, estimate: Tensor) -> float:
-    """mean_k 10 log₁₀(Σ x² / Σ (x − y)²) over segments k of 10 ms, each within −10 … 35 dB; NaN if all is silent.
+    """Return the segmental SNR mean_k 10 log₁₀(Σ x² / Σ (x − y)²) of an estimate y of a clean signal x, in dB.
+
+    k are segments of 10 ms, each limited to −10 … 35 dB. The result is NaN if all is silent.
 
     Segments that are 40 dB or more below the loudest are silence and are left out. Samples after the last complete
     segment are ignored.
@@ -40,7 +42,10 @@ def segmental_snr(clean: Tensor, estimate: Tensor) -> float:
 
 
 def stoi(clean: Tensor, estimate: Tensor) -> float:
-    """Return the short-time objective intelligibility (Taal et al., 2011), 0 to 1; NaN below 0.4 s of speech."""
+    """Return the short-time objective intelligibility (STOI) of an estimate of clean speech, 0 to 1.
+
+    It is NaN below 0.4 s of speech (Taal et al., 2011).
+    """
     if len(clean) < 0.4 * RATE or not clean.any():  # pystoi has no score, or 0, for these
         return math.nan
     library = import_optional("stoi", PACKAGES["stoi"], "speech")
@@ -53,7 +58,10 @@ def stoi(clean: Tensor, estimate: Tensor) -> float:
 
 
 def pesq(clean: Tensor, estimate: Tensor) -> float:
-    """Return the perceptual speech quality PESQ: MOS-LQO of P.862.1, narrow band, 1 to 4.5; NaN without speech."""
+    """Return the perceptual quality (PESQ) of an estimate of clean speech, 1 to 4.5; NaN without speech.
+
+    It is MOS-LQO of P.862.1, narrow band.
+    """
     library: Any = import_optional("pesq", PACKAGES["pesq"], "speech")
     if not estimate.any():
         return math.nan
@@ -75,7 +83,7 @@ def score_predictions(
     keep: Callable[[int, str, Tensor, Tensor], object] = lambda number, name, original, predicted: None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Score a model's predictions of all test sentences, one after the other.
+    """Return quality scores of a model's predictions of all TIMIT test sentences.
 
     Returns ``sentences``, the scores of each sentence, and the means: ``mse`` in dB² over all frames, the others over
     sentences. ``padded_mse`` is the error as the papers count it: sentences are padded to the longest, and padding has
@@ -100,12 +108,12 @@ def score_predictions(
 
 
 def missing_scores() -> list[str]:
-    """Return the scores whose package is not installed."""
+    """Return the names of the scores whose package is not installed."""
     return [score for score, package in PACKAGES.items() if find_spec(package) is None]
 
 
 def predicted_sound(model: nn.Module, task: TIMIT, number: int, original: Tensor) -> tuple[Tensor, float]:
-    """Return a test sentence as sound, with each frame predicted from the frames before it, and the mse in dB²."""
+    """Return test sentence ``number`` as sound, each frame predicted from those before it, and the mse in dB²."""
     inputs, targets = task.take("test", torch.tensor([number]))
     outputs = model(inputs)
     first = speech.log_magnitude(speech.stft(original))[:1]  # the first frame is silence and is not predicted
@@ -114,6 +122,6 @@ def predicted_sound(model: nn.Module, task: TIMIT, number: int, original: Tensor
 
 
 def mean(values: list[float]) -> float:
-    """Return the mean of the values that are not NaN. A sentence that is too short has no STOI."""
+    """Return the mean of the values that are not NaN; NaN if there are none. A short sentence has no STOI."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan

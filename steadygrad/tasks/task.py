@@ -12,7 +12,7 @@ from steadygrad.check import check_choice, check_integers, is_integer
 
 
 class Batch(NamedTuple):
-    """Inputs and targets of several sequences."""
+    """Inputs and targets of several sequences, and whether they continue those of the previous batch."""
 
     inputs: Tensor
     targets: Tensor
@@ -43,7 +43,7 @@ class BatchList(Sequence[Batch]):
 
 @dataclass(frozen=True)
 class Task:
-    """Base class. Inputs are (batch, time, input_size); targets are (batch, time, …), or (batch, …) if ``last_only``.
+    """Base class of tasks. Inputs are (batch, time, input_size), targets (batch, time, …) or, if last_only, (batch, …).
 
     All randomness comes from the generator, so the seed of the generator determines the batch.
     """
@@ -71,33 +71,38 @@ class Task:
 
     @property
     def input_size(self) -> int:
+        """Number of input features at each time step."""
         raise NotImplementedError
 
     @property
     def output_size(self) -> int:
+        """Number of output features of a model for this task."""
         raise NotImplementedError
 
     @property
     def steps(self) -> int:
-        """Return the number of time steps of a sequence."""
+        """Number of time steps of a sequence."""
         raise NotImplementedError
 
     @property
     def model_sizes(self) -> dict[str, int]:
-        """Return the sizes that a model for this task depends on. Weights fit another task of the same sizes."""
+        """Sizes by name that a model for this task depends on. Weights fit another task of the same sizes."""
         return {"inputs": self.input_size, "outputs": self.output_size}
 
     @property
     def fingerprint(self) -> str | None:
-        """Return a fingerprint of training data whose files have no known SHA-256, or None if none is needed."""
+        """Fingerprint of training data whose files have no known SHA-256; None if none is needed."""
         return None
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Return new inputs and targets for training."""
+        """Return inputs and targets of ``batch`` new sequences for training."""
         raise NotImplementedError
 
     def sample_unseen(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Return new inputs and targets for tests. Some tasks include kinds of sequences that training never shows."""
+        """Return inputs and targets of ``batch`` new sequences for tests.
+
+        Some tasks include kinds of sequences that training never shows.
+        """
         return self.sample(batch, generator)
 
     def held_out_batches(
@@ -111,15 +116,16 @@ class Task:
         return BatchList(lambda i: Batch(*self.sample_unseen(sizes[i], generator(i))), len(sizes))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the training loss of a batch, a scalar tensor, from a model's outputs and the targets."""
         raise NotImplementedError
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return metrics besides the loss, as means over the batch."""
+        """Return metrics of a batch besides the loss, by name, from a model's outputs and the targets."""
         raise NotImplementedError
 
     @property
     def guessing_loss(self) -> float:
-        """Return the expected loss of the best answer that ignores the input."""
+        """Expected loss of the best answer that ignores the input."""
         raise NotImplementedError
 
     def weight(self, targets: Tensor) -> float:
@@ -127,33 +133,33 @@ class Task:
         return len(targets)
 
     def conclude(self, means: dict[str, float]) -> dict[str, float]:
-        """Return final loss and metrics from the means over all batches. Subclasses add metrics that are not means."""
+        """Return final loss and metrics from their means over all batches. Subclasses add what is no mean."""
         return means
 
     def check(self, **least: int) -> None:
-        """Raise ValueError unless every named field is an integer of at least the given value."""
+        """Raise ValueError unless every named field of the task is an integer of at least the given value."""
         for name, bound in least.items():
             check_integers(type(self).__name__, bound, **{name: getattr(self, name)})
 
     def check_seed(self, name: str) -> None:
-        """Raise ValueError unless the field is an integer from 0 to 2³² − 1, the seeds that NumPy accepts."""
+        """Raise ValueError unless the task's field ``name`` is an integer from 0 to 2³² − 1, as NumPy accepts."""
         if not is_integer(value := getattr(self, name), 0) or value >= 2**32:
             who = type(self).__name__
             raise ValueError(f"{who} expects {name} to be an integer from 0 to {2**32 - 1}; got {value!r}")
 
     def check_flags(self, *names: str) -> None:
-        """Raise ValueError unless every named field is a bool."""
+        """Raise ValueError unless every named field of the task is a bool."""
         for name in names:
             if not isinstance(value := getattr(self, name), bool):
                 raise ValueError(f"{type(self).__name__} expects {name} to be true or false; got {value!r}")
 
     def check_choice(self, name: str, known: Iterable[str]) -> None:
-        """Raise ValueError unless the field is one of the known values."""
+        """Raise ValueError unless the task's field ``name`` is one of the known values."""
         check_choice(type(self).__name__, name, getattr(self, name), known)
 
 
 def one_hot(tokens: Tensor, classes: int) -> Tensor:
-    """Return what `torch.nn.functional.one_hot` returns, directly as floating-point numbers."""
+    """Return tokens as one-hot vectors of floating-point numbers, (*shape, classes)."""
     return torch.zeros(*tokens.shape, classes).scatter_(-1, tokens.unsqueeze(-1), 1.0)
 
 
@@ -163,5 +169,5 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of targets that have the largest output."""
+    """Return the share of targets for which the target class has the largest output."""
     return (outputs.argmax(-1) == targets).float().mean().item()

@@ -78,12 +78,12 @@ class TIMIT(ExampleTask):
 
     @property
     def steps(self) -> int:
-        """Return the average number of time steps. Sentences differ in length."""
+        """Average number of time steps of a sentence. Sentences differ in length."""
         return STEPS
 
     @property
     def training_steps(self) -> int:
-        """Return the approximate number of time steps in one pass through the training data."""
+        """Approximate number of time steps in one pass through the training data."""
         return SENTENCES.get(self.corpus, SENTENCES["full"]) * STEPS
 
     def folder(self) -> Path:
@@ -95,13 +95,13 @@ class TIMIT(ExampleTask):
         return folder
 
     def part(self, split: str) -> "Part":
-        """Return the recordings of a split and their spectrograms."""
+        """Return the recordings of a split and their spectrograms, read from the corpus."""
         self.check_split(split)
         return read(self.folder()).parts[split]
 
     @property
     def fingerprint(self) -> str | None:
-        """Return a hash of the names and lengths of the training recordings if they normalise the data, else None."""
+        """Hash of the names and lengths of the training recordings if they normalise the data, else None."""
         if not self.normalised:
             return None
         recordings, frames = self.part("train")
@@ -120,36 +120,40 @@ class TIMIT(ExampleTask):
 
     @property
     def scale(self) -> "Scale":
+        """Mean frame and standard deviation of the training data; 0 and 1 if the task is not normalised."""
         return read(self.folder()).scale if self.normalised else Scale(torch.zeros(()), 1.0)
 
     def normalise(self, decibels: Tensor) -> Tensor:
+        """Return spectrogram frames in dB as network inputs: (frame − mean) / deviation."""
         mean, deviation = self.scale
         return (decibels - mean) / deviation
 
     def decibels(self, outputs: Tensor) -> Tensor:
-        """Convert the outputs of a network to dB: the inverse of `normalise`."""
+        """Return the outputs of a network in dB: the inverse of `normalise`."""
         mean, deviation = self.scale
         return outputs * deviation + mean.to(outputs)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean squared error without the padding."""
+        """Return the mean squared error of predicted frames, without the padding."""
         real = ~targets.isnan()
         return torch.where(real, outputs - targets, 0).square().sum() / real.sum()
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Return the mean squared error in dB² as ``mse``."""
         return {"mse": self.loss(outputs, targets).item() * self.scale.deviation**2}
 
     @property
     def guessing_loss(self) -> float:
-        """Return the MSE of always predicting the mean frame, on the training data."""
+        """Mean squared error of always predicting the mean frame, on the training data."""
         return 1.0 if self.normalised else read(self.folder()).scale.deviation ** 2
 
     def weight(self, targets: Tensor) -> float:
+        """Return the number of target values that are no padding, the weight of the batch in a mean."""
         return float((~targets.isnan()).sum())
 
 
 class Scale(NamedTuple):
-    """Mean and standard deviation for normalisation."""
+    """Mean frame and standard deviation of spectrograms, for normalisation."""
 
     mean: Tensor
     """Mean frame."""
@@ -161,22 +165,29 @@ class Scale(NamedTuple):
 
 
 class Recording(NamedTuple):
+    """One recorded sentence: speaker, name of the sentence and path of the file."""
+
     speaker: str
     sentence: str
     path: Path
 
     @property
     def name(self) -> str:
+        """Name of the recording: SPEAKER-SENTENCE."""
         return f"{self.speaker}-{self.sentence}"
 
 
 class Part(NamedTuple):
+    """One split of the corpus: its recordings, and the spectrogram of each in dB."""
+
     recordings: list[Recording]
     frames: list[Tensor]
     """Spectrogram (time, 129) of each recording, in dB."""
 
 
 class Corpus(NamedTuple):
+    """The whole corpus: its splits, and the scale (mean and deviation) of the training data."""
+
     parts: dict[str, Part]
     scale: Scale
     """Mean and deviation of the targets of training."""
@@ -184,7 +195,7 @@ class Corpus(NamedTuple):
 
 @cache
 def read(folder: Path) -> Corpus:
-    """Read the whole corpus, once per process."""
+    """Return the whole TIMIT corpus in a folder as spectrograms. It is read once per process, with a progress bar."""
     speakers = of_sample(folder) if folder.name == FOLDERS["sample"] else of_corpus(folder)
     recordings = {split: [one for path in paths for one in spoken(path)] for split, paths in speakers.items()}
     total, console = sum(map(len, recordings.values())), Console(stderr=True)
@@ -202,7 +213,7 @@ def read(folder: Path) -> Corpus:
 
 
 def measure(sentences: list[Tensor]) -> Scale:
-    """Return the mean frame and the deviation.
+    """Return the mean frame and the standard deviation of sentences (time, 129), as a `Scale`.
 
     Sentences are added one by one, because all of them in double precision would take a gigabyte.
     """
@@ -213,7 +224,7 @@ def measure(sentences: list[Tensor]) -> Scale:
 
 
 def of_sample(folder: Path) -> dict[str, list[Path]]:
-    """Return the speakers of each split of the sample.
+    """Return the folders of the speakers of each split, for NLTK's sample of TIMIT.
 
     The last two speakers, a woman and a man of dialect region 8, are for tests, those of region 7 for validation.
     """
@@ -224,7 +235,10 @@ def of_sample(folder: Path) -> dict[str, list[Path]]:
 
 
 def of_corpus(folder: Path) -> dict[str, list[Path]]:
-    """Return the speakers of each split: all of TRAIN; of TEST, the core test set and others for validation."""
+    """Return the folders of the speakers of each split, for the full TIMIT corpus.
+
+    Training uses all of TRAIN. Of TEST, the core test set is for tests and other speakers are for validation.
+    """
     train, test = (by_name(folder, part) for part in ("train", "test"))
     chosen = {"valid": DEVELOPMENT.split(), "test": CORE_TEST.split()}
     if missing := [name for names in chosen.values() for name in names if name not in test]:
@@ -233,7 +247,7 @@ def of_corpus(folder: Path) -> dict[str, list[Path]]:
 
 
 def by_name(folder: Path, part: str) -> dict[str, Path]:
-    """Return the folders of the speakers by name. Each is in the folder of a dialect region."""
+    """Return the speakers' folders in TRAIN or TEST by name. Each is in the folder of a dialect region."""
     regions = [region for top in subfolders(folder) if top.name.lower() == part for region in subfolders(top)]
     if not (speakers := {path.name.lower(): path for region in regions for path in subfolders(region)}):
         raise ValueError(f"TIMIT expects speakers in {folder}/{part.upper()}, such as DR1/FVMH0; got none")
@@ -241,7 +255,7 @@ def by_name(folder: Path, part: str) -> dict[str, Path]:
 
 
 def spoken(speaker: Path) -> list[Recording]:
-    """Return the recordings of a speaker without sa1 and sa2.
+    """Return the recordings in a speaker's folder without the sentences sa1 and sa2.
 
     Every speaker reads these two sentences, so training would reveal sentences of the tests.
     """
@@ -253,4 +267,5 @@ def spoken(speaker: Path) -> list[Recording]:
 
 
 def subfolders(folder: Path) -> list[Path]:
+    """Return the folders in a folder, sorted by name regardless of case."""
     return sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.name.lower())

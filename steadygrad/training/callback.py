@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Callback: receives events from a training run. All methods are optional."""
+    """Base class of callbacks, which receive events from a training run. All methods are optional."""
 
     def begin(self, trainer: "Trainer") -> None:
         """Called before the first update, after a checkpoint has been restored."""
@@ -20,7 +20,7 @@ class Callback:
         """Called with every row of ``metrics.jsonl``, after it has been written."""
 
     def evaluating(self, trainer: "Trainer", split: str, share: float) -> None:
-        """Called with the share that is done, after every batch of an evaluation or time step of played episodes."""
+        """Called after each batch of an evaluation, or time step of played episodes, with the share that is done."""
 
     def end(self, trainer: "Trainer", result: Mapping[str, Any]) -> None:
         """Called after ``result.json`` has been written."""

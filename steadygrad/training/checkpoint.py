@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def packed(trainer: "Trainer") -> Checkpoint:
-    """Return everything from which the run resumes bit for bit: weights, optimizer, random state, carried state."""
+    """Return the content of a checkpoint, from which the run resumes bit for bit.
+
+    It holds the weights, the optimizer, the random state and the recurrent state that is carried on.
+    """
     tensors = {f"model.{key}": value for key, value in trainer.model.state_dict().items()}
     tensors |= {f"best.{key}": value for key, value in trainer.kept.items()}
     numbers: dict[str, Any] = {}
@@ -47,7 +50,7 @@ def packed(trainer: "Trainer") -> Checkpoint:
 
 
 def unpack(checkpoint: Checkpoint, trainer: "Trainer") -> None:
-    """Restore the trainer from what `packed` returned.
+    """Restore the trainer in place from what `packed` returned.
 
     Raise KeyError, ValueError or RuntimeError if the checkpoint does not fit the trainer.
     """

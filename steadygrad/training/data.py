@@ -33,7 +33,7 @@ class Batches:
 
     @classmethod
     def in_updates(cls, task: Any, train: Train) -> Train:
-        """Return the training settings with epochs or frames converted to updates."""
+        """Return the training settings with epochs or frames converted to updates. Raise ValueError if not possible."""
         who = type(task).__name__
         if train.frames is not None:
             raise ValueError(f"frames are for a task that is played; {who} is none")
@@ -47,15 +47,18 @@ class Batches:
         return task.sample(batch, generator)
 
     def attach(self, model: nn.Module, progress: Callable[[float], object]) -> None:
-        """Pass the model that is trained, for batches that depend on it. ``progress`` reports long preparations."""
+        """Store the model that is trained, for batches that depend on it. ``progress`` reports long preparations.
+
+        By default do nothing.
+        """
 
     def ready(self) -> None:
-        """Fail early if data files are missing."""
+        """Raise an error early if data files are missing, by making the first batch."""
         self(0)
 
     @property
     def updates_per_round(self) -> int:
-        """Return the number of updates after which new data are prepared, as by playing; by default all of training."""
+        """Number of updates after which new data are prepared, as by playing; by default all of training."""
         return self.train.steps
 
     def is_over(self, step: int) -> bool:
@@ -63,11 +66,11 @@ class Batches:
         return False
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss that training minimises."""
+        """Return the loss of a batch that training minimises."""
         return self.task.loss(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the metrics of a training batch besides the loss."""
+        """Return the metrics of a training batch besides the loss, by name."""
         return self.task.metrics(outputs, targets)
 
     def counts(self) -> dict[str, int]:
@@ -79,7 +82,7 @@ class Batches:
         return {}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state` returned."""
+        """Restore the batches from the tensors that `state` returned."""
 
 
 class GeneratedBatches(Batches):
@@ -106,18 +109,23 @@ class GeneratedBatches(Batches):
         return Batch(inputs, targets, goes_on=window > 0)
 
     def _sequences(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of batch ``number`` of whole sequences.
+
+        With a fixed training set, it is one of the set's batches, in the order of the epoch.
+        """
         if self.train.examples is not None:
             epoch, place = divmod(number, self.train.examples // self.train.batch)
             number = self.order(epoch)[place]
         return self.task.sample(self.train.batch, stream(self.seed, "train", number))
 
     def _order(self, epoch: int) -> list[int]:
+        """Return the random order of the batches of a fixed training set in an epoch."""
         count = (self.train.examples or 0) // self.train.batch
         return torch.randperm(count, generator=stream(self.seed, "order", epoch)).tolist()
 
 
 class EpochBatches(Batches):
-    """Batches of a data set, one pass after another, each in a new order."""
+    """Batches of a data set, one pass through the training split after another, each in a new order."""
 
     task: DataTask
 
@@ -142,4 +150,5 @@ class EpochBatches(Batches):
         return self.epoch(epoch)[place]
 
     def _epoch(self, number: int) -> Sequence[Batch]:
+        """Return the batches of pass ``number`` through the training data, in its random order."""
         return self.task.epoch("train", self.train.batch, self.train.window, stream(self.seed, "order", number))

@@ -34,7 +34,7 @@ class InUseError(RunError):
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint, from which a run resumes."""
+    """The content of a checkpoint, from which a run resumes: tensors by name, and a state of JSON values."""
 
     tensors: dict[str, Tensor]
     state: dict[str, Any]
@@ -42,7 +42,7 @@ class Checkpoint(NamedTuple):
 
 
 class RunDirectory:
-    """Reads and writes the files of one run."""
+    """Reads and writes the files of one training run in its directory."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -51,6 +51,7 @@ class RunDirectory:
         return str(self.path)
 
     def file(self, name: str) -> Path:
+        """Return the path of a file in the directory."""
         return self.path / name
 
     def exists(self) -> bool:
@@ -66,7 +67,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold a file lock, so that no other process trains in this directory. Raise InUseError if one does."""
+        """Context manager: hold a file lock, so that no other process trains here. Raise InUseError if one does."""
 
         def refuse() -> NoReturn:
             raise InUseError(f"{self} is in use: another process trains in it") from None
@@ -75,7 +76,7 @@ class RunDirectory:
             yield
 
     def begin(self, settings: Settings, resume: bool) -> None:
-        """Prepare the directory for this run, or raise RunError. The caller holds the lock."""
+        """Prepare the directory for this run and write its settings, or raise RunError. The caller holds the lock."""
         self.refuse(settings, resume)
         self.path.mkdir(parents=True, exist_ok=True)
         files.remove_temporary(self.path)
@@ -102,16 +103,16 @@ class RunDirectory:
             raise RunError(f"{self} belongs to other settings: {'; '.join(other)}")
 
     def settings(self) -> Settings:
-        """Return the settings of the run, under the names that settings have now."""
+        """Return the settings of the run from ``settings.toml``, under the names that settings have now."""
         tables = {key: value for key, value in self.tables().items() if key != REVISIONS}
         return Settings.from_tables(with_current_names(tables), str(self.file(SETTINGS)))
 
     def revisions(self) -> dict[str, int]:
-        """Return the revisions above 1 with which the run was trained."""
+        """Return the revisions above 1 of layer, model and task with which the run was trained, by name."""
         return dict(self.tables().get(REVISIONS, {}))
 
     def tables(self) -> dict[str, Any]:
-        """Return the content of ``settings.toml``."""
+        """Return the content of ``settings.toml`` as a dict. Raise RunError if it is missing or not readable."""
         path = self.file(SETTINGS)
         try:
             return tomllib.loads(path.read_text("utf-8"))
@@ -127,7 +128,7 @@ class RunDirectory:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
-        """Yield the path of a file. Raise RunError if the file cannot be written."""
+        """Context manager: yield the path of a file, and turn an OSError while it is written into a RunError."""
         path = self.file(name)
         try:
             yield path
@@ -135,40 +136,42 @@ class RunDirectory:
             raise RunError(f"{path} could not be written: {error.strerror or error}") from error
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Write a file atomically."""
+        """Write a file of the directory atomically. Raise RunError if that fails."""
         with self.writing(name) as path:
             files.write(path, content)
 
     def settle(self, name: str) -> None:
-        """Flush the rows appended to a file to the disk."""
+        """Flush the rows appended to a file of the directory to the disk."""
         if not self.file(name).exists():
             return
         with self.writing(name) as path, path.open("ab") as file:
             os.fsync(file.fileno())
 
     def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write ``result.json``."""
         self.write(RESULT, files.json_text(result, indent=2) + "\n")
 
     def drop(self, name: str) -> None:
+        """Delete a file of the directory, if it exists."""
         self.file(name).unlink(missing_ok=True)
 
     # metrics and other logs: one row of JSON per line
 
     def log(self, row: Mapping[str, Any], name: str = METRICS) -> None:
-        """Append a row to a log."""
+        """Append a row, as a line of JSON, to a log file; by default ``metrics.jsonl``."""
         with self.writing(name) as path, path.open("a", encoding="utf-8") as file:
             file.write(files.json_lines([row]))
 
     def rows(self, name: str = METRICS) -> list[dict[str, Any]]:
-        """Return the complete rows of a log; an empty list if there is no such file."""
+        """Return the complete rows of a log file, by default ``metrics.jsonl``; an empty list if there is none."""
         return files.read_rows(self.file(name))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the complete rows of metrics. Raise RunError if they are not those of a run."""
+        """Return the complete rows of ``metrics.jsonl``. Raise RunError if they are not those of a run."""
         return files.read_metrics(self.file(METRICS))
 
     def keep_rows(self, count: int) -> None:
-        """Keep the first ``count`` rows of metrics, those before the checkpoint. The run logs the later rows again."""
+        """Keep only the first ``count`` rows of metrics, those before the checkpoint: the run logs the later again."""
         rows = self.rows()
         if len(rows) < count:
             raise RunError(f"{self.file(METRICS)} expects at least {count} rows; got {len(rows)}: it was altered")
@@ -177,12 +180,15 @@ class RunDirectory:
     # weights and checkpoints
 
     def save_weights(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Write tensors by name to a safetensors file of the directory."""
         self.write(name, save(apart(tensors)))
 
     def load_weights(self, name: str) -> dict[str, Tensor]:
+        """Return the tensors by name of a safetensors file of the directory. Raise RunError if it is missing."""
         return read_tensors(self.file(name))[0]
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Write the checkpoint: tensors, and a state of JSON values, with a digest that reveals changes."""
         self.settle(METRICS)  # the checkpoint stores the number of its rows
         whole = apart(tensors)
         text = json.dumps(state)
@@ -201,7 +207,7 @@ class RunDirectory:
 
 
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors without shared memory, which safetensors refuses. Tied weights are copied for each name."""
+    """Return tensors by name without shared memory, as safetensors needs: tied weights are copied for each name."""
     found: dict[str, Tensor] = {}
     places: set[int] = set()
     for key, value in tensors.items():
@@ -231,6 +237,7 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str
 
 
 def with_revisions(tables: Mapping[str, Any], revisions: Mapping[str, int]) -> dict[str, Any]:
+    """Return settings tables with the table of revisions added, if there are any."""
     return {**tables, **({REVISIONS: dict(revisions)} if revisions else {})}
 
 
@@ -243,7 +250,7 @@ def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of a safetensors file."""
+    """Return the tensors and the metadata of a safetensors file. Raise RunError if it is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
@@ -254,7 +261,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    """Return a hash of the text and of names, dtypes, shapes and values of the tensors."""
+    """Return a hash of a text and of names, dtypes, shapes and values of tensors, to notice changes of a file."""
     sum = hashlib.blake2b(text.encode(), digest_size=16)
     for key in sorted(tensors):
         tensor = tensors[key].detach().cpu().contiguous()

@@ -33,7 +33,7 @@ def evaluate(
     window: int | None = None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> dict[str, float]:
-    """Return loss and metrics as means over ``examples`` sequences or episodes, or over a whole split of a data set.
+    """Return a model's loss and metrics: means over ``examples`` sequences or episodes, or over a data set's split.
 
     The same seed, split and batch give the same sequences. ``window`` is for text, which is read this many tokens at a
     time. ``progress`` is called with the share that is done, after every batch or every time step of episodes.
@@ -44,11 +44,12 @@ def evaluate(
 
 
 def parameter_count(module: nn.Module) -> int:
+    """Return the number of entries of all parameters of a module."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def readings(model: nn.Module) -> dict[str, float]:
-    """Return the readings of the model's matrices. If several matrices have the same reading, return the largest."""
+    """Return the numbers to log of the model's matrices by name; of several with the same name, the largest."""
     found: dict[str, float] = {}
     for module in model.modules():
         if isinstance(module, Matrix):
@@ -79,7 +80,7 @@ def load_model(
 
 
 def check_data(who: str, known: Mapping[str, Any], task: Task) -> None:
-    """Raise ValueError if the training data differ from the fingerprint that the run has stored, if it has one."""
+    """Raise ValueError if the task's training data differ from the fingerprint stored with the run, if it has one."""
     if (noted := known.get("data")) and noted != (found := task.fingerprint):
         raise ValueError(
             f"{who} was trained on other recordings than are here now: {noted} and {found} by their digests"
@@ -102,7 +103,7 @@ def evaluate_run(
     examples: int | None = None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> dict[str, float]:
-    """Evaluate the weights of a run on ``settings``, whose task may have other options than that of the run.
+    """Return loss and metrics of a run's weights on the task of ``settings``, which may differ from the run's own.
 
     The ``test`` split has ``examples`` new sequences, by default 1000, or all test data of a data set. The ``valid``
     split holds the sequences of the evaluations during training. With the run's own settings its numbers are those of
@@ -118,5 +119,5 @@ def evaluate_run(
 
 
 def examples_of(settings: Settings, split: str) -> int:
-    """Return the number of sequences of a split, for a task that generates its sequences."""
+    """Return the number of sequences in a test or validation split, for a task that generates its sequences."""
     return TEST_EXAMPLES if split == "test" else settings.train.evaluate_examples

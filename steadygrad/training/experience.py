@@ -34,7 +34,7 @@ class Experience(Batches):
 
     @classmethod
     def in_updates(cls, task: EnvironmentTask, train: Train) -> Train:
-        """Return the training settings with frames converted to the largest number of updates that they may take."""
+        """Return the training settings with frames converted to updates: the largest number that they may take."""
         if train.frames is None:
             return super().in_updates(task, train)
         rounds = -(-train.frames // max(task.round_frames, task.episodes))
@@ -49,14 +49,16 @@ class Experience(Batches):
         return episodes.inputs[:, :shortest], ppo_targets(task, episodes)[:, :shortest]
 
     def attach(self, model: nn.Module, progress: Callable[[float], object]) -> None:
-        """Pass the model that plays. ``progress`` is called with the share of a batch of episodes that is played."""
+        """Store the model that plays. ``progress`` is called with the share of a batch of episodes that is played."""
         self.model, self.progress = cast(Agent, model), progress
 
     def ready(self) -> None:
+        """Raise an error early if the environment cannot be made."""
         self.task.world()
 
     @property
     def updates_per_round(self) -> int:
+        """Number of updates between two times that episodes are played."""
         return self.updates
 
     def __call__(self, step: int) -> Batch:
@@ -71,7 +73,7 @@ class Experience(Batches):
         return Batch(self.inputs[which, :longest], self.targets[which, :longest])
 
     def play(self, number: int) -> None:
-        """Play the episodes of a round, at least ``task.round_frames`` time steps in all."""
+        """Play the episodes of round ``number`` and store them, at least ``task.round_frames`` time steps in all."""
         episodes = self.play_batch(number, 0)
         while episodes.frames < self.task.round_frames:
             episodes = episodes.with_more(self.play_batch(number, len(episodes.rewards)))
@@ -79,7 +81,7 @@ class Experience(Batches):
         self.inputs, self.targets = episodes.inputs, ppo_targets(self.task, episodes)
 
     def play_batch(self, number: int, first: int) -> Episodes:
-        """Play ``task.episodes`` episodes of a round as one batch, from episode ``first`` on."""
+        """Play ``task.episodes`` episodes of round ``number`` as one batch, from episode ``first`` on. Return them."""
         which = range(first, first + self.task.episodes)
         seeds = [stream(self.seed, "train", number, i).initial_seed() for i in which]
         device = next(self.model.parameters()).device
@@ -91,12 +93,15 @@ class Experience(Batches):
         return limit is not None and self.frames >= limit and step % self.updates == 0
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the PPO loss of a batch."""
         return ppo_loss(self.task, outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Return the mean reward of an episode and the terms of the PPO loss."""
         return ppo_metrics(self.task, outputs, targets)
 
     def counts(self) -> dict[str, int]:
+        """Return the number of time steps played so far, as ``frames``."""
         return {"frames": self.frames}
 
     def state(self) -> dict[str, Tensor]:
@@ -124,7 +129,10 @@ def evaluate_policy(
     window: int | None,
     progress: Callable[[float], object],
 ) -> dict[str, float]:
-    """Return the mean reward of ``examples`` episodes, and the loss. Training never uses the seeds of the episodes."""
+    """Return the mean reward and the loss of a model that plays ``examples`` episodes.
+
+    Training never uses the seeds of these episodes.
+    """
     agent = cast(Agent, model)
     device = next(model.parameters()).device
     total = 0.0

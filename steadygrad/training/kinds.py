@@ -19,7 +19,7 @@ MakeLayer = Callable[..., RecurrentLayer]
 
 
 class Evaluate(Protocol):
-    """Return loss and metrics of a model on a held-out split, see `steadygrad.training.evaluate`."""
+    """Protocol of a function that returns loss and metrics of a model on a held-out split."""
 
     def __call__(
         self,
@@ -37,7 +37,7 @@ class Evaluate(Protocol):
 
 @dataclass(frozen=True)
 class Kind:
-    """What training needs for one kind of task."""
+    """What training needs for one kind of task: model, batches, evaluation and defaults."""
 
     task: type[Task]
     model: type[Model]
@@ -57,6 +57,7 @@ class Kind:
 
 
 def sequence_arguments(task: Task, make: MakeLayer) -> tuple[Any, ...]:
+    """Return the positional arguments of a `SequenceModel` for a task: layer, output size and ``last_only``."""
     return make(task.input_size), task.output_size, task.last_only
 
 
@@ -84,13 +85,13 @@ KINDS = (
 
 
 def kind_of(task: Task | type[Task] | str) -> Kind:
-    """Return the kind of a task, which is given as an instance, a class or a name in `TASKS`."""
+    """Return the `Kind` of a task, which is given as an instance, a class or a name in `TASKS`."""
     found = TASKS[task] if isinstance(task, str) else task if isinstance(task, type) else type(task)
     return next(kind for kind in KINDS if issubclass(found, kind.task))
 
 
 def networks_for(task: str) -> dict[str, Callable[..., nn.Module]]:
-    """Return the networks that can be trained on a task, by name.
+    """Return the layers and networks that can be trained on a task, by name.
 
     A name that a layer and a network of the kind share, such as lstm, means the network of the kind.
     """

@@ -74,28 +74,28 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
-        """Return whether all updates are done or the training data are used up."""
+        """Whether all updates are done or the training data are used up."""
         return self.step >= self.options.steps or self.batches.is_over(self.step)
 
     @property
     def progress(self) -> tuple[int, int, str]:
-        """Return how much is done, the total, and the unit: updates or frames."""
+        """How much is done, the total, and the unit: updates or frames."""
         if self.options.frames is not None:
             return self.batches.counts()["frames"], self.options.frames, "frames"
         return self.step, self.options.steps, "updates"
 
     @property
     def seconds(self) -> float:
-        """Return the seconds spent on this run, including the time before it was resumed."""
+        """Seconds spent on this run, including the time before it was resumed."""
         return self.seconds_before + time.perf_counter() - self.started
 
     def weights(self) -> dict[str, Tensor]:
-        """Return a copy of the current weights."""
+        """Return a copy of the model's current weights by name."""
         return {key: value.detach().clone() for key, value in self.model.state_dict().items()}
 
     @property
     def best_weights(self) -> dict[str, Tensor]:
-        """Return the weights of the best evaluation, or the current weights if there is none yet."""
+        """Weights of the best evaluation by name, or the current weights if there is none yet."""
         return self.kept or self.weights()
 
     def run(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Trainer:
         return result
 
     def catch_up(self, result: Mapping[str, Any]) -> None:
-        """Call `end` of the callbacks that lack it for a finished run, if the weights of the run can be loaded."""
+        """Call `end` of callbacks that lack it for a finished run, if the weights of the run can be loaded."""
         late = [callback for callback in self.callbacks if callback.lacks(self, result)]
         if not late:
             return
@@ -161,11 +161,12 @@ class Trainer:
                 callback.close()
 
     def stop_if_asked(self) -> None:
+        """Raise StopError if the run was asked to stop."""
         if self.asked.is_set():
             raise StopError
 
     def prepared(self, share: float) -> None:
-        """Report the progress of preparing batches, and stop if asked. A resumed run prepares them again."""
+        """Report the share of a batch's preparation that is done, and stop if asked."""
         self.tell("train", share)
         self.stop_if_asked()
 
@@ -187,7 +188,7 @@ class Trainer:
             self.evaluate()
 
     def forward_and_backward(self, logs: bool) -> tuple[float, dict[str, float]]:
-        """Compute the gradients of the next batch. Return its loss and, if it ``logs``, its metrics."""
+        """Compute the gradients of the next batch. Return its loss and, if ``logs``, its metrics."""
         self.optimizer.zero_grad(set_to_none=True)
         try:
             inputs, targets, goes_on = self.batches(self.step)
@@ -204,7 +205,7 @@ class Trainer:
         return value, self.metrics(outputs, targets) if logs else {}
 
     def outputs(self, inputs: Tensor, goes_on: bool) -> Tensor:
-        """Return the outputs of the model. With truncated back-propagation, keep the detached final state."""
+        """Return the model's outputs. With truncated back-propagation, store the detached final state."""
         outputs, state = self.model.walk(inputs, self.state if goes_on else None)
         if self.options.window is not None and state is not None:
             self.state = detached(state)
@@ -212,10 +213,7 @@ class Trainer:
 
     @torch.no_grad()
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the metrics of the training batch; an empty dict for a window, except for windows of text.
-
-        Other windows may not contain the time steps that the metrics measure.
-        """
+        """Return the metrics of a training batch; an empty dict for a window, unless the task measures windows."""
         meaningful = self.options.window is None or self.task.metrics_in_windows
         return self.batches.metrics(outputs, targets) if meaningful else {}
 
@@ -228,7 +226,7 @@ class Trainer:
         return torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]).item()
 
     def diverged(self, what: str, step: int | None = None) -> DivergedError:
-        """Return the error of a divergence, whose message says at which update, what happened and what to try."""
+        """Return a DivergedError whose message says at which update, what happened and what to try."""
         advice = "try a smaller train.lr" + ("" if self.options.clip else " or train.clip 1.0")
         before = "" if self.last_loss is None else f"; the loss before was {self.last_loss:.3g}"
         return DivergedError(f"at update {step or self.step} {what}{before}; {advice}")
@@ -253,7 +251,7 @@ class Trainer:
             self.schedule.after_evaluation(improved)
 
     def evaluated(self, split: str) -> dict[str, float]:
-        """Return loss and metrics on a held-out split."""
+        """Return the model's loss and metrics on a held-out split."""
         options = self.options
         return evaluate(
             self.model,
@@ -300,7 +298,7 @@ class Trainer:
     # checkpoints and the result
 
     def save(self) -> None:
-        """Write the checkpoint, and the best and the last weights."""
+        """Write the checkpoint, and the best and the last weights, to the run directory."""
         self.directory.save_checkpoint(*packed(self))
         self.directory.save_weights(BEST, self.best_weights)
         self.directory.save_weights(LAST, self.model.state_dict())
@@ -322,7 +320,7 @@ class Trainer:
         return {} if found is None else {"data": found}
 
     def result(self, status: str, why: str | None) -> dict[str, Any]:
-        """Return the content of ``result.json``, without the test."""
+        """Return the content of ``result.json``, without the test, for a run that ended with this status."""
         return {
             **self.settings.complete(),
             "parameters": self.parameters,
@@ -345,4 +343,5 @@ class Trainer:
 
 
 def detached(state: State) -> State:
+    """Return a recurrent state without its gradient history."""
     return tuple(part.detach() for part in state) if isinstance(state, tuple) else state.detach()

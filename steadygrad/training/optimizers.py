@@ -34,6 +34,7 @@ class TensorFlowRMSprop(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters once. Return the loss of ``closure``, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -72,18 +73,20 @@ class JointOptimizer(Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Let the parts use the groups and the state of this optimizer."""
+        """Let the part optimizers use the groups and the state of this optimizer."""
         groups = iter(self.param_groups)
         for part in self.parts:
             part.param_groups = list(islice(groups, len(part.param_groups)))
             part.state = self.state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the state of all part optimizers."""
         super().load_state_dict(state_dict)
         self._share()  # loading replaces the groups and the state
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters of all part optimizers once. Return the loss of ``closure``, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -94,7 +97,7 @@ class JointOptimizer(Optimizer):
 
 
 def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
-    """Return the optimizer of all parameters: a `JointOptimizer` if constrained parameters use a different kind."""
+    """Return the optimizer of a model: a `JointOptimizer` if constrained parameters use another kind."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for group in parameter_groups(model, train):
         kind = group.pop("optimizer")
@@ -104,7 +107,7 @@ def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
 
 
 def of_kind(kind: str, groups: list[dict[str, Any]], train: Train) -> Optimizer:
-    """Return an optimizer of the named kind for these parameter groups."""
+    """Return an optimizer of the named kind, such as adam, for these parameter groups."""
     match kind:
         case "adam":
             betas = (0.9 if train.beta1 is None else train.beta1, train.smoothing or 0.999)
@@ -128,7 +131,7 @@ of a weight, so the constrained group has no weight decay"""
 
 
 def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
-    """Return the groups of parameters with their options and ``optimizer``, the kind of optimizer.
+    """Return the parameter groups of a model with their options and ``optimizer``, the kind of optimizer.
 
     Skew parts and reflectors have ``lr_constrained`` and ``optimizer_constrained``. Transients have
     ``decay_transients``. Free matrices and the readout have their own groups if ``decay_matrices`` and
@@ -171,6 +174,7 @@ class Schedule:
         """how often the learning rates have been multiplied by ``lr_factor``"""
 
     def after_update(self, step: int) -> None:
+        """Set the learning rates after update ``step``, for the schedules step and cosine."""
         if self.train.schedule == "step" and step % self.train.lr_every == 0:
             self.cut(step // self.train.lr_every)
         if self.train.schedule == "cosine":
@@ -182,6 +186,7 @@ class Schedule:
         self.after_update(step)
 
     def after_evaluation(self, improved: bool) -> None:
+        """Reduce the learning rates by ``lr_factor`` if the schedule is plateau and the loss has not improved."""
         if self.train.schedule == "plateau" and not improved:
             self.cut(self.cuts + 1)
 

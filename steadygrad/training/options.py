@@ -102,7 +102,7 @@ class Train:
 
 
 def check_positive(name: str, value: float) -> None:
-    """Raise ValueError unless ``value`` is above 0 and at most `LARGEST`."""
+    """Raise ValueError unless the training setting is above 0 and at most `LARGEST`."""
     if not is_number(value, 0, math.inf) or value == 0:
         raise ValueError(f"Train expects {name} above 0; got {value!r}")
     if value > LARGEST:

@@ -11,18 +11,21 @@ from steadygrad.tasks import EnvironmentTask
 
 
 class Agent(Protocol):
-    """A model that maps observations to (batch, time, actions + 1): logits of the actions and the expected return."""
+    """Protocol of an agent: it maps observations to (batch, time, actions + 1), action logits and expected return."""
 
     training: bool
 
-    def train(self, mode: bool = True) -> Any: ...
+    def train(self, mode: bool = True) -> Any:
+        """Set training mode, or evaluation mode if ``mode`` is False."""
 
-    def parameters(self) -> Iterator[Any]: ...
+    def parameters(self) -> Iterator[Any]:
+        """Return an iterator over the parameters."""
 
-    def walk(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]: ...
+    def walk(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """Return the outputs for observations x and the final recurrent state, starting from ``state``."""
 
     def rows(self, state: Any, which: Tensor) -> Any:
-        """Return the state of the selected sequences of the batch."""
+        """Return the recurrent state of the sequences ``which`` of the batch."""
 
 
 class Episodes(NamedTuple):
@@ -38,7 +41,7 @@ class Episodes(NamedTuple):
 
     @property
     def frames(self) -> int:
-        """Return the number of time steps, without padding."""
+        """Number of time steps of all episodes, without padding."""
         return int((~self.rewards.isnan()).sum())
 
     def with_more(self, others: "Episodes") -> "Episodes":
@@ -61,7 +64,9 @@ def play(
     device: torch.device | str = "cpu",
     progress: Callable[[float], object] = lambda share: None,
 ) -> Episodes:
-    """Play one episode for each seed, which determines the environment and, unless ``greedy``, the sampled actions.
+    """Let an agent play one episode for each seed, and return the episodes.
+
+    A seed determines the environment and, unless ``greedy``, the sampled actions.
 
     The episodes run as one batch; an episode that is over leaves the batch. ``progress`` is called after each time
     step with the share of the maximum episode length that is done.
@@ -95,7 +100,7 @@ def play(
 
 
 def ppo_targets(task: EnvironmentTask, episodes: Episodes) -> Tensor:
-    """Return the targets (episodes, time, 5) for training, NaN after the end of an episode.
+    """Return the PPO targets (episodes, time, 5) of played episodes, NaN after the end of an episode.
 
     The five targets are the action, its log-probability when it was taken, the advantage, the return, and the reward.
     Advantages have mean 0 and standard deviation 1 over all steps.
@@ -108,13 +113,16 @@ def ppo_targets(task: EnvironmentTask, episodes: Episodes) -> Tensor:
 
 
 def ppo_loss(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> Tensor:
-    """E[−min(r A, clip(r, 1 − ε, 1 + ε) A)] + c (V − R)² − β H,  r = π(a)/π_old(a): means over all steps."""
+    """Return the PPO loss E[−min(r A, clip(r, 1 − ε, 1 + ε) A)] + c (V − R)² − β H,  r = π(a)/π_old(a).
+
+    The terms are means over all steps.
+    """
     policy, value, entropy, _ = ppo_terms(task, outputs, targets)
     return policy + task.value_weight * value - task.entropy * entropy
 
 
 def ppo_terms(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the policy loss, the squared error of values, the entropy, and an estimate of KL(π_old ‖ π)."""
+    """Return the terms of PPO: policy loss, squared error of values, entropy, and an estimate of KL(π_old ‖ π)."""
     real = ~targets[..., 0].isnan()
     outputs, (actions, before, gain, returns, _) = outputs[real], targets[real].unbind(-1)
     log_probs, values = outputs[:, :-1].log_softmax(-1), outputs[:, -1]
@@ -126,7 +134,7 @@ def ppo_terms(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> tuple[
 
 
 def ppo_metrics(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    """Return the mean reward of an episode and the terms of the loss."""
+    """Return the mean reward of an episode and the terms of the PPO loss by name."""
     policy, value, entropy, divergence = (term.item() for term in ppo_terms(task, outputs, targets))
     found = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "divergence": divergence}
     return {"reward": mean_reward(targets[..., -1]), **found}
@@ -138,13 +146,19 @@ def mean_reward(rewards: Tensor) -> float:
 
 
 def sampled(log_probs: Tensor, luck: Tensor) -> Tensor:
-    """Sample one action per row of (batch, actions), by inverse transform of the uniform numbers ``luck`` (batch,)."""
+    """Return a sampled action for each row of log-probabilities (batch, actions).
+
+    ``luck`` (batch,) are uniform random numbers, which are transformed.
+    """
     below = log_probs.exp().cumsum(-1) <= luck[:, None]
     return below.sum(-1).clamp(max=log_probs.shape[1] - 1)  # rounding may leave the sum below 1
 
 
 def advantages(rewards: Tensor, values: Tensor, discount: float, trace: float) -> Tensor:
-    """A_t = Σ_k (γλ)ᵏ δ_{t+k},  δ_t = r_t + γ V_{t+1} − V_t; (episodes, time), NaN after the end, where V is 0."""
+    """Return the advantages A_t = Σ_k (γλ)ᵏ δ_{t+k},  δ_t = r_t + γ V_{t+1} − V_t, (episodes, time).
+
+    They are NaN after the end of an episode, where V is 0. ``discount`` is γ, ``trace`` λ.
+    """
     real = ~rewards.isnan()
     rewards, values = rewards.where(real, 0), values.where(real, 0)
     deltas = rewards + discount * F.pad(values[:, 1:], (0, 1)) - values
@@ -156,7 +170,7 @@ def advantages(rewards: Tensor, values: Tensor, discount: float, trace: float) -
 
 
 def side_by_side(moments: Sequence[tuple[Tensor, Tensor, Tensor]], count: int) -> tuple[Tensor, ...]:
-    """Turn the records of each time step (running episodes, observations, results) into tensors (episodes, time, …)."""
+    """Return tensors (episodes, time, …) from records of each time step: running episodes, observations, results."""
     _, seen, what = moments[0]
     inputs = torch.full((count, len(moments), seen.shape[1]), torch.nan)
     notes = torch.full((count, len(moments), what.shape[1]), torch.nan)

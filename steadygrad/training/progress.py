@@ -15,7 +15,7 @@ QUIET_SECONDS = 10.0  # between two plain lines, where the output is not a termi
 
 
 class ShowProgress(Callback):
-    """Shows loss, score, updates or frames per second, and the time left.
+    """Callback that shows loss, score, updates or frames per second, and the time left.
 
     On a terminal it is a live line, elsewhere a plain line about every 10 s. ``label`` names the run if there are
     several. ``note`` is printed first, when the run begins.
@@ -32,6 +32,7 @@ class ShowProgress(Callback):
         self.first = 0
 
     def begin(self, trainer: Trainer) -> None:
+        """Print the note, and start the display."""
         self.found = trainer.final or {}
         if self.note:
             self.say(self.note)
@@ -40,13 +41,16 @@ class ShowProgress(Callback):
         self.start(*trainer.progress[:2])
 
     def update(self, trainer: Trainer, loss: float) -> None:
+        """Show the progress after an update."""
         self.loss = loss
         self.show(*trainer.progress[:2], lambda: self.words(trainer))
 
     def evaluating(self, trainer: Trainer, split: str, share: float) -> None:
+        """Show the progress of training and of an evaluation."""
         self.show(*trainer.progress[:2], lambda: f"{self.words(trainer)}  {split} {share:.0%}")
 
     def tested(self, what: str, done: int, total: int) -> None:
+        """Show how many time steps of tests are done; with 0 done, start the display."""
         if not done:
             self.start(done, total)
         self.show(done, total, lambda: f"time steps tested  {what}")
@@ -63,7 +67,7 @@ class ShowProgress(Callback):
             self.live.start()
 
     def show(self, done: int, total: int, words: Callable[[], str]) -> None:
-        """Update the live line, or print a plain line, if the last one is old enough."""
+        """Update the live line or print a plain line with the text ``words()``, unless the last one is too recent."""
         now = time.perf_counter()
         if self.live is not None and self.bar is not None:
             if now - self.spoken > 0.1:
@@ -75,26 +79,30 @@ class ShowProgress(Callback):
             self.say(f"{self.prefix}{done}/{total}  {words()}  {duration(left)} left")
 
     def say(self, text: str) -> None:
+        """Print a line of text to the console."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def row(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        """Store the numbers of an evaluation, for display."""
         if row["split"] == "valid":
             self.found = row
 
     def close(self) -> None:
+        """End the live display."""
         if self.live is not None:
             self.live.stop()
 
     @property
     def prefix(self) -> str:
+        """Beginning of a printed line: the label of the run and a colon, or nothing."""
         return f"{self.label}: " if self.label else ""
 
     def rate(self, done: int) -> float:
-        """Return the units done per second since `start`."""
+        """Return the updates or frames done per second since `start`."""
         return (done - self.first) / max(time.perf_counter() - self.begun, 1e-9)
 
     def words(self, trainer: Trainer) -> str:
-        """Return the training loss, the score of the last evaluation, and the speed."""
+        """Return a text with the training loss, the score of the last evaluation, and the speed."""
         score = trainer.task.score
         parts = [] if self.loss is None else [f"loss {self.loss:.3g}"]
         if score in self.found and score != "loss":
@@ -104,7 +112,7 @@ class ShowProgress(Callback):
 
 
 class TensorBoard(Callback):
-    """Writes every row of metrics to ``tensorboard/`` in the run directory. Needs the package tensorboard."""
+    """Callback that writes every row of metrics to ``tensorboard/`` in the run directory. Needs tensorboard."""
 
     def __init__(self) -> None:
         try:
@@ -115,17 +123,21 @@ class TensorBoard(Callback):
         self.writer: Any = None
 
     def begin(self, trainer: Trainer) -> None:
+        """Open the TensorBoard log in the run directory."""
         self.writer = self.make(str(trainer.directory.file("tensorboard")), purge_step=trainer.step)
 
     def row(self, trainer: Trainer, row: dict[str, Any]) -> None:
+        """Write the numbers of a row of metrics to TensorBoard."""
         for key, value in row.items():
             if key not in ("step", "split") and value is not None:
                 self.writer.add_scalar(f"{row['split']}/{key}", value, row["step"])
 
     def close(self) -> None:
+        """Close the TensorBoard log."""
         if self.writer is not None:
             self.writer.close()
 
 
 def rounded(rate: float) -> str:
+    """Return a rate as text: an integer from 10 on, else two digits."""
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"

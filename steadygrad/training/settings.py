@@ -30,7 +30,7 @@ A key is written TABLE.KEY: {"train.updates": "train.steps"}. A name that is a v
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a run. ``layer`` and ``task`` are dicts {"name": …, options}.
+    """The settings of a training run. ``layer`` and ``task`` are dicts {"name": …, options}.
 
     For a task of objects ``layer`` names a relational network, or a recurrent layer that reads the objects one after
     another. The options of the model around a layer are options of ``layer`` too.
@@ -42,6 +42,7 @@ class Settings:
     seed: int = 0
 
     def build_task(self) -> Task:
+        """Return the task that the settings describe. Raise ValueError if an option is invalid."""
         name = named("task", self.task, TASKS)
         return build(TASKS[name], {k: v for k, v in self.task.items() if k != "name"}, f"task {name}")
 
@@ -83,11 +84,11 @@ class Settings:
         return kind_of(task).batches.in_updates(task, self.train)
 
     def network(self) -> str:
-        """Return the name in ``layer``, or raise ValueError if the task has no such network."""
+        """Return the name of the layer or network, or raise ValueError if the task has no such network."""
         return named_network(self.layer, named("task", self.task, TASKS))
 
     def given_options(self) -> dict[str, Any]:
-        """Return the options in ``layer``, without the name."""
+        """Return the options given in ``layer``, without the name."""
         known = self.known_options()
         given = {key: value for key, value in self.layer.items() if key != "name"}
         return {
@@ -118,7 +119,7 @@ class Settings:
         }
 
     def revisions(self) -> dict[str, int]:
-        """Return the revision numbers above 1 of layer, model and task.
+        """Return the revision numbers above 1 of layer, model and task by role.
 
         The ``revision`` of a class is raised when the same settings no longer mean the same.
         """
@@ -131,7 +132,7 @@ class Settings:
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any], who: str = "settings") -> "Settings":
-        """Build settings from tables, the inverse of `resolved`.
+        """Return settings built from tables of plain values, the inverse of `resolved`.
 
         Raise ValueError if a key or type is wrong in task, train or seed, or if the network is unknown. The options of
         the layer are checked when it is built.
@@ -149,17 +150,17 @@ class Settings:
 
 
 def with_first_names(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``tables`` with the first name of every setting that has been renamed."""
+    """Return settings tables with the first name of every setting that has been renamed."""
     return renamed(tables, FIRST_NAMES)
 
 
 def with_current_names(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``tables``, as an older version wrote them, with the names that settings have now."""
+    """Return settings tables, as an older version wrote them, with the names that settings have now."""
     return renamed(tables, {first: later for later, first in FIRST_NAMES.items()})
 
 
 def renamed(tables: Mapping[str, Any], names: Mapping[str, str], path: str = "") -> dict[str, Any]:
-    """Return ``tables`` with keys and values renamed. ``names`` is written as in `FIRST_NAMES`."""
+    """Return settings tables with keys and values renamed. ``names`` is written as in `FIRST_NAMES`."""
     result: dict[str, Any] = {}
     for key, value in tables.items():
         place = f"{path}{key}"
@@ -172,7 +173,7 @@ def renamed(tables: Mapping[str, Any], names: Mapping[str, str], path: str = "")
 
 
 def named(kind: str, table: Mapping[str, Any], registry: Mapping[str, Any]) -> str:
-    """Return the name in ``table``, or raise ValueError if the registry does not have it."""
+    """Return the name in a table of settings, or raise ValueError if the registry does not have it."""
     name = table.get("name")
     if not isinstance(name, str) or name not in registry:
         raise ValueError(f"no {kind} {name!r}; known: {', '.join(registry)}")
@@ -180,7 +181,7 @@ def named(kind: str, table: Mapping[str, Any], registry: Mapping[str, Any]) -> s
 
 
 def named_network(table: Mapping[str, Any], task: str) -> str:
-    """Return the name in ``table``, or raise ValueError if the task has no such network."""
+    """Return the name in a layer's table of settings, or raise ValueError if the task has no such network."""
     name, known = table.get("name"), networks_for(task)
     fitting = [other for other in TASKS if name in list(kind_of(other).networks)]
     if fitting and name not in known:

@@ -21,7 +21,9 @@ def train(
     callbacks: Sequence[Callback] = (),
     device: str | torch.device = "cpu",
 ) -> Mapping[str, Any]:
-    """Train in the directory ``out`` until the run is done, diverges or is interrupted. Return its ``result.json``.
+    """Train in the directory ``out`` until the run is done, diverges or is interrupted. Return the result as a dict.
+
+    The result is also written to ``result.json``.
 
     With ``resume`` a stopped run continues from its last checkpoint, exactly as if it had not been stopped.
     """
@@ -41,7 +43,10 @@ def train(
 
 
 def is_over(result: Mapping[str, Any], settings: Settings) -> bool:
-    """Return whether the run needs no more training. A run that diverged would only diverge again."""
+    """Return whether a run with this result needs no more training for these settings.
+
+    A run that diverged would only diverge again.
+    """
     if result["status"] == "done":
         return length(result["train"]) >= length(asdict(settings.train))
     return result["status"] == "diverged"

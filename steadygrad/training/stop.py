@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def graceful_stop() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set, so that a run can stop between two updates.
+    """Context manager: yield an event that Ctrl-C and SIGTERM set, so that a run can stop between two updates.
 
     A second signal raises KeyboardInterrupt. Outside the main thread the signals are not caught.
     """

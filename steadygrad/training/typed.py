@@ -33,7 +33,7 @@ def keyword_options(model: type[nn.Module]) -> dict[str, inspect.Parameter]:
 
 
 def construct(who: str, cls: Any, positional: Sequence[Any], given: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
-    """Return an instance of ``cls``. Raise ValueError if an option is unknown, missing or of the wrong type."""
+    """Return ``cls(*positional, **given)``. Raise ValueError if an option is unknown, missing or of the wrong type."""
     refuse_unknown(who, given, known)
     if missing := [key for key, option in known.items() if option.default is option.empty and key not in given]:
         raise ValueError(f"{who} expects {', '.join(missing)}; got {', '.join(given) or 'nothing'}")
@@ -45,7 +45,7 @@ def construct(who: str, cls: Any, positional: Sequence[Any], given: Mapping[str,
 
 
 def build(cls: type[Record], given: Mapping[str, Any], who: str) -> Record:
-    """Return a dataclass instance of ``cls``. Raise ValueError if a key is unknown, missing or of the wrong type."""
+    """Return a dataclass instance of ``cls`` from a dict. Raise ValueError if a key or a type is wrong."""
     record: Any = cls  # a dataclass, which a type variable cannot express
     known = {field.name: field for field in fields(record)}
     refuse_unknown(who, given, known)
@@ -56,6 +56,7 @@ def build(cls: type[Record], given: Mapping[str, Any], who: str) -> Record:
 
 
 def is_required(field: "Field[Any]") -> bool:
+    """Return whether a dataclass field has no default."""
     return field.default is MISSING and field.default_factory is MISSING
 
 
@@ -75,7 +76,7 @@ def check_type(who: str, key: str, value: Any, expected: Any) -> Any:
 
 
 class Rule(NamedTuple):
-    """How values of one type are recognised, described in an error, and converted."""
+    """How option values of one type are recognised, described in an error, and converted."""
 
     description: str
     fits: Callable[[Any], bool]
@@ -93,7 +94,7 @@ PLAIN: dict[Any, Rule] = {
 
 
 def rule(expected: Any) -> Rule | None:
-    """Return the rule of a type, or None if there is none."""
+    """Return the `Rule` of a type for option values, or None if there is none."""
     origin, arguments = get_origin(expected), get_args(expected)
     if origin is Literal:
         *others, last = map(str, arguments)

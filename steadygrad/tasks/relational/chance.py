@@ -12,7 +12,7 @@ def permutations(batch: int, length: int, generator: Generator) -> Tensor:
 
 
 def draw_until(accept: Callable[[Tensor], Tensor], draw: Callable[[int], Tensor], batch: int) -> Tensor:
-    """Return ``batch`` rows from ``draw``. Rows that ``accept`` rejects are drawn again."""
+    """Return ``batch`` rows from ``draw(count)``. Rows that ``accept`` rejects are drawn again."""
     rows = draw(batch)
     while (rejected := ~accept(rows)).any():
         rows[rejected] = draw(int(rejected.sum()))

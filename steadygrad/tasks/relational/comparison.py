@@ -29,16 +29,18 @@ class Comparison(ShapeTask):
 
     @property
     def output_size(self) -> int:
+        """Number of answers, 2: the first or the second shape is larger."""
         return 2
 
     def letter_count(self, unseen: bool) -> int:
         return 1
 
     def pairs(self, unseen: bool) -> tuple[tuple[int, int], ...]:
-        """Return pairs of sizes. Each pair also occurs in reverse order."""
+        """Return the pairs of sizes in problems of training, or of tests if ``unseen``. Each also occurs in reverse."""
         return ((SMALL, LARGE),)
 
     def problems(self, batch: int, generator: Generator, unseen: bool) -> tuple[Tensor, Tensor]:
+        """Return images and answers of random problems, of training or of tests if ``unseen``."""
         sizes = torch.tensor([sizes[::order] for sizes in self.pairs(unseen) for order in (1, -1)])
         sizes = sizes[torch.randint(len(sizes), (batch,), generator=generator)]
         shapes = self.assign_shapes(torch.zeros_like(sizes), generator, unseen)
@@ -60,6 +62,6 @@ class TransitiveComparison(Comparison):
 
 @cache  # a tensor is hashed by identity; the tensor of glyphs is always the same
 def in_every_size(images: Tensor) -> Tensor:
-    """Scale images (shapes, 32, 32) to all sizes, centred on white: (sizes, shapes, 32, 32)."""
+    """Return images (shapes, 32, 32) scaled to all sizes, centred on white: (sizes, shapes, 32, 32)."""
     scaled = [F.interpolate(images[None], size=(size, size), mode="bilinear", antialias=True)[0] for size in SIZES]
     return torch.stack([F.pad(image, [(SIZE - image.shape[-1]) // 2] * 4, value=1.0) for image in scaled])

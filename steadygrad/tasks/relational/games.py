@@ -86,6 +86,7 @@ class RelationalGame(ObjectTask):
 
     @property
     def output_size(self) -> int:
+        """Number of answers: 4 for colour-shape, 2 for the other games."""
         return 4 if self.game == "colour-shape" else 2
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -100,6 +101,7 @@ class RelationalGame(ObjectTask):
         return images[which] / 255, labels[which]
 
     def problems(self, pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Return images and answers of random problems of the game with these pieces."""
         objects, targets = GAMES[self.game](pieces, batch, generator)
         return pieces.images[objects], targets
 
@@ -108,6 +110,7 @@ class RelationalGame(ObjectTask):
 
 
 def same() -> Boards:
+    """Return the boards of same. In half of them, by probability, the two objects are the same (answer 1)."""
     return [*equally_likely(anywhere("AA"), 1, 1 / 2), *equally_likely(anywhere("AB"), 0, 1 / 2)]
 
 
@@ -122,6 +125,7 @@ def between() -> Boards:
 
 
 def occurs() -> Boards:
+    """Return the boards of occurs. With probability 1/2 the upper object is in the lower row (answer 1)."""
     return [
         *equally_likely(under_one("A", "ABC", "BAC", "BCA"), 1, 1 / 2),
         *equally_likely(under_one("A", "BCD"), 0, 1 / 2),
@@ -142,6 +146,7 @@ def xoccurs() -> Boards:
 
 
 def row_matching() -> Boards:
+    """Return the boards of row-matching. With probability 1/2 both rows have the same pattern (answer 1)."""
     rows = ("AAA", "AAB", "ABA", "ABB", "ABC")
     lower = str.maketrans("ABC", "DEF")
     matching = (row + "..." + row.translate(lower) for row in rows)
@@ -150,13 +155,13 @@ def row_matching() -> Boards:
 
 
 def equally_likely(cells: Iterator[str], answer: int, share: float) -> Boards:
-    """Return boards with this answer, which share the probability ``share`` equally."""
+    """Return boards (cells, answer, probability) with this answer, which share the probability ``share`` equally."""
     boards = list(cells)
     return [(board, answer, share / len(boards)) for board in boards]
 
 
 def board_with(objects: str, places: tuple[int, ...]) -> str:
-    """Return the board with each object at its place."""
+    """Return a board as text of nine cells, with each object's letter at its place and . elsewhere."""
     board = ["."] * CELLS
     for letter, place in zip(objects, places, strict=True):
         board[place] = letter
@@ -164,12 +169,12 @@ def board_with(objects: str, places: tuple[int, ...]) -> str:
 
 
 def anywhere(objects: str) -> Iterator[str]:
-    """Return one board for each choice of places, with the objects in order."""
+    """Return an iterator over boards, one for each choice of places, with the objects in order."""
     return (board_with(objects, places) for places in combinations(range(CELLS), len(objects)))
 
 
 def lines(objects: str) -> Iterator[str]:
-    """Return boards with three objects in a row, column or diagonal.
+    """Return an iterator over boards with the three objects in a row, column or diagonal.
 
     The middle row occurs twice, because it is twice as likely in the authors' images.
     """
@@ -178,13 +183,13 @@ def lines(objects: str) -> Iterator[str]:
 
 
 def under_one(above: str, *rows: str) -> Iterator[str]:
-    """Return boards with one object at each place of the upper row and three objects in the lower row."""
+    """Return an iterator over boards with one object at each place of the upper row, and each of ``rows`` below it."""
     return (board_with(above + row, (place, 6, 7, 8)) for place, row in product(range(3), rows))
 
 
 @cache
 def tables(boards: Callable[[], Boards]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the boards as tensors: letters as indices from 0 with −1 for none, answers, probabilities."""
+    """Return the boards of a game as tensors: cells as letter indices with −1 for none, answers, probabilities."""
     cells, answers, shares = zip(*boards(), strict=True)
     numbers = [[-1 if mark == "." else ord(mark) - ord("A") for mark in board] for board in cells]
     return torch.tensor(numbers), torch.tensor(answers), torch.tensor(shares)
@@ -193,7 +198,7 @@ def tables(boards: Callable[[], Boards]) -> tuple[Tensor, Tensor, Tensor]:
 def from_boards(
     boards: Callable[[], Boards], pieces: Pieces, batch: int, generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw problems from a list of boards: indices of the objects in the cells (batch, 9) and answers (batch,)."""
+    """Return random problems from a game's boards: indices of the objects in the cells (batch, 9), and answers."""
     cells, answers, shares = tables(boards)
     which = torch.multinomial(shares, batch, replacement=True, generator=generator)
     letters = int(cells.max()) + 1
@@ -206,7 +211,7 @@ def from_boards(
 
 
 def colour_shape(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Draw problems of colour-shape: objects in the cells (batch, 9) and answers (batch,).
+    """Return random problems of colour-shape: indices of the objects in the cells (batch, 9), and answers (batch,).
 
     Different forms always belong to different pieces, never to one piece in two orientations.
     """
@@ -221,7 +226,7 @@ def colour_shape(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tens
 
 
 def left_of(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Draw problems of left-of: objects in the cells (batch, 9) and answers (batch,).
+    """Return random problems of left-of: indices of the objects in the cells (batch, 9), and answers (batch,).
 
     In the same column, the lower object counts as left. This follows the program of Kerg et al. (2022), which makes
     this game from the images of ``same``.
@@ -237,7 +242,7 @@ def left_of(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, T
 
 
 def at_random_cells(objects: Tensor, pieces: Pieces, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Put two objects into random cells. Return the cells (batch, 9) and the places (batch, 2)."""
+    """Put two objects (batch, 2) into random cells. Return the cells (batch, 9) and the places (batch, 2)."""
     places = permutations(len(objects), CELLS, generator)[:, :2]
     return torch.full((len(objects), CELLS), pieces.blank).scatter_(1, places, objects), places
 
@@ -255,7 +260,7 @@ GAMES: dict[str, Callable[[Pieces, int, Generator], tuple[Tensor, Tensor]]] = {
 
 @cache
 def read_images(path: Path) -> tuple[Tensor, Tensor]:
-    """Read images (count, 9, 3, 12, 12) in 0 … 255 and labels (count,) from a file of the authors."""
+    """Return images (count, 9, 3, 12, 12) in 0 … 255 and labels (count,) from a file of the authors."""
     with np.load(path) as file:
         images, labels = file["images"].astype(np.uint8), file["labels"][:, 0]
     cells = images.reshape(-1, 3, CELL, 3, CELL, 3).transpose(0, 1, 3, 5, 2, 4)

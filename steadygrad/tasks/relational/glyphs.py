@@ -17,26 +17,32 @@ APART = 0.1
 
 
 def resolve(source: str) -> str:
-    """Return ``source`` with "auto" resolved, so that the settings of a run name its glyphs."""
+    """Return the source of glyphs with "auto" resolved: "data" if their files are there, else "own".
+
+    So the settings of a run name its glyphs.
+    """
     if source == "auto":
         return "data" if data_set(FOLDER) else "own"
     return source
 
 
 def glyphs(who: str, source: str) -> Tensor:
-    """Return the glyphs (100, 32, 32). Ink is 0, paper is 1."""
+    """Return the images of the glyphs (100, 32, 32): drawn if ``source`` is "own", else read from files.
+
+    Ink is 0, paper is 1.
+    """
     return draw_glyphs() if source == "own" else read_glyphs(needed_data_set(who, FOLDER))
 
 
 @cache
 def colours() -> Tensor:
-    """Return the colours (100, 3) that the program of Kerg et al. (2022) draws."""
+    """Return the 100 background colours (100, 3), as the program of Kerg et al. (2022) draws them."""
     return torch.from_numpy(np.random.RandomState(0).uniform(size=(COUNT, 3))).float()
 
 
 @cache
 def read_glyphs(folder: Path) -> Tensor:
-    """Read the glyphs from the files 0.png to 99.png."""
+    """Return the glyphs (100, 32, 32) in the files 0.png to 99.png of a folder."""
     from matplotlib.image import imread  # slow to import
 
     images = [imread(folder / f"{number}.png") for number in range(COUNT)]
@@ -48,7 +54,7 @@ def read_glyphs(folder: Path) -> Tensor:
 
 @cache
 def draw_glyphs(seed: int = 0) -> Tensor:
-    """Draw the glyphs, each a few strokes, rings and discs. Any two are more than `APART` apart."""
+    """Return 100 random glyphs (100, 32, 32) of a few strokes, rings and discs. Any two are more than `APART` apart."""
     generator = Generator().manual_seed(seed)
     drawn: list[Tensor] = []
     while len(drawn) < COUNT:
@@ -59,7 +65,7 @@ def draw_glyphs(seed: int = 0) -> Tensor:
 
 
 def draw_glyph(generator: Generator) -> Tensor:
-    """Draw a random glyph (32, 32)."""
+    """Return a random glyph (32, 32) of a few strokes, rings and discs."""
     strokes, rings, discs = (torch.rand(3, generator=generator) * torch.tensor([3, 2, 2])).int() + torch.tensor(
         [1, 0, 0]
     )
@@ -73,23 +79,23 @@ def draw_glyph(generator: Generator) -> Tensor:
 
 
 def random_point(margin: int, generator: Generator) -> Tensor:
-    """Draw a point at least ``margin`` pixels from the border."""
+    """Return a random point (x, y) of a glyph, at least ``margin`` pixels from the border."""
     return margin + (SIZE - 2 * margin) * torch.rand(2, generator=generator)
 
 
 def random_radius(generator: Generator) -> Tensor:
-    """Draw a radius from 3 to 9 pixels."""
+    """Return a random radius from 3 to 9 pixels."""
     return 3 + 6 * torch.rand((), generator=generator)
 
 
 def distance_to_point(x: Tensor, y: Tensor) -> Tensor:
-    """Return the distance of every pixel to a point."""
+    """Return the distance of every pixel of a glyph to a point, (32, 32)."""
     pixels = torch.arange(SIZE) + 0.5
     return torch.hypot(pixels - x, pixels[:, None] - y)
 
 
 def distance_to_segment(x: Tensor, y: Tensor, x_end: Tensor, y_end: Tensor) -> Tensor:
-    """Return the distance of every pixel to a line segment."""
+    """Return the distance of every pixel of a glyph to a line segment, (32, 32)."""
     pixels = torch.arange(SIZE) + 0.5
     dx, dy = x_end - x, y_end - y
     along = (((pixels - x) * dx + (pixels[:, None] - y) * dy) / (dx**2 + dy**2)).clamp(0, 1)

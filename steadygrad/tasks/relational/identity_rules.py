@@ -29,6 +29,7 @@ class IdentityRules(ChoiceTask):
         return 4
 
     def rules(self, unseen: bool) -> tuple[str, ...]:
+        """Return the patterns that rows can have in training, or in tests if ``unseen``."""
         return "AAA", "ABA", "ABB"
 
     def two_rows(self, batch: int, generator: Generator, unseen: bool) -> Tensor:

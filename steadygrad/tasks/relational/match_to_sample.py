@@ -24,11 +24,11 @@ class RMTS(PatternTask):
 
     @property
     def segments(self) -> Segments:
-        """Return the range of each group. Webb et al. normalise each group by itself, Kerg et al. do not."""
+        """Range [begin, end) of each group of objects. Webb et al. normalise each group by itself, Kerg et al. not."""
         return tuple((begin, begin + self.group) for begin in range(0, self.objects, self.group))
 
     def relations(self, unseen: bool) -> tuple[str, ...]:
-        """Return the patterns that a group can have."""
+        """Return the patterns that a group can have in training, or in tests if ``unseen``."""
         return "AA", "AB"
 
     def patterns(self, unseen: bool) -> tuple[tuple[str, int], ...]:

@@ -15,9 +15,10 @@ from steadygrad.tasks.task import Task, accuracy, cross_entropy
 
 @dataclass(frozen=True)
 class ObjectTask(Task):
-    """Base class. Inputs (batch, objects, channels, image_size, image_size) in [0, 1]; targets (batch,) are answers.
+    """Base class of tasks on objects. Inputs are images (batch, objects, channels, image_size, image_size) in [0, 1].
 
-    `sample` uses the shapes and relations of training, `sample_unseen` those held out for tests.
+    Targets (batch,) are answers. `sample` uses the shapes and relations of training, `sample_unseen` those held out for
+    tests.
     """
 
     channels: ClassVar[int] = 3
@@ -36,26 +37,27 @@ class ObjectTask(Task):
 
     @property
     def objects(self) -> int:
-        """Return the number of images of a problem."""
+        """Number of images of a problem."""
         return sum(self.rows)
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Return the number of images in each row, as papers draw a problem."""
+        """Number of images in each row, as papers draw a problem."""
         raise NotImplementedError
 
     @property
     def problem(self) -> Problem:
-        """Return the sizes that a relational network needs."""
+        """Sizes of a problem that a relational network needs, such as the number of objects and of answers."""
         return Problem(self.objects, self.image_size, self.channels, self.output_size, self.segments)
 
     @property
     def segments(self) -> Segments:
-        """Return ranges [begin, end) of objects that belong together: all objects, unless Webb et al. divide them."""
+        """Ranges [begin, end) of objects that belong together: all objects, unless Webb et al. divide them."""
         return ((0, self.objects),)
 
     @property
     def steps(self) -> int:
+        """Number of objects of a problem."""
         return self.objects
 
     @property
@@ -64,24 +66,27 @@ class ObjectTask(Task):
 
     @property
     def input_size(self) -> int:
+        """Number of values of an image: channels times pixels."""
         return self.channels * self.image_size**2
 
     def sample_unseen(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of the answers."""
         return cross_entropy(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Return the share of right answers as ``accuracy``."""
         return {"accuracy": accuracy(outputs, targets)}
 
     @property
     def guessing_loss(self) -> float:
-        """Return the loss of giving all answers the same probability."""
+        """Loss of giving all answers the same probability."""
         return math.log(self.output_size)
 
     def example(self, generator: Generator, gap: int = 2) -> tuple[Tensor, int]:
-        """Return a problem as one picture (channels, height, width), grey between the objects, and its answer."""
+        """Return a random problem as one picture (channels, height, width), grey between the images, and its answer."""
         images, targets = self.sample(1, generator)
         rows = [torch.cat(list(F.pad(row, [gap] * 4, value=0.5)), dim=-1) for row in images[0].split(self.rows)]
         width = max(row.shape[-1] for row in rows)

@@ -43,7 +43,7 @@ HEXOMINOES = (  # those in the published images
 
 @dataclass(frozen=True)
 class Pieces:
-    """A set of objects. An object is a form in one of 25 colours; its index is form · 25 + colour."""
+    """Objects for relational games. An object is a form in one of 25 colours; its index is form · 25 + colour."""
 
     images: Tensor
     """Images (objects + 1, 3, 12, 12). The last one is blank."""
@@ -52,11 +52,11 @@ class Pieces:
 
     @property
     def blank(self) -> int:
-        """Return the index of the blank image."""
+        """Index of the blank image."""
         return len(self.images) - 1
 
     def draw(self, batch: int, count: int, generator: Generator) -> Tensor:
-        """Draw indices of objects (batch, count), with replacement."""
+        """Return random indices of objects (batch, count), drawn with replacement."""
         orientations = self.forms.flatten()
         forms = orientations[torch.randint(len(orientations), (batch, count), generator=generator)]
         return forms * len(COLOURS) + torch.randint(len(COLOURS), (batch, count), generator=generator)
@@ -64,7 +64,7 @@ class Pieces:
 
 @cache
 def polyominoes(drawings: tuple[str, ...]) -> Pieces:
-    """Return the drawn pieces in all orientations and colours."""
+    """Return the drawn pieces in all orientations and colours. A drawing is text such as ".##/##./.#."."""
     drawn = [np.array([[mark == "#" for mark in line] for line in text.split("/")]) for text in drawings]
     turned = [[np.rot90(side, turns) for side in (piece, piece.T) for turns in range(4)] for piece in drawn]
     masks, forms = np.unique(np.array(turned).reshape(-1, 3, 3), axis=0, return_inverse=True)
@@ -74,7 +74,7 @@ def polyominoes(drawings: tuple[str, ...]) -> Pieces:
 
 @cache
 def stripes() -> Pieces:
-    """Return squares of three vertical stripes: outer colour (the form), inner colour, outer colour."""
+    """Return striped squares as pieces: three vertical stripes with outer colour (the form), inner, outer colour."""
     colours = np.array(COLOURS)
     stripes = np.array([[outer, inner, outer] for outer in colours for inner in colours])  # (objects, stripes, 3)
     squares = stripes.swapaxes(1, 2)[:, :, None].repeat(3, axis=2)
@@ -91,5 +91,5 @@ def images_of(squares: np.ndarray) -> Tensor:
 
 @cache
 def luminance() -> Tensor:
-    """Return the luminance of each colour."""
+    """Return the luminance of each of the 25 colours, as a tensor."""
     return torch.tensor(COLOURS).float() @ torch.tensor(LUMINANCE)

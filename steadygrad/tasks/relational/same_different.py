@@ -38,6 +38,7 @@ class SameDifferent(PatternTask):
         return ("AA", SAME), ("AB", DIFFERENT)
 
     def with_channels(self, images: Tensor, generator: Generator) -> Tensor:
+        """Return images with channels, as `ShapeTask` does; if ``separated``, with a plain colour after each."""
         shapes = super().with_channels(images, generator)
         if not self.separated:
             return shapes
@@ -62,7 +63,7 @@ class SameDifferent6(PatternTask):
         return 3, 3
 
     def patterns(self, unseen: bool) -> tuple[tuple[str, int], ...]:
-        """Return patterns and answers, half of them `SAME`.
+        """Return all pairs (pattern, answer) of training, or of tests if ``unseen``. Half of the answers are `SAME`.
 
         As in the authors' program, triples that are different still use the same two shapes.
         """

@@ -13,7 +13,7 @@ from steadygrad.tasks.relational.objects import ObjectTask
 
 @dataclass(frozen=True)
 class ShapeTask(ObjectTask):
-    """Base class. A problem is a pattern of letters. Each letter is replaced by a different shape.
+    """Base class of tasks with shapes. A problem is a pattern of letters. Each letter is replaced by a different shape.
 
     ``held_out`` is the number of shapes that only tests use; ``shapes_seed`` selects them. With 0, training and tests
     use all shapes. ``colour`` gives every object a random background colour, which does not depend on the answer.
@@ -42,11 +42,11 @@ class ShapeTask(ObjectTask):
         object.__setattr__(self, "glyphs", glyphs.resolve(self.glyphs))
 
     def letter_count(self, unseen: bool) -> int:
-        """Return the largest number of different shapes in a problem."""
+        """Return the largest number of different shapes in a problem of training, or of tests if ``unseen``."""
         raise NotImplementedError
 
     def arrange(self, batch: int, generator: Generator, unseen: bool) -> tuple[Tensor, Tensor]:
-        """Return letters (batch, objects), as indices from 0, and answers (batch,)."""
+        """Return random problems as letters: indices from 0 (batch, objects), and answers (batch,)."""
         raise NotImplementedError
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -56,12 +56,13 @@ class ShapeTask(ObjectTask):
         return self.problems(batch, generator, unseen=True)
 
     def problems(self, batch: int, generator: Generator, unseen: bool) -> tuple[Tensor, Tensor]:
+        """Return images and answers of random problems, of training or of tests if ``unseen``."""
         letters, targets = self.arrange(batch, generator, unseen)
         images = self.images[self.assign_shapes(letters, generator, unseen)]
         return self.with_channels(images, generator), targets
 
     def assign_shapes(self, letters: Tensor, generator: Generator, unseen: bool) -> Tensor:
-        """Return the shape of each letter. Shapes are drawn anew for each problem."""
+        """Return the index of a random shape for each letter (batch, objects), drawn anew for each problem."""
         shapes = self.shapes(unseen)
         return shapes[permutations(len(letters), len(shapes), generator).gather(1, letters)]
 
@@ -72,11 +73,11 @@ class ShapeTask(ObjectTask):
 
     @property
     def images(self) -> Tensor:
-        """Return the images of all shapes (100, 32, 32)."""
+        """Images of all shapes (100, 32, 32)."""
         return glyphs.glyphs(type(self).__name__, self.glyphs)
 
     def with_channels(self, images: Tensor, generator: Generator) -> Tensor:
-        """Add channels to images (batch, objects, 32, 32): black on white, or on a random colour if ``colour``."""
+        """Return images (batch, objects, 32, 32) with colour channels: on white or, if ``colour``, random colours."""
         images = images.unsqueeze(2)
         if not self.colour:
             return images.expand(-1, -1, self.channels, -1, -1)  # all channels share memory
@@ -84,21 +85,22 @@ class ShapeTask(ObjectTask):
 
 
 def background(shape: torch.Size, generator: Generator) -> Tensor:
-    """Draw background colours (*shape, 3)."""
+    """Return random background colours (*shape, 3)."""
     table = glyphs.colours()
     return table[torch.randint(len(table), shape, generator=generator)]
 
 
 @dataclass(frozen=True)
 class PatternTask(ShapeTask):
-    """Base class of tasks whose patterns and answers can be listed."""
+    """Base class of tasks with shapes whose patterns and answers can be listed."""
 
     def patterns(self, unseen: bool) -> tuple[tuple[str, int], ...]:
-        """Return all pairs of pattern and answer. They are equally likely."""
+        """Return all pairs (pattern, answer) of training, or of tests if ``unseen``. They are equally likely."""
         raise NotImplementedError
 
     @property
     def output_size(self) -> int:
+        """Number of answers, 2."""
         return 2
 
     def letter_count(self, unseen: bool) -> int:
@@ -112,20 +114,20 @@ class PatternTask(ShapeTask):
 
 @dataclass(frozen=True)
 class ChoiceTask(ShapeTask):
-    """Base class: a row, a second row without its last shape, and the candidates for the last shape."""
+    """Base class of tasks that complete a row: a row, a second row without its last shape, and candidates for it."""
 
     @property
     def row(self) -> int:
-        """Return the number of shapes in a complete row."""
+        """Number of shapes in a complete row."""
         raise NotImplementedError
 
     @property
     def output_size(self) -> int:
-        """Return the number of candidates: all shapes of both rows, and possibly some that are in neither row."""
+        """Number of candidates: all shapes of both rows, and possibly some that are in neither row."""
         raise NotImplementedError
 
     def two_rows(self, batch: int, generator: Generator, unseen: bool) -> Tensor:
-        """Return both complete rows as letters (batch, 2 · row)."""
+        """Return random problems without the candidates: both complete rows as letter indices (batch, 2 · row)."""
         raise NotImplementedError
 
     @property
