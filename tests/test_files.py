@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steadygrad import files
+from steadygrad import files, records
 from steadygrad.files import RunError, file_name, toml_text
 from tests.stored import RESULT
 
@@ -142,11 +142,11 @@ def test_read_metrics_rejects_rows_without_step_or_split(tmp_path):
     path = tmp_path / "metrics.jsonl"
     rows = [{"step": 1, "split": "train", "loss": 0.5}]
     path.write_text(files.json_lines(rows) + '{"step"')
-    assert files.read_metrics(path) == rows
+    assert records.read_metrics(path) == rows
     for wrong, fault in (({"step": 2}, "a row has no split"), ({"step": "2", "split": "valid"}, "step is no int")):
         path.write_text(files.json_lines([*rows, wrong]))
         with pytest.raises(RunError, match=rf"metrics.jsonl is not a run's metrics: {fault}$"):
-            files.read_metrics(path)
+            records.read_metrics(path)
 
 
 # results
@@ -169,18 +169,18 @@ def test_read_metrics_rejects_rows_without_step_or_split(tmp_path):
 def test_read_result_rejects_missing_or_mistyped_fields(tmp_path, change, fault):
     path = tmp_path / "result.json"
     path.write_text(json.dumps(RESULT | {"frames": 3, "test": {"loss": 1.0}}))
-    assert files.read_result(path)["status"] == "done"
+    assert records.read_result(path)["status"] == "done"
     path.write_text(json.dumps({key: value for key, value in (RESULT | change).items() if value is not ...}))
     with pytest.raises(RunError, match=rf"result.json is not a run's result: {fault}$"):
-        files.read_result(path)
+        records.read_result(path)
 
 
 def test_every_stored_result_is_readable():
     stored = list((Path(files.__file__).parent.parent / "results").rglob("result.json"))
     assert len(stored) > 100
     for path in stored:
-        files.read_result(path)
-        files.read_metrics(path.with_name("metrics.jsonl"))
+        records.read_result(path)
+        records.read_metrics(path.with_name("metrics.jsonl"))
 
 
 # TOML

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steadygrad.cli.common import add_threads, check_folder, dotted, fail, say, set_threads, show_table
-from steadygrad.files import TableRow, TableRun
+from steadygrad.records import TableRow, TableRun
 
 if TYPE_CHECKING:
     from steadygrad.experiments import Recipe

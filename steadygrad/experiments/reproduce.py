@@ -8,7 +8,7 @@ from typing import Any
 
 from steadygrad.experiments.recipe import Recipe
 from steadygrad.experiments.transfer import reason, tests, transfer, words
-from steadygrad.files import Result, TableRow, TableRun, TransferResult
+from steadygrad.records import Result, TableRow, TableRun, TransferResult
 from steadygrad.training import Callback, InUseError, RunDirectory, RunError, train
 
 Callbacks = Callable[[Recipe, int], Sequence[Callback]]

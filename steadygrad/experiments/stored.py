@@ -8,7 +8,8 @@ from steadygrad.experiments.fingerprint import result_scale
 from steadygrad.experiments.recipe import Recipe, every
 from steadygrad.experiments.reproduce import run_directory, summary
 from steadygrad.experiments.transfer import TRANSFER
-from steadygrad.files import METRICS, OBSERVATIONS, PORTRAIT, RESULT, SETTINGS, TableRow, json_lines
+from steadygrad.files import METRICS, OBSERVATIONS, PORTRAIT, RESULT, SETTINGS, json_lines
+from steadygrad.records import TableRow
 from steadygrad.training import RunDirectory
 from steadygrad.training.start import length
 

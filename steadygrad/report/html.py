@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markupsafe import Markup
 
-from steadygrad import files
+from steadygrad import files, records
 from steadygrad.report import tables
 from steadygrad.report.charts import Chart, Measurements, lines
 from steadygrad.report.runs import PaperTable, Run, group_of, labels
@@ -142,7 +142,7 @@ def run_curves(runs: Sequence[Run], names: dict[Path, str], colours: dict[str, i
 def settings(run: Run, name: str) -> Fold:
     """Return a collapsible list of the settings, versions and result of a run, with the command that repeats it."""
     result: Mapping[str, Any] = run.result
-    tables = files.settings_tables(run.result)
+    tables = records.settings_tables(run.result)
     pairs = [(f"{table}.{key}", str(value)) for table, values in tables.items() for key, value in values.items()]
     known = ("seed", "steps", "parameters", "wall_seconds", "threads", "status", "why", "commit")
     pairs += [(key, str(result[key])) for key in known if key in result]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from steadygrad import files
-from steadygrad.files import TableRow
+from steadygrad.records import TableRow
 from steadygrad.report import comparison_figures, figures, html, portrait_figures, tables
 from steadygrad.report.runs import Run, find, find_papers
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from steadygrad import files
+from steadygrad import files, records
 from steadygrad.check import is_number
-from steadygrad.files import Result, TableRow, settings_tables, value_text
+from steadygrad.files import value_text
+from steadygrad.records import Result, TableRow, settings_tables
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def find_papers(folders: Sequence[str | Path]) -> list[PaperTable]:
     """Return every paper's table that `reproduce` wrote into these folders, at any depth."""
     found = []
     for path in [path for folder in folders for path in sorted(Path(folder).glob(f"**/{files.TABLE}"))]:
-        rows = files.read_table(path)
+        rows = records.read_table(path)
         found += [PaperTable(path, rows)] if rows else []
     return found
 
@@ -88,8 +89,8 @@ def read(folder: Path) -> Run:
     """Return the run in this folder. Raise ValueError if one of its files is invalid."""
     return Run(
         folder,
-        files.read_result(folder / files.RESULT),
-        files.read_metrics(folder / files.METRICS),
+        records.read_result(folder / files.RESULT),
+        records.read_metrics(folder / files.METRICS),
         files.read_rows(folder / files.OBSERVATIONS),
         read_portrait(folder / files.PORTRAIT),
     )
@@ -97,7 +98,7 @@ def read(folder: Path) -> Run:
 
 def read_portrait(path: Path) -> dict[str, Any] | None:
     """Return the content of a ``portrait.json``, or None if there is no such file."""
-    return files.read_json(path, dict, "a portrait") if path.exists() else None
+    return records.read_json(path, dict, "a portrait") if path.exists() else None
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

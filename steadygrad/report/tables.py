@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from steadygrad.duration import duration
-from steadygrad.files import TableRow
+from steadygrad.records import TableRow
 from steadygrad.report.runs import Run, labels
 
 Rows = list[list[str]]

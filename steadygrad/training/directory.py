@@ -17,8 +17,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from steadygrad import files
-from steadygrad.files import METRICS, RESULT, SETTINGS, Result, RunError
+from steadygrad import files, records
+from steadygrad.files import METRICS, RESULT, SETTINGS, RunError
+from steadygrad.records import Result
 from steadygrad.training.settings import Settings, with_current_names
 
 LOCK = ".lock"
@@ -124,7 +125,7 @@ class RunDirectory:
     def result(self) -> Result | None:
         """Return the content of ``result.json``, or None if the run has none yet."""
         path = self.file(RESULT)
-        return files.read_result(path) if path.exists() else None
+        return records.read_result(path) if path.exists() else None
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
@@ -168,7 +169,7 @@ class RunDirectory:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the complete rows of ``metrics.jsonl``. Raise RunError if they are not those of a run."""
-        return files.read_metrics(self.file(METRICS))
+        return records.read_metrics(self.file(METRICS))
 
     def keep_rows(self, count: int) -> None:
         """Keep only the first ``count`` rows of metrics, those before the checkpoint: the run logs the later again."""
