@@ -13,7 +13,10 @@ MATRIX  ?=
 SOURCES := $(wildcard steadygrad/kernels/c/*.[ch])
 INPUTS := pyproject.toml constraints.txt setup.py $(SOURCES)
 
-.PHONY: help demo setup check format test test-matrix bench results clean
+# Wall time of `make campaign`.
+MINUTES ?= 10
+
+.PHONY: help demo setup check format test test-matrix campaign bench results clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -41,6 +44,9 @@ test: setup  ## run the tests
 
 test-matrix: setup  ## run the numeric tests in every environment that changes rounding; MATRIX="--whole" runs all tests
 	$(BIN)/python tests/environments.py --workers $(WORKERS) $(MATRIX)
+
+campaign: setup  ## try faults, bad files and odd input at random: make campaign MINUTES=60
+	$(BIN)/python -m tests.campaigns --minutes $(MINUTES) $(CAMPAIGN)
 
 bench: setup $(VENV)/.bench  ## measure speed and memory against peers
 	$(BIN)/python benchmarks/speed.py $(BENCH)

@@ -1,0 +1,23 @@
+"""Campaigns: long random trials of faults, bad files and odd input. A short one of each is part of the tests."""
+
+from importlib import import_module
+from typing import NamedTuple
+
+from tests.campaigns.campaign import Run
+
+
+class Entry(NamedTuple):
+    """A campaign: its share of the time of `make campaign`, and the number of tries in `make test`."""
+
+    weight: float
+    tries: int
+
+
+CAMPAIGNS: dict[str, Entry] = {}
+"""campaigns by name; the function is ``run`` in the module of the same name, with _ for -"""
+
+
+def load(name: str) -> Run:
+    """Return the function of a campaign."""
+    run: Run = import_module(f"tests.campaigns.{name.replace('-', '_')}").run
+    return run
