@@ -130,7 +130,10 @@ def batch_first(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def pick(module: nn.Module, batch: Tensor) -> list[Tensor]:
-    """Return the sequences of a batch that `diagnose` measures, as a list: fewer and shorter for a large network."""
+    """Return the sequences of a batch (batch, time, inputs) that `diagnose` measures, as a list of (time, inputs).
+
+    They are the first `SEQUENCES` sequences, cut to `STEPS` steps. For a large network they are fewer and shorter.
+    """
     batch = batch[:SEQUENCES, :STEPS]
     steps = len(shortened(module, batch[0]))
     return list(batch[: max(1, SEQUENCES * steps // batch.shape[1]), :steps])

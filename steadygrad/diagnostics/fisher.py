@@ -76,9 +76,10 @@ def ganguli_bound(v: Tensor, noise: float = 1.0) -> float:
 
 
 def delay_line_curve(alpha: float, size: int, noise: float = 1.0) -> Tensor:
-    """Return the Fisher memory J(k) = aᵏ (a − 1)/(aᵏ⁺¹ − 1)/ε,  a = α²,  of a chain with α below its diagonal, k < N.
+    """Return the Fisher memory J(k) = aᵏ (a − 1)/(aᵏ⁺¹ − 1)/ε,  a = α²,  of a delay line, for k < ``size``: (size,).
 
-    It is the best possible curve for k < N.
+    The delay line is a chain with α on its first sub-diagonal and no other connections. Its input has norm 1 and enters
+    at the first unit. ``noise`` is the variance ε. No network with ‖Wᵏv‖ ≤ αᵏ for all k has a larger J(k).
     """
     a = torch.tensor(alpha, dtype=torch.float64) ** 2
     k = torch.arange(size, dtype=torch.float64)

@@ -112,10 +112,10 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
 
 
 def triangle(T: Tensor) -> dict[str, Any]:
-    """Return a lower triangular matrix T as a dict for JSON: ``T`` has its rows up to the diagonal.
+    """Return a lower triangular matrix T as a dict for JSON, with the keys ``T`` and ``T_every``.
 
-    Entries are |T| if T is complex or larger than `ROWS`. In the second case each is the largest of a
-    ``T_every`` × ``T_every`` block.
+    ``T`` is a list of the rows, each up to the diagonal. A complex T is replaced by |T|. A T with more than `ROWS` rows
+    is reduced: an entry is then the largest |T| in a block of ``T_every`` × ``T_every``. Otherwise ``T_every`` is 1.
     """
     every = math.ceil(len(T) / ROWS)
     if every > 1 or T.is_complex():

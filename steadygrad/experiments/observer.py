@@ -121,7 +121,10 @@ def trained_layer(directory: RunDirectory, sequences: int = 4) -> tuple[nn.Modul
 
 
 def unseen_problem(model: nn.Module, trainer: Trainer) -> dict[str, Any]:
-    """Return a dict of how a relational network relates the objects of a new problem; empty for other networks."""
+    """Return the `relation_portrait` of a network for one problem that the task's `sample_unseen` draws.
+
+    The dict is empty for a network without a matrix of relations between objects.
+    """
     if not relates_objects(model):
         return {}
     images, answers = trainer.task.sample_unseen(1, stream(trainer.settings.seed, "observe"))

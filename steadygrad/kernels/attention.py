@@ -154,7 +154,11 @@ class Attentive(torch.autograd.Function):
     def forward(
         ctx: Any, plan: Plan, counters: Counters, *inputs: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return all states, cells (None without an LSTM) and s, and update the ``counters`` in place."""
+        """Return the states h, the cells of an LSTM (else None) and s of all steps.
+
+        Cells and s are (rows, hidden). In h the carried states follow as further rows. The tensors in ``counters``
+        are updated in place.
+        """
         x, U, W, bias, A, B, v, *initial, carried_states = contiguous(*inputs)
         activation, factor, sizes, steps, _ = plan
         (short, relevant, _), rows, (N, I) = sizes, steps.rows, (W.shape[1], U.shape[1])

@@ -142,7 +142,10 @@ def backward_c(
 
 
 def forward_python(given: LSTMInputs) -> Saved:
-    """Return states, cells and gates of `lstm_unroll`, computed by a Python loop."""
+    """Return the states and cells (rows, hidden) and the gates (rows, 4 · hidden) of an LSTM, by a Python loop.
+
+    The arguments are those of `lstm_unroll`. W x + b is computed here.
+    """
     x, W, U, bias, initial, initial_cells, steps, _ = given
     N = U.shape[1]
     gates = torch.nn.functional.linear(x, W, bias)

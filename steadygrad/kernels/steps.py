@@ -28,7 +28,7 @@ class Steps:
 
     @cached_property
     def reversed(self) -> "Steps":
-        """The same steps, processed in the opposite direction."""
+        """`Steps` of the same rows, processed in the opposite direction."""
         return Steps(self.sizes, not self.reverse)
 
     @property
@@ -62,7 +62,7 @@ class Steps:
 
     @property
     def rows(self) -> int:
-        """Total number of rows, over all steps and sequences."""
+        """Total number of rows: one for each time step of each sequence."""
         return self.offsets[-1]
 
     @cached_property

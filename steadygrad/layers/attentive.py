@@ -50,7 +50,10 @@ class Projected(Alignment):
 
 
 class Additive(Projected):
-    """Additive attention score a(s, m) = v · tanh(A s + B m) of a query s and a past state m."""
+    """Additive attention score a(s, m) = v · tanh(A s + B m) of a query s and a past state m.
+
+    ``forward`` takes the queries s and the keys B m, which `keys` computes from the states m.
+    """
 
     in_kernel = True
 
@@ -123,6 +126,10 @@ class AttentiveCell(Cell):
         return (*super().state_parts, *self.memory.parts.values())
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
+        """Return the initial states of the cell, then zeros for s and for the tensors of the memory, all (batch, …).
+
+        They have the device of ``like``, and its dtype except for integers of the memory.
+        """
         own = self.cell.initial_states(batch, like)
         return (*own, *(part.zeros((batch,), like) for part in self.state_parts[len(own) :]))
 
@@ -156,9 +163,10 @@ class AttentiveCell(Cell):
     def step_by_step(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...], trace: list[Trace] | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return what `walk` returns, computed by the definition, with any cell and any memory, on any device.
+        """Return the outputs (rows, output_size) and the final states, as `walk` does, by a Python loop over the steps.
 
-        The attention of each step is appended to ``trace``, if one is given.
+        This is the definition, for any cell, any kind of memory and any device. A `Trace` of each step is appended to
+        the list ``trace``, if one is given.
         """
         own = [str(i) for i in range(len(self.state_sizes))]
         start = dict(zip(own, state, strict=False)) | self.memory.unpack(state[len(own) :], self.alignment.keys)

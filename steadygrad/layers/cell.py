@@ -91,11 +91,14 @@ class Cell(nn.Module):
         return None
 
     def matrices(self) -> dict[str, Tensor]:
-        """Return the recurrent matrices, W of W h, by name; a cell may have none."""
+        """Return the recurrent matrices (hidden, hidden), which multiply the state, by name; a cell may have none."""
         return {}
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        """Return the states before the first input: zeros, with the dtype and device of ``like``."""
+        """Return the states before the first input: a tuple of zeros (batch, …), one for each of ``state_parts``.
+
+        They have the device of ``like``, and its dtype unless the part has its own.
+        """
         return tuple(part.zeros((batch,), like) for part in self.state_parts)
 
     def penalty(self) -> Tensor | float:

@@ -35,7 +35,7 @@ class Gated(Protocol):
 
 
 def fill(cell: Gated, weights: Initialiser, bias: Initialiser) -> None:
-    """Initialise W and every unconstrained U of a gated cell with ``weights``, and b with ``bias``."""
+    """Initialise W and every unconstrained U of a gated cell in place by ``weights(tensor)``, b by ``bias(tensor)``."""
     for parameter in (cell.W, *(matrix.free[0] for matrix in free_matrices(cell.U))):
         weights(parameter)
     if cell.b is not None:

@@ -98,6 +98,7 @@ class LSTMCell(Cell):
         return None
 
     def matrices(self) -> dict[str, Tensor]:
+        """Return the recurrent matrix U (hidden, hidden) of each gate, by the names in `GATES`."""
         return {gate: cast(Matrix, matrix).value() for gate, matrix in zip(self.GATES, self.U, strict=True)}
 
 

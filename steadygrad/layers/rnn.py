@@ -93,12 +93,16 @@ class RNN(RecurrentLayer):
     """h_t = φ(U x_t + W h_{t−1} + b),  φ = tanh by default.
 
     ``recurrent`` is the kind of W: a name in `steadygrad.matrices.MATRICES`, a dict {"name": …, options}, or a function
-    size → `Matrix`. With ``complex`` the units are complex, φ is modReLU, and the output is (Re h, Im h).
+    size → `Matrix`. With ``complex`` the units are complex, ``activation`` must be modrelu or smoothed-modrelu, and the
+    output is Re h and Im h concatenated, 2 · hidden_size features.
 
-    U and b start from U(±1/√hidden_size), as in torch.nn.RNN; the b of modReLU starts from U(±0.01). ``input_init`` is
-    another initialisation of U: xavier, kaiming, small, or a function that fills a tensor. ``bias_init`` is one of b:
-    inputs, units, zeros, or a function. ``added_bias``, one of the same names, adds a second bias before modReLU, as in
-    the programs of nnRNN and MemoryNets; with other activations it is the initialisation of b.
+    U and b start uniform in ±1/√hidden_size, as in torch.nn.RNN; the b of modReLU starts uniform in ±0.01.
+    ``input_init`` is another initialisation of U: xavier, kaiming (both normal), small (uniform in ±0.01), or a
+    function that fills a tensor. ``bias_init`` is one of b: inputs (uniform in ±1/√input_size), units (uniform in
+    ±1/√hidden_size), zeros, or a function. With complex units it must be a function.
+
+    ``added_bias``, one of these three names, adds a second bias with this initialisation before a real modReLU, as in
+    the programs of nnRNN and MemoryNets. With other activations it means the same as ``bias_init``.
     """
 
     def __init__(

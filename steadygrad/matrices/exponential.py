@@ -129,7 +129,7 @@ class SkewExp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, free: Tensor, size: int) -> Tensor:
-        """Return exp(A) from the packed lower triangle of A."""
+        """Return exp(A) (n, n) from the packed strict lower triangle of A, n(n − 1)/2 numbers."""
         A = skew(free, size)
         if A.dtype not in SCHEMES:  # half precision has too little range
             A = A.float()

@@ -95,7 +95,7 @@ class Householder(nn.Module):
 
     @property
     def free_size(self) -> int:
-        """Number of entries of the packed vectors."""
+        """Number of free parameters: the entries of all vectors without their leading zeros."""
         return self.reflections * (2 * self.size - self.reflections + 1) // 2
 
     @property

@@ -76,7 +76,10 @@ class NeumannCayley(ScaledCayley):
         return {"neumann_norm": self.neumann_norm}
 
     def forward(self, free: Tensor) -> Tensor:
-        """Return W from the packed A. If A has changed, first update the stored inverse Ã."""
+        """Return W (n, n) from the packed strict lower triangle of the skew-symmetric A, n(n − 1)/2 numbers.
+
+        If A has changed, first update the stored Ã ≈ (I + A)⁻¹.
+        """
         if needs_plain(free):
             return cayley(free, self.D)
         with torch.inference_mode(False), torch.no_grad():  # Ã is used again after inference mode

@@ -128,9 +128,9 @@ def longer_if_needed(names: list[str], words: Sequence[str]) -> list[str]:
 
 
 def distinct_names(tables: Sequence[dict[str, Any]], but: Collection[str] = ()) -> list[str]:
-    """Return the name of each table of settings, with the settings in which tables of that name differ.
+    """Return a label for each dict of settings: its ``name``, then the settings in which dicts of that name differ.
 
-    Settings in ``but`` are left out.
+    A label is like "RNN, hidden_size 64". Settings in ``but`` are left out.
     """
     values: dict[tuple[str, str], set[str]] = {}
     for table in tables:

@@ -43,7 +43,10 @@ class Batches:
 
     @staticmethod
     def examples(task: Any, model: nn.Module, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a few sequences, for diagnostics of a model."""
+        """Return inputs and targets of ``batch`` random training sequences, for diagnostics of a model.
+
+        They come from the task's `sample`. A subclass may let the model make them.
+        """
         return task.sample(batch, generator)
 
     def attach(self, model: nn.Module, progress: Callable[[float], object]) -> None:

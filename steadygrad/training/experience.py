@@ -129,9 +129,9 @@ def evaluate_policy(
     window: int | None,
     progress: Callable[[float], object],
 ) -> dict[str, float]:
-    """Return the mean reward and the loss of a model that plays ``examples`` episodes.
+    """Play ``examples`` episodes and return a dict of ``reward``, the mean reward of an episode, and ``loss``.
 
-    Training never uses the seeds of these episodes.
+    The loss is 1 − reward, not the loss of PPO. Training never uses the seeds of these episodes.
     """
     agent = cast(Agent, model)
     device = next(model.parameters()).device

@@ -165,7 +165,11 @@ def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
 
 
 class Schedule:
-    """Learning-rate schedule: constant, multiplied by ``lr_factor`` at certain updates or evaluations, or a cosine."""
+    """Learning-rate schedule of an optimizer, by ``train.schedule``: constant, step, plateau or cosine.
+
+    Learning rates are multiplied by ``lr_factor`` every ``lr_every`` updates (step) or after each evaluation without
+    improvement (plateau), or follow half a cosine to 0.
+    """
 
     def __init__(self, optimizer: Optimizer, train: Train) -> None:
         self.optimizer, self.train = optimizer, train

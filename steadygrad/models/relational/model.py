@@ -101,7 +101,7 @@ class RelationalModel(Model):
         return z if self.selection is None else self.selection(z)
 
     def answer(self, z: Tensor) -> Tensor:
-        """Return the logits (batch, answers) from the normalised features z (batch, objects, …)."""
+        """Return the logits (batch, answers) from z (batch, objects, …), the features that `encode` returns."""
         raise NotImplementedError
 
     def relate(self, z: Tensor) -> Tensor | None:
