@@ -49,7 +49,7 @@ class Run:
         return shlex.join([*words, "--seed", str(self.seed)])
 
     def curve(self, metric: str, split: str = "valid") -> tuple[list[int], list[float]]:
-        """Return the updates at which the metric was measured, and its values there."""
+        """Return the updates at which the metric was measured, and its values there, as two lists."""
         rows = [row for row in self.rows if row["split"] == split and is_number(row.get(metric))]
         return [row["step"] for row in rows], [row[metric] for row in rows]
 
@@ -63,7 +63,10 @@ class PaperTable:
 
 
 def find(folders: Sequence[str | Path]) -> list[Run]:
-    """Return every finished or stopped run in these folders, at any depth. Raise ValueError if there is none."""
+    """Return every finished or stopped run in these folders, at any depth. Raise ValueError if there is none.
+
+    Raise ValueError too if a folder does not exist or a file of a run is invalid.
+    """
     runs: list[Run] = []
     for folder in map(Path, folders):
         if not folder.is_dir():
@@ -97,7 +100,7 @@ def read(folder: Path) -> Run:
 
 
 def read_portrait(path: Path) -> dict[str, Any] | None:
-    """Return the content of a ``portrait.json``, or None if there is no such file."""
+    """Return the content of a ``portrait.json``, a dict, or None if there is none. Raise RunError if it is invalid."""
     return records.read_json(path, dict, "a portrait") if path.exists() else None
 
 

@@ -85,7 +85,11 @@ class RunDirectory:
         self.write(SETTINGS, files.toml_text(tables))  # also when resumed: the run may be longer now
 
     def refuse(self, settings: Settings, resume: bool) -> None:
-        """Raise RunError if the directory cannot be used for this run. Change no files."""
+        """Raise RunError if the directory cannot be used for this run. Change no files.
+
+        It can be used if it does not exist, is empty, holds a run that has not begun or, with ``resume``, one with the
+        same settings, which may be shorter. Raise ValueError if TOML cannot represent a setting.
+        """
         wanted = settings.resolved()
         files.toml_text(wanted)  # raises ValueError if a setting has no TOML: such a run could not be resumed
         if self.path.exists() and not self.path.is_dir():
@@ -104,7 +108,10 @@ class RunDirectory:
             raise RunError(f"{self} belongs to other settings: {'; '.join(other)}")
 
     def settings(self) -> Settings:
-        """Return the settings of the run from ``settings.toml``, under the names that settings have now."""
+        """Return the settings of the run from ``settings.toml``, under the names that settings have now.
+
+        Raise RunError if the file is missing or not readable, ValueError if a setting is invalid.
+        """
         tables = {key: value for key, value in self.tables().items() if key != REVISIONS}
         return Settings.from_tables(with_current_names(tables), str(self.file(SETTINGS)))
 
@@ -123,7 +130,7 @@ class RunDirectory:
             raise RunError(f"{path} is not readable: {error}") from None
 
     def result(self) -> Result | None:
-        """Return the content of ``result.json``, or None if the run has none yet."""
+        """Return the content of ``result.json``, a dict, or None if the run has none yet. Raise RunError if invalid."""
         path = self.file(RESULT)
         return records.read_result(path) if path.exists() else None
 
@@ -172,7 +179,10 @@ class RunDirectory:
         return records.read_metrics(self.file(METRICS))
 
     def keep_rows(self, count: int) -> None:
-        """Keep only the first ``count`` rows of metrics, those before the checkpoint: the run logs the later again."""
+        """Keep only the first ``count`` rows of metrics, those before the checkpoint: the run logs the later again.
+
+        Raise RunError if there are fewer.
+        """
         rows = self.rows()
         if len(rows) < count:
             raise RunError(f"{self.file(METRICS)} expects at least {count} rows; got {len(rows)}: it was altered")
@@ -219,7 +229,7 @@ def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """List the settings in which ``wanted`` differs from the saved run ``found``.
+    """Return a list of texts, one for each setting in which ``wanted`` differs from the saved run ``found``.
 
     More updates, epochs or frames are no difference: they extend the run. The exception is the cosine schedule, because
     its learning rates depend on the length.

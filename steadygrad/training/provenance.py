@@ -31,7 +31,7 @@ def commit() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of steadygrad, torch, NumPy and Python by name."""
+    """Return the versions of steadygrad, torch, NumPy and Python as text, a dict by name."""
     return {
         "steadygrad": steadygrad.__version__,
         "torch": torch.__version__,

@@ -25,7 +25,9 @@ def train(
 
     The result is also written to ``result.json``.
 
-    With ``resume`` a stopped run continues from its last checkpoint, exactly as if it had not been stopped.
+    With ``resume`` a stopped run continues from its last checkpoint, exactly as if it had not been stopped. If the run
+    has diverged, or is done and not to be extended, its stored result is returned. Raise RunError if ``out`` has a run
+    and ``resume`` is False, if its settings differ, or if another process trains there (InUseError).
     """
     directory = RunDirectory(out)
     trainer = Trainer(
