@@ -48,8 +48,8 @@ class AttentionMap:
     def summary(self) -> dict[str, Any]:
         """Return a dict for JSON: ``reach``, ``share_of_kept`` and ``kept_at_end``.
 
-        ``kept_at_end`` is the sorted list of the time steps of the states in R, without empty places. The others are
-        the properties of the same names.
+        ``kept_at_end`` is the sorted list of the time steps of the states in R, those kept as relevant, after the last
+        step. Empty places are left out. The others are the properties of the same names.
         """
         kept = sorted(self.kept_at_end[self.kept_at_end >= 0].tolist())
         return {"reach": self.reach, "share_of_kept": self.share_of_kept, "kept_at_end": kept}

@@ -168,10 +168,11 @@ def attention(
 ) -> Comparison:
     """Return a `Comparison` of gradients without attention and with uniform or sparse attention.
 
-    They belong to theorems 4.4.2 and 4.4.3 of the thesis. Uniform attention has ``steps`` steps and V with these
-    eigenvalues, between −1 and 1. Sparse attention attends to κ states, for each κ in ``kappa``, and the path to the
-    first state passes up to ``depth`` relays. There are two tables. The curves are those of `uniform_case`, ``sparse``
-    of `sparse_case`, and ``sparse_eigenvalue``.
+    They belong to theorems 4.4.2 and 4.4.3 of the thesis. Uniform attention has ``steps`` steps and a recurrent matrix
+    V with these ``eigenvalues``, between −1 and 1. Sparse attention attends to κ states, for each κ in ``kappa``. The
+    path to the first state passes up to ``depth`` relays (`relay_attention`). Each kind of attention has a table. The
+    curves are ``plain`` and ``uniform`` of `uniform_case`, ``sparse`` of `sparse_case`, and ``sparse_eigenvalue``, the
+    constant 0.5, which is V in ``sparse``.
     """
     uniform, uniform_curves = uniform_case(eigenvalues, steps)
     sparse, sparse_curves = sparse_case(kappa, depth)

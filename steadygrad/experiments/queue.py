@@ -153,7 +153,11 @@ class Queue:
     # estimates
 
     def estimate(self, runs: Sequence[Run]) -> None:
-        """Set the timings of every run, from the state or from a probe. All seeds of a row share one probe."""
+        """Set the ``timings`` of runs: the dict that a probe of their row measures, or has measured (``queue.json``).
+
+        A probe times a few updates in a worker process. All seeds of a row share it. If data are missing or the probe
+        fails, the runs of the row get a status and a reason instead.
+        """
         rows: dict[str, list[Run]] = {}
         for run in runs:
             if run.status == QUEUED:
@@ -261,7 +265,10 @@ class Queue:
                 worker.close()
 
     def start(self, run: Run, busy: dict[Worker, Run]) -> None:
-        """Start a run in a new worker process, add it to ``busy``, and record and report the start."""
+        """Start a run in a new worker process and add it to the argument ``busy``, a dict of runs by worker.
+
+        Record the start in ``queue.json`` and report it to the listener.
+        """
         run.status, run.began = RUNNING, time.monotonic()
         self.state.note(run)
         worker = Worker("run", self.events)

@@ -32,7 +32,7 @@ class StoredResults:
         return list(dict.fromkeys((recipe.paper, recipe.table) for recipe in every() if self.scales(recipe)))
 
     def rows(self, recipes: Iterable[Recipe]) -> list[TableRow]:
-        """Return the rows of a paper's table, one for each recipe, from the stored runs that count."""
+        """Return a `TableRow` for each recipe, from its stored runs that count, as defined in `StoredResults`."""
         return [summary(recipe, self.scale(recipe), self.seeds(recipe), self.folder) for recipe in recipes]
 
     def scales(self, recipe: Recipe) -> dict[int, str | None]:

@@ -114,10 +114,11 @@ class Plan(NamedTuple):
 def attentive_unroll(
     x: Tensor, cell: Recurrence, attention: Attention, state: tuple[Tensor, ...], memory: Carried, steps: Steps
 ) -> tuple[Tensor, tuple[Tensor, ...], Carried]:
-    """Run a cell with attention over x (rows, inputs) in C. Return all h, the final state and the final memory.
+    """Run a cell that attends to its past states over x (rows, inputs), in C. Return all h, final state and memory.
 
     All h are one tensor (rows, hidden). ``state`` and the final state are tuples (h, s), or (h, c, s) for an LSTM, of
-    tensors (batch, hidden). ``memory`` is not changed; the final memory is a new `Carried`.
+    tensors (batch, hidden); s replaces the previous h in the cell. ``memory`` is not changed; the final memory is a new
+    `Carried`.
     """
     relevant, carried = attention.relevant, memory.states.shape[1] - attention.relevant
     short = carried + len(steps.sizes) if attention.short is None else attention.short

@@ -228,9 +228,10 @@ class AttentiveCell(Cell):
     ) -> tuple[Tensor, tuple[Tensor, ...], Contents]:
         """Return the tuple (output, state, contents) after one time step, for inputs x (batch, features).
 
-        The output h is (batch, units). ``state`` is the tuple of the cell's state and s, without the memory.
-        ``contents`` is the memory as a dict; h is added to the one returned. A `Trace` is appended to the list
-        ``trace``, unless it is None.
+        The output h is (batch, units). ``state`` is a flat tuple (h, …, s): the tensors of the cell's state, then s,
+        which the cell received in place of the previous h and which is the query of the next step. ``contents`` is the
+        memory as a dict; the returned one is a new dict with h added. A `Trace` is appended to the list ``trace``,
+        unless it is None.
         """
         h, *rest, s = state
         attended, alpha, taken = self.attend(s, contents, trace)

@@ -169,7 +169,7 @@ class StepCell(Cell):
         return tuple(part.to(like).expand(batch, -1) for part in self.initial_state())
 
     def weights(self) -> None:
-        """Return None: `step` reads the parameters itself."""
+        """Return None instead of evaluated matrices for `walk`: `step` reads the parameters itself."""
 
     def fold(self, weights: None, rows: Tensor, table: Tensor) -> tuple[None, Tensor]:
         """Return the pair (None, e E): no weights, and the inputs from one-hot rows e and a table E."""

@@ -177,7 +177,10 @@ class Everything(Memory):
 
 
 class Score(nn.Module):
-    """Base class of scores: how relevant a state will be. It is computed when the state leaves S, the recent states."""
+    """Base class of scores: how relevant a state will be. It is computed when the state leaves S, the recent states.
+
+    The states with the highest scores are kept in R, the relevant states.
+    """
 
     def forward(self, states: Tensor, received: Tensor) -> Tensor:
         """Return scores (batch,) from the states (batch, units) and the attention that each received (batch,).

@@ -107,8 +107,9 @@ class NCGRU(GRU):
     gradient of U_r instead of its own, and the series of U_r starts from the inverse of U_c, so U_r is far from
     orthogonal between two exact inverses. With ``orthogonal="ruc"`` the option raises ValueError.
 
-    ``start`` names the program whose initialisation of W, U, b and modReLU's bias is used: a released program, denoise
-    or parenthesis (He's laws, with larger values than torch's), or one of those of `GRU`.
+    ``start`` names the program whose initialisation of W, U, b and modReLU's bias is used: ``"denoise"`` (default) or
+    ``"parenthesis"``, two released programs (He initialisation, with larger values than torch's), or a name that `GRU`
+    accepts.
     """
 
     starts = STARTS | {"denoise": start_as_denoise, "parenthesis": start_as_parenthesis}

@@ -33,7 +33,8 @@ def he_uniform(fan_in: int) -> Initialiser:
 def he_normal(fan_in: int) -> Initialiser:
     """Return a function that fills a tensor in place with the law of TensorFlow's he_normal.
 
-    The law is N(0, s²) truncated at ±2s, with s such that the standard deviation is √(2/fan_in).
+    The law is N(0, s²) truncated at ±2s, with s such that the standard deviation is √(2/fan_in). It depends on the
+    argument ``fan_in``, not on the shape of the tensor.
     """
     s = math.sqrt(2 / fan_in) / 0.87962566103423978  # standard deviation of a unit normal truncated at ±2
     return partial(nn.init.trunc_normal_, std=s, a=-2 * s, b=2 * s)

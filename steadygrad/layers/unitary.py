@@ -118,8 +118,9 @@ class EURNN(UnitaryRNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = F_L … F_1 D unitary, layers of plane rotations (Jing et al., 2017).
 
     h is complex, and the output is (Re h, Im h), 2n features for n = hidden_size. Each F rotates pairs of units, and D
-    is a diagonal of phases. ``capacity`` is L, 2 by default. ``style="full"`` has n layers and can represent every
-    unitary matrix. ``style="fft"`` has log₂ n layers, with pairs of units at distances 1, 2, 4 and so on.
+    is a diagonal of phases. ``style="tunable"``, the default, has L = ``capacity`` layers, 2 by default. Other styles
+    take no ``capacity``. ``style="full"`` has n layers and can represent every unitary matrix. ``style="fft"`` has
+    log₂ n layers, with pairs of units at distances 1, 2, 4 and so on.
     """
 
     def __init__(

@@ -186,9 +186,10 @@ def reflected(rows: Tensor, v: Tensor) -> Tensor:
 
 
 def normal(size: int, reflections: int, generator: Generator | None = None) -> Tensor:
-    """Return random normal vectors of length 1 for Householder reflections, as rows of a (k, n) matrix.
+    """Return random vectors for Householder reflections: the rows of a matrix (reflections, size).
 
-    Row i, counted from 0, has i leading zeros. They are the initial values of oRNN and Spectral RNN.
+    Row i, counted from 0, has i leading zeros. Its other entries are Gaussian, scaled so that the row has norm 1. These
+    are the initial values of oRNN and Spectral RNN.
     """
     V = torch.randn(reflections, size, dtype=torch.float64, generator=generator).triu()
     return V / torch.linalg.vector_norm(V, dim=1, keepdim=True)

@@ -69,7 +69,7 @@ class BoundedSVD(nn.Module):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kind of each free tensor: those of U and V, then "singular" for p."""
+        """Tuple of the kind of each free tensor: "reflector" or "skew" for U and for V, then "singular" for p."""
         return (*self.basis.kinds, *self.basis.kinds, "singular")
 
     def singular_values(self, p: Tensor) -> Tensor:

@@ -130,9 +130,10 @@ def attention_curves(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def eigenvalue_planes(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return a list with one chart: the eigenvalues of each recurrent matrix in the complex plane, per observation.
+    """Return a list with one chart: the eigenvalues in the complex plane, a panel per matrix of each of the networks.
 
-    Without observations they are those of the portrait. The list is empty without matrices.
+    A panel has a frame for each observation during training or, without observations, one frame from the portrait. The
+    list is empty without recurrent matrices.
     """
     panels: list[Chart] = []
     for n in networks:

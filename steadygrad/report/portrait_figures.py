@@ -263,9 +263,9 @@ def gates(found: Portrait, name: str) -> Figure:
 
 
 def drift(run: Run, name: str) -> Figure:
-    """Return a figure of the recurrent matrices' distance from orthogonal over training.
+    """Return a figure of ‖WᵀW − I‖ over training for each recurrent matrix W of a run, with the title ``name``.
 
-    If it was recorded, the norm that must be below 1 for the Neumann series to converge is drawn too.
+    If the run recorded the norm that must be below 1 for the Neumann series to converge, a second panel shows it.
     """
     measured = [Measurements("", 0, {}, run.observations, run.curve("neumann_norm"))]
     distance, neumann = charts.drift_curves(measured)[0], charts.neumann_curves(measured)

@@ -15,7 +15,7 @@ FEW = 6
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 1) -> str:
-    """Return a Markdown table. Columns from ``right_from`` on are right-aligned."""
+    """Return a Markdown table as text. Columns from ``right_from`` on, counted from 0, are right-aligned."""
     rule = ["---" if i < right_from else "---:" for i in range(len(header))]
     lines = [header, rule, *rows]
     return "\n".join("| " + " | ".join(escaped(str(cell)) for cell in line) + " |" for line in lines)
@@ -181,7 +181,7 @@ def paper_notes(table: Sequence[TableRow]) -> list[str]:
 
 
 def evaluation_note(table: Sequence[TableRow]) -> str:
-    """Return a sentence that says which evaluation the numbers of a table come from."""
+    """Return a sentence that says which evaluation the numbers of a table come from: best, last, test or extreme."""
     shown = {
         "best": "the evaluation with the lowest validation loss",
         "last": "the last evaluation",

@@ -20,10 +20,11 @@ GUIDED = 20  # a slope is drawn over the last part of a curve, from 1/20 of its 
 
 
 def fisher(chains: Mapping[tuple[float, float, float], Curve], normal: Curve, bound: float, path: str | Path) -> Path:
-    """Draw Fisher memory curves J(k), a panel for each d, and their sums with Ganguli's bound, to the file ``path``.
+    """Draw Fisher memory curves J(k), a panel for each d, and their sums up to k with Ganguli's bound, to a file.
 
-    ``chains`` are the curves of chains by (α, β, d): α is on the first sub-diagonal, β below it, d on the diagonal.
-    ``normal`` is the curve of a normal network. ``bound`` is Ganguli's bound of the sums. Return the path.
+    ``chains`` is a dict of the curves of chains by (α, β, d): d is on the diagonal of the recurrent matrix, α on the
+    first sub-diagonal, β everywhere below. ``normal`` is the curve of a normal network. ``bound`` is Ganguli's bound of
+    the sums. Return the path.
     """
     diagonals = sorted({d for _, _, d in chains})
     colours = palette(alpha for alpha, _, _ in chains)

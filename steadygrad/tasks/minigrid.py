@@ -177,7 +177,8 @@ def visible(squares: list[Any]) -> list[bool]:
 def spread(lit: int, opaque: int) -> tuple[int, int]:
     """Return the lit squares of a row of the view, and of the next row, as bit masks of columns.
 
-    ``lit`` are the squares of the row that the previous row lights. The squares ``opaque`` stop the light.
+    ``lit`` are the squares of the row that the previous row lights. Light spreads sideways and to the next row. The
+    squares ``opaque`` can be lit but pass no light on.
     """
     beyond = 0
     for columns, side in ((range(VIEW - 1), 1), (range(VIEW - 1, 0, -1), -1)):

@@ -90,6 +90,11 @@ class CharPTB(PennTreebank):
         return means | {"bpc": means["loss"] / math.log(2)}
 
     def encode(self, text: str) -> Tensor:
+        """Return the indices (characters,) of all characters of a string, including spaces and line breaks.
+
+        The string is plain text; in the files spaces separate the characters. Raise ValueError for characters outside
+        the vocabulary.
+        """
         return self.numbered([{" ": SPACE, "\n": END}.get(character, character) for character in text])
 
     def decode(self, tokens: Sequence[int]) -> str:

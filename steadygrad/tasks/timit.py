@@ -138,7 +138,10 @@ class TIMIT(ExampleTask):
         return outputs * deviation + mean.to(outputs)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean squared error of predicted frames, without the padding."""
+        """Return the mean squared error over all values of (batch, time, 129), a scalar tensor, without the padding.
+
+        The padding is where ``targets`` are NaN.
+        """
         real = ~targets.isnan()
         return torch.where(real, outputs - targets, 0).square().sum() / real.sum()
 

@@ -11,7 +11,10 @@ from steadygrad.tasks import EnvironmentTask
 
 
 class Agent(Protocol):
-    """Protocol of an agent: it maps observations to (batch, time, actions + 1), action logits and expected return."""
+    """Protocol of an agent. Its method `walk` maps observations to outputs and the final recurrent state.
+
+    The outputs are (batch, time, actions + 1): the logits of the actions, then the expected return.
+    """
 
     training: bool
 

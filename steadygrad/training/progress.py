@@ -98,7 +98,7 @@ class ShowProgress(Callback):
         return f"{self.label}: " if self.label else ""
 
     def rate(self, done: int) -> float:
-        """Return the updates or frames done per second since `start`."""
+        """Return the updates or frames per second since `start`; ``done`` is their number in the whole run so far."""
         return (done - self.first) / max(time.perf_counter() - self.begun, 1e-9)
 
     def words(self, trainer: Trainer) -> str:

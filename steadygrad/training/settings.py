@@ -83,7 +83,11 @@ class Settings:
         return construct(f"layer {name}", LAYERS[name], (input_size,), given, layer_options(LAYERS[name]))
 
     def in_updates(self, task: Task) -> Train:
-        """Return the training settings with epochs or frames converted to updates. For frames it is an upper bound."""
+        """Return ``train``, a `Train`, with its length converted from epochs or frames of the task to updates.
+
+        Frames are converted to the largest number of updates that they can take. Epochs also set ``evaluate_every`` to
+        one epoch. Raise ValueError if the task has no epochs or no frames.
+        """
         return kind_of(task).batches.in_updates(task, self.train)
 
     def network(self) -> str:

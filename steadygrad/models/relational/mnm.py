@@ -14,11 +14,12 @@ class MNM(RelationalModel):
     """y = C (W [h_T, v_T]),  h_t = LSTM([z_t, v_{t−1}], h_{t−1}),  v_t = f_t(k'_t),  f(k) = M_L tanh(… tanh(M_1 k)).
 
     A recurrent baseline whose memory f is a network of L = ``memory_layers`` matrices M. z_t are the normalised
-    features of object t, y the logits. From h_t come a rate b in (0, 1), a key k and a value u to write, and a key k'
-    to read with. One local step, M_l −= 2/d (o_l − e_l) (b o_{l−1})ᵀ for all layers at once, brings f(k) closer to u.
-    Here o_l is the output of layer l for the key k (o_0 = k), e_l = E_l u + c_l is its target, and d is
-    ``memory_size``. There is one step more than there are objects, with z_T = 0. `penalty` adds the meta loss 1/T Σ_t
-    mean((f_t(k_t) − u_t)²) of the last forward pass: the error of the written values.
+    features of object t, y the logits, C and W linear layers. From h_t come a rate b in (0, 1), a key k and a value u
+    to write, and a key k' to read with. One local step, M_l −= 2/d (o_l − e_l) (b o_{l−1})ᵀ for all layers at once,
+    brings f(k) closer to u. Here o_l is the output of layer l for the key k (o_0 = k), e_l = E_l u + c_l is its target
+    with learned E_l and c_l, and d is ``memory_size``. There is one step more than the T objects, with z_T = 0.
+    `penalty` returns the L1 term plus the meta loss 1/T Σ_t mean((f_t(k_t) − u_t)²) of the last forward pass: the error
+    of the written values.
 
     Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, MNM.py), which uses torch's
     default throughout. Every problem begins with the same M, which is drawn once and never trained. Webb's program does

@@ -143,7 +143,10 @@ class RelationalModel(Model):
 
 
 def perceptron(*sizes: int) -> nn.Sequential:
-    """Return an nn.Sequential of linear layers sizes[0] → sizes[1] → … with a ReLU between successive layers."""
+    """Return an nn.Sequential of linear layers with a ReLU between successive layers, and none after the last.
+
+    Each size is an argument: perceptron(8, 16, 2) has the layers 8 → 16 and 16 → 2.
+    """
     layers = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)]
     parts = [part for layer in layers for part in (layer, nn.ReLU())]
     return nn.Sequential(*parts[:-1])

@@ -91,5 +91,5 @@ def images_of(squares: np.ndarray) -> Tensor:
 
 @cache
 def luminance() -> Tensor:
-    """Return the luminance of each of the 25 colours, as a tensor."""
+    """Return the luminance, in 0 … 255, of each of the 25 colours, as a tensor (25,)."""
     return torch.tensor(COLOURS).float() @ torch.tensor(LUMINANCE)
