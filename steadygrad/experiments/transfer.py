@@ -108,11 +108,13 @@ def tests(directory: RunDirectory, result: Mapping[str, Any], weights: str) -> l
     path = directory.file(TRANSFER)
     if not path.exists():
         return []
+    with directory.reading(TRANSFER):
+        content = path.read_bytes()
     try:
-        written = json.loads(path.read_text("utf-8"))
+        written = json.loads(content)
         these = result["best"] is not None and (weights, step_of(result, weights))
         same = (written["weights"], written["step"]) == these
         examples = result["train"]["evaluate_examples"]
         return [test for test in written["tests"] if test["task"] and test["examples"] == examples and same]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(f"{path} is not what transfer writes ({error!r}): remove it to test again") from None

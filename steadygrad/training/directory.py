@@ -99,12 +99,12 @@ class RunDirectory:
 
     def create(self) -> None:
         """Create the directory, if it does not exist."""
-        with self.writing(""):
-            self.path.mkdir(parents=True, exist_ok=True)
+        if not self.path.is_dir():
+            with self.writing(""):
+                self.path.mkdir(parents=True, exist_ok=True)
 
     def begin(self, settings: Settings) -> None:
         """Prepare the directory for this run and write its settings. The caller holds the lock and has checked all."""
-        self.create()
         with self.writing(""):
             files.remove_temporary(self.path)
         tables = with_revisions(settings.resolved(), settings.revisions())

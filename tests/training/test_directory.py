@@ -27,6 +27,7 @@ def begin(path, settings, resume=False):
     """Return the directory of a run that is checked and has its settings, as `train` prepares it."""
     directory = RunDirectory(path)
     directory.refuse(settings, resume)
+    directory.create()
     directory.begin(settings)
     return directory
 
