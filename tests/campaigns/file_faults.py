@@ -1,6 +1,5 @@
 """Each file operation of a short run fails in turn with EIO, ENOSPC and EACCES."""
 
-import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
@@ -9,7 +8,7 @@ import torch
 from steadygrad.experiments import Observer, observer
 from steadygrad.training import RunDirectory, RunError, Settings, loop, train
 from tests.campaigns.campaign import Campaign
-from tests.campaigns.runs import different, outcome
+from tests.campaigns.runs import different, outcome, scratch
 from tests.faults import ERRORS, Operations, fail
 
 TABLES = {
@@ -27,7 +26,7 @@ def run(campaign: Campaign) -> None:
     """Let an operation fail, resume the run, and compare it with an undisturbed one."""
     torch.set_num_threads(1)
     quick = patch.object(loop, "CHECKPOINT_SECONDS", -1.0), patch.object(observer, "SEQUENCES", 2)
-    with quick[0], quick[1], patch.object(loop, "commit", lambda: None), tempfile.TemporaryDirectory() as folder:
+    with quick[0], quick[1], patch.object(loop, "commit", lambda: None), scratch() as folder:
         whole = Path(folder, "whole")
         with Operations(whole).watched() as operations:
             for step in range(2):

@@ -1,11 +1,10 @@
 """`steadygrad train` processes that are killed inside a file operation, also between the halves of a write."""
 
 import signal
-import tempfile
 from pathlib import Path
 
 from tests.campaigns.campaign import Campaign
-from tests.campaigns.runs import Server, different, outcome, train_words
+from tests.campaigns.runs import Server, different, outcome, scratch, train_words
 
 UPDATES = (8, 12)
 """updates of a run, and of the run that extends it"""
@@ -17,7 +16,7 @@ OPERATIONS = 150
 
 def run(campaign: Campaign) -> None:
     """Compare runs that are killed in a write, resumed and extended with an undisturbed one."""
-    with Server() as server, tempfile.TemporaryDirectory() as folder:
+    with Server() as server, scratch() as folder:
         log, expected = Path(folder, "log"), Path(folder, "expected")
         commands = [["rnn", "copy", steps] for steps in UPDATES]
         for command in commands:

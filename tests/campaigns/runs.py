@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ WITHOUT = (".lock", "manifest.json", "checkpoint.safetensors")
 """files that depend on times"""
 QUICK = {"batch": 2, "evaluate_every": 8, "evaluate_examples": 4, "log_every": 1}
 TASKS = {"copy": {"delay": 2, "length": 1}, "adding": {"length": 4}}
+
+
+def scratch() -> "tempfile.TemporaryDirectory[str]":
+    """Return a temporary folder, in memory if possible: disks take milliseconds for every flush."""
+    return tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 
 
 def train_words(layer: str, task: str, steps: int, out: Path) -> list[str]:
@@ -97,13 +103,15 @@ def prepare() -> None:
     """Make runs quick: a checkpoint every 20 ms, a portrait of two sequences, and no question to git."""
     import torch
 
-    from steadygrad.experiments import nearest, observer
+    from steadygrad.experiments import defaults, nearest, observer
     from steadygrad.training import loop
+    from tests import cached
 
     torch.set_num_threads(1)
     loop.CHECKPOINT_SECONDS = 0.02
     observer.SEQUENCES = 2
     loop.commit = lambda: None
+    defaults.work = cached.work
     nearest("rnn", "copy")  # reads the papers, once
 
 

@@ -3,12 +3,11 @@
 import os
 import random
 import signal
-import tempfile
 import time
 from pathlib import Path
 
 from tests.campaigns.campaign import Campaign
-from tests.campaigns.runs import Server, different, outcome, train_words
+from tests.campaigns.runs import Server, different, outcome, scratch, train_words
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP)
 MOST = 12
@@ -19,7 +18,7 @@ RUNS = (("rnn", "copy", 40), ("nnrnn", "adding", 24), ("lstm", "copy", 32))
 
 def run(campaign: Campaign) -> None:
     """Compare runs that are interrupted and resumed with undisturbed ones."""
-    with Server() as server, tempfile.TemporaryDirectory() as folder:
+    with Server() as server, scratch() as folder:
         undisturbed = {}
         for chance in campaign.tries():
             place, kind = Path(folder, str(campaign.number)), chance.choice(RUNS)
