@@ -2,8 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping
-from itertools import takewhile
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, cast
 
 import torch
@@ -46,7 +45,7 @@ class Observer(Callback):
         seen = trainer.directory.rows(OBSERVATIONS) if trainer.step else []  # without a checkpoint the run starts anew
         for fault in faults(seen, list[Observation], "a row"):
             raise RunError(f"{trainer.directory.file(OBSERVATIONS)} has no observations of a run: {fault}")
-        self.kept = [row["step"] for row in takewhile(lambda row: row["step"] <= trainer.step, seen)]
+        self.kept = leading([row["step"] for row in seen], trainer.step)
 
     def begin(self, trainer: Trainer) -> None:
         """Prepare a sequence to measure on and the observations file. Measure the network if there are none yet."""
@@ -106,6 +105,16 @@ class Observer(Callback):
     def shown(self, model: nn.Module, trainer: Trainer, batch: int = 1) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of ``batch`` sequences to measure on, drawn from a random stream of their own."""
         return trainer.batches.examples(trainer.task, model, batch, stream(trainer.settings.seed, "observe"))
+
+
+def leading(steps: Sequence[int], last: int) -> list[int]:
+    """Return the first of these numbers of updates, as long as they increase and are not above ``last``."""
+    kept: list[int] = []
+    for step in steps:
+        if step > last or (kept and step <= kept[-1]):
+            break
+        kept.append(step)
+    return kept
 
 
 def initial_model(trainer: Trainer) -> nn.Module:

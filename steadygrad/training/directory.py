@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from steadygrad import files, records
-from steadygrad.files import METRICS, RESULT, SETTINGS, RunError
+from steadygrad.files import METRICS, OBSERVATIONS, PORTRAIT, RESULT, SETTINGS, RunError
 from steadygrad.manifest import MANIFEST, Manifest, RunningDigest, verify
 from steadygrad.records import Result
 from steadygrad.training.settings import Settings, with_current_names
@@ -26,6 +26,8 @@ from steadygrad.training.tensors import apart, digest, read_tensors
 
 LOCK = ".lock"
 BEST, LAST, CHECKPOINT = "model.safetensors", "last.safetensors", "checkpoint.safetensors"
+FILES = (SETTINGS, METRICS, RESULT, OBSERVATIONS, PORTRAIT, BEST, LAST, CHECKPOINT, MANIFEST)
+"""files of a run that training writes"""
 REVISIONS = "revisions"
 """table of ``settings.toml`` in addition to the settings, written if a revision is above 1"""
 LENGTHS = ("train.steps", "train.epochs", "train.frames")
@@ -126,7 +128,10 @@ class RunDirectory:
             raise RunError(f"{self} belongs to other settings: {'; '.join(other)}")
 
     def verify(self) -> None:
-        """Raise RunError if a file of the run differs from its digest in ``manifest.json``."""
+        """Raise RunError if a file of the run differs from its digest in ``manifest.json``, or cannot be replaced."""
+        for path in map(self.file, FILES):
+            if path.exists() and not path.is_file():
+                raise RunError(f"{path} expects to be a file; it is something else")
         for fault in verify(self.path):
             raise RunError(fault)
 
