@@ -39,7 +39,7 @@ SIZES = (
 
 
 @dataclass(frozen=True)
-class Rival:
+class Candidate:
     build: Build
     every: int = 1
     """The layer runs in every n-th round only; slow layers run less often."""
@@ -87,32 +87,32 @@ def half(layer: Callable[..., nn.Module]) -> Callable[[int, int], nn.Module]:
     return lambda inputs, hidden: layer(inputs, hidden // 2)
 
 
-RIVALS: dict[str, Rival] = {
-    "nn.RNN": Rival(nn.RNN),
-    "nn.GRU": Rival(nn.GRU),
-    "nn.LSTM": Rival(nn.LSTM),
-    KERNEL: Rival(Kernel),
-    PLAIN: Rival(partial(layers.RNN, activation="modrelu")),
-    "RNN (tanh)": Rival(layers.RNN),
-    "ExpRNN": Rival(layers.ExpRNN),
-    "ScoRNN": Rival(layers.ScoRNN),
-    "NNRNN": Rival(layers.NNRNN),
-    "ENRNN": Rival(layers.ENRNN),
-    "ENRNN (normalising)": Rival(lambda inputs, hidden: normalising(layers.ENRNN(inputs, hidden))),
-    "GRU": Rival(layers.GRU),
-    "NCGRU": Rival(layers.NCGRU),
-    "LSTM": Rival(layers.LSTM),
-    "ORNN": Rival(layers.ORNN),
-    "SpectralRNN": Rival(layers.SpectralRNN),
-    "GORU": Rival(layers.GORU),
-    "HDetachLSTM": Rival(layers.HDetachLSTM),
-    **{name: Rival(half(layer), every=2) for name, layer in COMPLEX.items()},
-    **{name: Rival(build, every=2) for name, build in peers.PEERS.items()},
+CANDIDATES: dict[str, Candidate] = {
+    "nn.RNN": Candidate(nn.RNN),
+    "nn.GRU": Candidate(nn.GRU),
+    "nn.LSTM": Candidate(nn.LSTM),
+    KERNEL: Candidate(Kernel),
+    PLAIN: Candidate(partial(layers.RNN, activation="modrelu")),
+    "RNN (tanh)": Candidate(layers.RNN),
+    "ExpRNN": Candidate(layers.ExpRNN),
+    "ScoRNN": Candidate(layers.ScoRNN),
+    "NNRNN": Candidate(layers.NNRNN),
+    "ENRNN": Candidate(layers.ENRNN),
+    "ENRNN (normalising)": Candidate(lambda inputs, hidden: normalising(layers.ENRNN(inputs, hidden))),
+    "GRU": Candidate(layers.GRU),
+    "NCGRU": Candidate(layers.NCGRU),
+    "LSTM": Candidate(layers.LSTM),
+    "ORNN": Candidate(layers.ORNN),
+    "SpectralRNN": Candidate(layers.SpectralRNN),
+    "GORU": Candidate(layers.GORU),
+    "HDetachLSTM": Candidate(layers.HDetachLSTM),
+    **{name: Candidate(half(layer), every=2) for name, layer in COMPLEX.items()},
+    **{name: Candidate(build, every=2) for name, build in peers.PEERS.items()},
 }
 
 
-BY_LENGTH: dict[str, Rival] = {
-    name: Rival(layers.LAYERS[name]) for name in ("relrnn", "rellstm", "memrnn", "memlstm", "sab", "rnn", "lstm")
+BY_LENGTH: dict[str, Candidate] = {
+    name: Candidate(layers.LAYERS[name]) for name in ("relrnn", "rellstm", "memrnn", "memlstm", "sab", "rnn", "lstm")
 }
 """Layers that are measured on long sequences, by layer name."""
 
@@ -156,4 +156,4 @@ class TrainingStep:
 
 def training_step(name: str, size: Size) -> TrainingStep:
     torch.manual_seed(0)
-    return TrainingStep((RIVALS | BY_LENGTH)[name].build(size.inputs, size.hidden), size)
+    return TrainingStep((CANDIDATES | BY_LENGTH)[name].build(size.inputs, size.hidden), size)

@@ -26,7 +26,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # to import `benchmarks` when run as a file
 
 from benchmarks import matrices, memory, report, steps
-from benchmarks.contenders import RIVALS, SIZES
+from benchmarks.contenders import CANDIDATES, SIZES
 from benchmarks.steps import Effort
 from benchmarks.timing import LEAST, TURN, WARMUP
 from steadygrad import files
@@ -147,7 +147,7 @@ def plan(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], dict[s
         for order in QUICK_ORDERS if quick else matrices.ORDERS:
             yield "matrices", partial(matrices.measure, order, effort, progress(f"matrices at N = {order}"))
     if "memory" in wanted:
-        names = QUICK_MEMORY if quick else tuple(RIVALS)
+        names = QUICK_MEMORY if quick else tuple(CANDIDATES)
         for index in sizes:
             tell = progress(f"peak memory at {SIZES[index]}, {len(names)} processes")
             yield "memory", partial(memory.measure, index, names, options.threads, tell)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.claims import LIMIT, STEP_CLAIMS, judged
-from benchmarks.contenders import RIVALS, SIZES, Size, training_step
+from benchmarks.contenders import CANDIDATES, SIZES, Size, training_step
 from benchmarks.limit import LIMITS, Products, flops, probe, rate
 from benchmarks.peers import MissingError
 from benchmarks.timing import Contender, Timings, interleave
@@ -52,13 +52,13 @@ def measure(index: int, effort: Effort, after_round: Callable[[int], object]) ->
 def assemble(size: Size, missing: dict[str, str]) -> Iterator[Contender]:
     """Yield the contenders that can run on this machine. Put the others into ``missing`` with the reason."""
     products = Products(size)
-    for name, rival in RIVALS.items():
+    for name, candidate in CANDIDATES.items():
         try:
             step = training_step(name, size)
         except MissingError as reason:
             missing[name] = str(reason)
         else:
-            yield Contender(name, step.run, step.prepare, rival.every)
+            yield Contender(name, step.run, step.prepare, candidate.every)
     for name, build in LIMITS.items():
         try:
             yield Contender(name, build(products))

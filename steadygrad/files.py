@@ -111,7 +111,7 @@ def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a JSON Lines file; an empty list if there is no such file.
+    """Return the rows of a JSON Lines file, a list of dicts; an empty list if there is no such file.
 
     Reading ends before the first line that is incomplete or no JSON object: a run that was killed may leave one.
     """

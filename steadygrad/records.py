@@ -160,7 +160,7 @@ def read_json(path: Path, kind: Any, what: str) -> Any:
 
 
 def read_result(path: Path) -> Result:
-    """Return the content of a run's ``result.json``. Raise RunError if it is invalid."""
+    """Return the content of a run's ``result.json``, a dict. Raise RunError if it is invalid."""
     result: Result = read_json(path, Result, "a run's result")
     for table, key in ((result["layer"], "name"), (result["task"], "name"), (result["train"], "steps")):
         if key not in table:
@@ -169,7 +169,7 @@ def read_result(path: Path) -> Result:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's ``metrics.jsonl`` up to an incomplete one. Raise RunError if a row is invalid."""
+    """Return the rows of a run's ``metrics.jsonl``, dicts, up to an incomplete one. Raise RunError for a bad row."""
     rows = read_rows(path)
     for fault in faults(rows, list[MetricsRow], "a row"):
         raise RunError(f"{path} is not a run's metrics: {fault}")
@@ -177,7 +177,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def read_table(path: Path) -> list[TableRow]:
-    """Return the rows of a ``table.json`` that `reproduce` wrote. Raise RunError if they are invalid."""
+    """Return the rows, dicts, of a ``table.json`` that `reproduce` wrote. Raise RunError if they are invalid."""
     rows: list[TableRow] = read_json(path, list[TableRow], "a table of reproduce")
     if any(row.get("transfer") and "trained_on" not in row for row in rows):
         raise RunError(f"{path} is not a table of reproduce: row has no trained_on")

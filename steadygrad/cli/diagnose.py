@@ -111,7 +111,10 @@ def fresh_layer(options: argparse.Namespace, given: dict) -> "tuple[nn.Module, T
 
 
 def load_module(what: str) -> "nn.Module":
-    """Run the user's file in ``FILE.py:NAME``. Return the torch module NAME, or the one that function NAME returns."""
+    """Run the user's file in ``FILE.py:NAME``. Return the torch module NAME, or the one that function NAME returns.
+
+    Raise ValueError if there is no such file or module, or if the function needs arguments.
+    """
     from torch import nn
 
     path, _, name = what.rpartition(":")
@@ -149,7 +152,10 @@ def importing_from(folder: Path) -> Iterator[None]:
 
 
 def random_inputs(module: "nn.Module", options: argparse.Namespace) -> "Tensor":
-    """Return random input sequences for a module, with its input_size or --inputs features and --steps steps (200)."""
+    """Return random input sequences for a module, with its input_size or --inputs features and --steps steps (200).
+
+    They are batch first if the module is. Raise ValueError if the number of features is unknown or does not fit.
+    """
     from steadygrad.diagnostics import random_sequences
 
     own = getattr(module, "input_size", None)

@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 def variants(given: dict[str, Any]) -> list[dict[str, Any]]:
     """Return one dict of task settings per evaluation: ``delay: "100,200"`` becomes two dicts.
 
-    Several comma-separated lists must have the same length.
+    Several comma-separated lists must have the same length, else ValueError is raised.
     """
     lists = {key: [parse_value(part) for part in value.split(",")] for key, value in given.items() if is_list(value)}
     lengths = {len(values) for values in lists.values()}

@@ -133,7 +133,10 @@ def describe_task(name: str) -> None:
 
 
 def draw_task(name: str | None, given: dict[str, Any], target: str) -> None:
-    """Draw example problems of a task of objects, each above its answer, to the image file ``target``."""
+    """Draw example problems of a task of objects, each above its answer, to the image file ``target``.
+
+    ``given`` are options of the task. Raise ValueError for another kind of task.
+    """
     from torch import Generator
 
     from steadygrad.report.problem_figures import Problem, draw_problems

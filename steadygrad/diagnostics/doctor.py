@@ -38,7 +38,10 @@ DRIFTED = 1e-3
 
 @dataclass(frozen=True)
 class Finding:
-    """One statement about a network: ``what`` was found, ``advice`` on what to try, and how ``sure`` it is."""
+    """One statement about a network in words: ``what`` was found, ``advice`` on what to try, and how ``sure`` it is.
+
+    ``advice`` may be empty. ``str`` joins all three.
+    """
 
     what: str
     advice: str
@@ -52,7 +55,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of `diagnose`: the measured ``numbers`` and the ``findings`` drawn from them. ``str`` gives both."""
+    """The result of `diagnose`: the measured ``numbers`` and the ``findings`` drawn from them. ``str`` gives both.
+
+    ``name`` is the class of the network. ``numbers`` is a dict of means over the sequences (the keys of `measure`),
+    with ``half_life``, ``sequences``, ``steps`` (measured), ``of_steps`` (of the whole sequences) and those of
+    `matrix_numbers`.
+    """
 
     name: str
     numbers: dict[str, float]
@@ -65,11 +73,13 @@ class Diagnosis:
 
 
 def diagnose(module: nn.Module, x: Tensor) -> Diagnosis:
-    """Return findings on why ``module``, called like torch.nn.RNN, GRU or LSTM, remembers or forgets on inputs like x.
+    """Return a `Diagnosis` of why a recurrent ``module`` remembers or forgets on inputs like x.
 
-    x has the shape that the module expects: (time, batch, inputs), (batch, time, inputs) with ``batch_first``, or
-    (time, inputs) for one sequence. A few sequences are enough. They should resemble the training sequences and have
-    the same length.
+    The module is called like torch.nn.RNN, GRU or LSTM. x has the shape that the module expects: (time, batch, inputs),
+    (batch, time, inputs) with ``batch_first``, or (time, inputs) for one sequence. A few sequences are enough. They
+    should resemble the training sequences and have the same length. The module is measured in evaluation mode and not
+    changed. Raise ValueError for a bidirectional module or another shape of x, NonFiniteError for parameters or early
+    states that are NaN or infinite.
     """
     batch = batch_first(module, x)
     sequences = pick(module, batch)
@@ -77,9 +87,10 @@ def diagnose(module: nn.Module, x: Tensor) -> Diagnosis:
 
 
 def conclude(module: nn.Module, sequences: list[Tensor], measured: list[dict[str, float]], of_steps: int) -> Diagnosis:
-    """Return the diagnosis for sequences of ``of_steps`` steps, from what was ``measured`` on ``sequences``.
+    """Return the `Diagnosis` of a module from what was ``measured`` on ``sequences``.
 
-    ``sequences`` may contain only the first steps.
+    ``measured`` has one dict of `measure` for each sequence (time, inputs). The sequences may be only the first steps
+    of longer ones, which have ``of_steps`` steps.
     """
     numbers = {key: statistics.fmean(one[key] for one in measured) for key in measured[0]}
     numbers["half_life"] = half_life(numbers["exponent"])
@@ -91,7 +102,11 @@ def conclude(module: nn.Module, sequences: list[Tensor], measured: list[dict[str
 
 
 def agreement(exponents: list[float]) -> str:
-    """Return how reliable the mean of the exponents is, as a value of `Finding.sure`."""
+    """Return how reliable the mean of the exponents is: "likely", "unsure" or "from one sequence".
+
+    These are values of `Finding.sure`. The mean is "likely" if the standard deviation of the exponents is at most 0.001
+    or 10 % of the mean.
+    """
     if len(exponents) < 2:
         return "from one sequence"
     spread = statistics.pstdev(exponents)
@@ -101,7 +116,8 @@ def agreement(exponents: list[float]) -> str:
 def random_sequences(module: nn.Module, size: int, steps: int = 200) -> Tensor:
     """Return normal random inputs with ``size`` features, in the shape and dtype that the module expects.
 
-    Raise ValueError if the module cannot be called with them like torch.nn.GRU.
+    The seed is fixed. The shape is (steps, 4, size), or (4, steps, size) with ``batch_first``. Raise ValueError if the
+    module cannot be called with them like torch.nn.GRU.
     """
     like = next(module.parameters(), torch.zeros(()))
     x = torch.randn(SEQUENCES, steps, size, generator=torch.Generator().manual_seed(1)).to(like)
@@ -120,7 +136,11 @@ def random_sequences(module: nn.Module, size: int, steps: int = 200) -> Tensor:
 
 
 def batch_first(module: nn.Module, x: Tensor) -> Tensor:
-    """Return the input x of a module in the shape (batch, time, inputs). Raise ValueError for any other input."""
+    """Return the input x of a module in the shape (batch, time, inputs).
+
+    x is (time, inputs), (time, batch, inputs), or (batch, time, inputs) if the module has batch_first. Raise ValueError
+    for any other number of dimensions, or if there is no sequence.
+    """
     if x.dim() not in (2, 3):
         raise ValueError(f"diagnose expects x of 2 or 3 dimensions; got shape {tuple(x.shape)}")
     batch = x[None] if x.dim() == 2 else x if getattr(module, "batch_first", False) else x.transpose(0, 1)
@@ -130,16 +150,22 @@ def batch_first(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def pick(module: nn.Module, batch: Tensor) -> list[Tensor]:
-    """Return the sequences of a batch that `diagnose` measures, as a list: fewer and shorter for a large network."""
+    """Return the sequences of a batch (batch, time, inputs) that `diagnose` measures, as a list of (time, inputs).
+
+    They are the first `SEQUENCES` sequences, cut to `STEPS` steps. For a large network they are fewer and shorter.
+    """
     batch = batch[:SEQUENCES, :STEPS]
     steps = len(shortened(module, batch[0]))
     return list(batch[: max(1, SEQUENCES * steps // batch.shape[1]), :steps])
 
 
 def measure(module: nn.Module, x: Tensor, flow: Jacobians | None = None) -> dict[str, float]:
-    """Return measurements of a module along one sequence as a dict: gradient growth, saturation, state size and others.
+    """Return measurements of a module along one sequence x (time, inputs) as a dict of floats by name.
 
-    They go up to the first non-finite step. ``flow`` is the sequence's Jacobians, if known.
+    The keys are those of `jacobian_numbers`, or of `attention_numbers` for a layer that attends to its past states, and
+    ``saturated`` (share of outputs above 0.99 in size, if all are at most 1), ``silent`` (share of outputs that are 0)
+    and ``state_size``. Measurements go up to the first non-finite step; NonFiniteError as in `check_measurable`.
+    ``flow`` is the sequence's Jacobians, if known.
     """
     with looking_at(module), torch.no_grad():
         batch = x[None] if getattr(module, "batch_first", False) else x[:, None]
@@ -161,14 +187,15 @@ def measure(module: nn.Module, x: Tensor, flow: Jacobians | None = None) -> dict
 
 
 def finite_steps(of_steps: Tensor) -> int:
-    """Return how many rows of a matrix, one per step, come before the first row with NaN or infinity."""
+    """Return how many rows of a matrix (time, ·), one per step, come before the first row with NaN or infinity."""
     return int(of_steps.isfinite().all(dim=1).long().cumprod(dim=0).sum())
 
 
 def check_measurable(module: nn.Module, steps: int, of: int) -> None:
     """Raise NonFiniteError if a parameter is not finite or fewer than `LEAST` steps are finite.
 
-    Otherwise the network overflows later, and can be measured up to that step.
+    ``steps`` is the number of finite steps, ``of`` that of all. Otherwise the network overflows later, and can be
+    measured up to that step.
     """
     broken = [name for name, parameter in module.named_parameters() if not parameter.isfinite().all()]
     if broken or steps < LEAST:
@@ -184,7 +211,8 @@ def check_measurable(module: nn.Module, steps: int, of: int) -> None:
 def jacobian_numbers(flow: Jacobians) -> dict[str, float]:
     """Return three measurements of a sequence's Jacobians as a dict.
 
-    They are the largest Lyapunov exponent, the share of directions that are kept and the mean gain of the input.
+    They are ``exponent``, the largest Lyapunov exponent, ``kept_directions``, the share of exponents above −0.001, and
+    ``input_gain``, the mean norm of ∂s_t/∂x_t.
     """
     return {
         "exponent": float(flow.exponents[0]),
@@ -194,9 +222,11 @@ def jacobian_numbers(flow: Jacobians) -> dict[str, float]:
 
 
 def attention_numbers(layer: nn.Module, x: Tensor) -> dict[str, float]:
-    """Return the mean growth of gradients of a layer that attends to its past states, and how far back it attends.
+    """Return measurements of a layer that attends to its past states, along one sequence x (time, inputs), as a dict.
 
-    The result is a dict by name, with one distance for each level.
+    ``exponent`` is the mean growth of log gradient norms per step back. For each level i, ``attention_reach cells.i``
+    is how many steps back it attends on average, and ``attention_to_kept cells.i`` the share of attention to states
+    kept as relevant, if the memory keeps such states.
     """
     numbers = {"exponent": growth_back(gradient_norms(layer, x))}
     for level, found in enumerate(attention_map(layer, x)):
@@ -208,7 +238,11 @@ def attention_numbers(layer: nn.Module, x: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def matrix_numbers(module: nn.Module) -> dict[str, float]:
-    """Return the spectral radius of every `Matrix` of a module and, if it should be orthogonal, its error, by name."""
+    """Return a dict of ``spectral_radius <name>`` for every `Matrix` of a module, by module name.
+
+    A matrix that should be orthogonal also has ``orthogonality_error <name>``. In half precision ``rounding <name>`` is
+    added, the error to expect.
+    """
     found = {}
     for name, part in module.named_modules():
         if isinstance(part, Matrix):
@@ -222,9 +256,10 @@ def matrix_numbers(module: nn.Module) -> dict[str, float]:
 
 
 def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
-    """Yield a finding on how gradients grow or shrink over the whole sequence length, from the measured numbers.
+    """Yield one finding on how gradients grow or shrink over the whole sequence length, from the measured numbers.
 
-    The length may exceed the measured steps. ``agreed`` says how sure the finding is.
+    ``numbers`` are those of a `Diagnosis`. The length may exceed the measured steps. ``agreed`` says how sure the
+    finding is.
     """
     exponent, steps, measured = numbers["exponent"], numbers["of_steps"], numbers["steps"]
     first = "" if measured == steps else f", as measured on the first {measured:.0f} of {steps:.0f} steps"
@@ -261,7 +296,10 @@ def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
 
 
 def saturation(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
-    """Yield a finding if more than 20 % of the states are saturated, and one if more than half of them are zero."""
+    """Yield a finding if more than 20 % of the states are saturated, and one if more than half of them are zero.
+
+    ``numbers`` are those of a `Diagnosis`. ``agreed`` is not used: these findings are certain.
+    """
     if numbers["saturated"] > 0.2:
         yield Finding(
             f"{100 * numbers['saturated']:.0f} % of the states are saturated (above {SATURATED} in size)",
@@ -277,7 +315,10 @@ def saturation(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
 
 
 def constraint(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
-    """Yield a finding for each matrix that should be orthogonal and is not."""
+    """Yield a finding for each matrix that should be orthogonal and is not.
+
+    ``numbers`` are those of a `Diagnosis`. ``agreed`` is not used: these findings are certain.
+    """
     for key, error in numbers.items():
         kind, _, name = key.partition(" ")
         if kind == "orthogonality_error" and not error <= numbers.get(f"rounding {name}", DRIFTED):
@@ -289,7 +330,10 @@ def constraint(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
 
 
 def attention(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
-    """Yield a finding for each level that attends to past states: how many steps back on average."""
+    """Yield a finding for each level that attends to past states: how many steps back on average.
+
+    ``numbers`` are those of a `Diagnosis`. ``agreed`` is not used: these findings are certain.
+    """
     for key, reach in numbers.items():
         kind, _, name = key.partition(" ")
         if kind == "attention_reach":

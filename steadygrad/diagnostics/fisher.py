@@ -14,8 +14,13 @@ RESOLVED = 1e14  # condition number of the noise's root up to which a curve has 
 def fisher_memory_curve(W: Tensor, v: Tensor, noise: float = 1.0, steps: int | None = None) -> Tensor:
     """Return J(k) = vᴴ(Wᵏ)ᴴ C⁻¹ Wᵏ v,  C = ε Σ Wᵏ(Wᵏ)ᴴ:  the information in h_t about the input at t − k.
 
-    h_t = W h_{t−1} + v s_t + noise of variance ε in every unit. Without ``steps`` the curve continues until the rest of
-    its sum is negligible. The sum is ‖v‖²/ε for every normal W. Only a non-normal W can have more, up to N ‖v‖²/ε.
+    The network is h_t = W h_{t−1} + v s_t + noise, with a scalar signal s_t and independent noise of variance ε =
+    ``noise`` in each of the N units. W is (N, N), v is (N,). The result is a tensor (``steps``,) in double precision, k
+    = 0, 1, … Without ``steps`` the curve continues until the rest of its sum is negligible. The sum is ‖v‖²/ε for every
+    normal W. Only a non-normal W can have more, up to N ‖v‖²/ε.
+
+    Raise ValueError if the spectral radius of W is not below 1, if the shapes, the noise or the steps are invalid, or
+    if W amplifies too much for double precision.
     """
     return fisher_factors(W, v, noise, steps).abs().square().sum(0)
 
@@ -23,14 +28,19 @@ def fisher_memory_curve(W: Tensor, v: Tensor, noise: float = 1.0, steps: int | N
 def fisher_memory_matrix(W: Tensor, v: Tensor, noise: float = 1.0, steps: int | None = None) -> Tensor:
     """Return the Fisher memory matrix J_kl = vᴴ(Wᵏ)ᴴ C⁻¹ Wˡ v of the network that `fisher_memory_curve` describes.
 
-    The diagonal is the curve J(k). The other entries show how inputs at different times interfere.
+    The shape is (``steps``, ``steps``). The diagonal is the curve J(k). The other entries show how inputs at different
+    times interfere. Arguments and errors are those of `fisher_memory_curve`.
     """
     factors = fisher_factors(W, v, noise, steps)
     return factors.mH @ factors
 
 
 def fisher_factors(W: Tensor, v: Tensor, noise: float, steps: int | None) -> Tensor:
-    """Return the columns L⁻¹ Wᵏ v / √ε, where C = ε L Lᴴ. The squared norm of column k is the Fisher memory J(k)."""
+    """Return the columns L⁻¹ Wᵏ v / √ε, a matrix (N, steps), where C = ε L Lᴴ is the covariance of the noise.
+
+    The squared norm of column k is the Fisher memory J(k). W is (N, N), v is (N,), ``noise`` is ε. Without ``steps``
+    there are as many columns as matter. Errors are those of `fisher_memory_curve`.
+    """
     W, v, radius = checked(W, v, noise, steps)
     L = noise_root(W)
     condition = float(torch.linalg.cond(L)) if L.isfinite().all() else math.inf
@@ -55,9 +65,10 @@ def fisher_factors(W: Tensor, v: Tensor, noise: float, steps: int | None) -> Ten
 def noise_root(W: Tensor) -> Tensor:
     """Return the lower triangular L with L Lᴴ = Σ Wᵏ(Wᵏ)ᴴ: a root of the covariance of noise in a linear network.
 
-    The sum itself is not formed: a chain of 100 units amplifies so much that the condition number of the sum exceeds
-    double precision, and its inverse is wrong in the second digit. Each round doubles the number of terms,
-    Σ_{k<2n} = Σ_{k<n} + Wⁿ (Σ_{k<n}) (Wⁿ)ᴴ, by a QR factorisation of both roots, stacked.
+    L and W are (N, N). The spectral radius of W must be below 1. The sum itself is not formed: a chain of 100 units
+    amplifies so much that the condition number of the sum exceeds double precision, and its inverse is wrong in the
+    second digit. Each round doubles the number of terms, Σ_{k<2n} = Σ_{k<n} + Wⁿ (Σ_{k<n}) (Wⁿ)ᴴ, by a QR factorisation
+    of both roots, stacked.
     """
     L, power = torch.eye(len(W), dtype=W.dtype, device=W.device), W
     while power.abs().max() > torch.finfo(W.dtype).tiny ** 0.5:
@@ -69,16 +80,18 @@ def noise_root(W: Tensor) -> Tensor:
 def ganguli_bound(v: Tensor, noise: float = 1.0) -> float:
     """Return N ‖v‖²/ε, an upper bound of Σ J(k) for any W of N units (Ganguli et al., 2008).
 
-    For a normal W the sum is exactly ‖v‖²/ε. Summed over N orthonormal v, the totals are N/ε for every W: what one
-    input direction gains, others lose.
+    J is the `fisher_memory_curve`, v (N,) the input vector and ε = ``noise``. For a normal W the sum is exactly ‖v‖²/ε.
+    Summed over N orthonormal v, the totals are N/ε for every W: what one input direction gains, others lose.
     """
     return float(len(v) * doubled(v).abs().square().sum() / noise)
 
 
 def delay_line_curve(alpha: float, size: int, noise: float = 1.0) -> Tensor:
-    """Return the Fisher memory J(k) = aᵏ (a − 1)/(aᵏ⁺¹ − 1)/ε,  a = α²,  of a chain with α below its diagonal, k < N.
+    """Return the Fisher memory J(k) = aᵏ (a − 1)/(aᵏ⁺¹ − 1)/ε,  a = α²,  of a delay line, for k < ``size``: (size,).
 
-    It is the best possible curve for k < N.
+    The delay line is a chain with α = ``alpha`` on its first sub-diagonal and no other connections. Its input has norm
+    1 and enters at the first unit. ``noise`` is the variance ε. For α = 1 the curve is 1/(k + 1)/ε. No network with
+    ‖Wᵏv‖ ≤ αᵏ for all k has a larger J(k).
     """
     a = torch.tensor(alpha, dtype=torch.float64) ** 2
     k = torch.arange(size, dtype=torch.float64)
@@ -90,8 +103,9 @@ def delay_line_curve(alpha: float, size: int, noise: float = 1.0) -> Tensor:
 def feedforward_bound(Theta: Tensor, noise: float = 1.0) -> Tensor:
     """Return a lower bound of the Fisher memory J(k) of Θ: J(k) of its delay line / σ^{2(N−1)} (nnRNN, proposition 1).
 
-    Θ must be strictly lower triangular with one α all along the sub-diagonal. The delay line D has the same α, and σ is
-    the largest singular value of A in Θ = D A.
+    The result is (N,) for Θ (N, N). Θ must be strictly lower triangular with one α > 0 all along the sub-diagonal, and
+    N ≥ 2; otherwise ValueError is raised. The delay line D has the same α and no other entries, and σ is the largest
+    singular value of A in Θ = D A. ``noise`` is the variance of the noise.
     """
     n = len(Theta)
     alphas = Theta.diagonal(-1)
@@ -108,7 +122,8 @@ def feedforward_bound(Theta: Tensor, noise: float = 1.0) -> Tensor:
 def chain(size: int, alpha: float, beta: float = 0.0, diagonal: float = 0.0) -> Tensor:
     """Return the lower triangular recurrent matrix Θ of a chain of units (eq. 2 of nnRNN).
 
-    Θ has ``diagonal`` on its diagonal, ``alpha`` on the first sub-diagonal and ``beta`` in the rest of the triangle.
+    Θ is (size, size), in double precision. It has ``diagonal`` on its diagonal, ``alpha`` on the first sub-diagonal and
+    ``beta`` in the rest of the triangle.
     """
     index = torch.arange(size)
     gap = index[:, None] - index[None, :]
@@ -117,9 +132,10 @@ def chain(size: int, alpha: float, beta: float = 0.0, diagonal: float = 0.0) -> 
 
 
 def checked(W: Tensor, v: Tensor, noise: float, steps: int | None) -> tuple[Tensor, Tensor, float]:
-    """Return W and v in double precision and the spectral radius of W.
+    """Return the tuple of W and v in double precision and the spectral radius of W, a float.
 
-    Raise ValueError if the shapes do not match, W is unstable, or the noise or the number of steps is invalid.
+    Raise ValueError unless W is square and v (N,) fits it, the spectral radius is below 1, ``noise`` is above 0 and
+    ``steps`` is None or at least 1.
     """
     if W.dim() != 2 or W.shape[0] != W.shape[1] or v.shape != W.shape[:1]:
         shapes = f"{tuple(W.shape)} and {tuple(v.shape)}"

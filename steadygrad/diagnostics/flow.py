@@ -33,9 +33,8 @@ REMEMBERED = 2 * 10**8
 class Jacobians:
     """One-step Jacobians along a sequence, s the flat state: ∂s_t/∂s_{t−1} (``state``) and ∂s_t/∂x_t (``input``).
 
-    The shapes are (time, S, S) and (time, S, inputs).
-
-    ``parts`` is the length of each tensor of the state in s: (N,) for a GRU, (N, N) for h and c of an LSTM.
+    The shapes are (time, S, S) and (time, S, inputs). s is the state as one vector of S numbers (`flatten`). ``parts``
+    is the length of each tensor of the state in s: (N,) for a GRU, (N, N) for h and c of an LSTM.
     """
 
     state: Tensor
@@ -44,7 +43,7 @@ class Jacobians:
 
     @cached_property
     def exponents(self) -> Tensor:
-        """Lyapunov exponents along the sequence, the largest first, as `lyapunov_exponents` returns them."""
+        """Lyapunov exponents along the sequence, (S,), the largest first, as `lyapunov_exponents` returns them."""
         return lyapunov_from(self.state)
 
 
@@ -67,11 +66,11 @@ def looking_at(module: nn.Module) -> Iterator[None]:
 
 
 def jacobians(module: nn.Module, x: Tensor, state: State | None = None) -> Jacobians:
-    """Return the Jacobians along one sequence x (time, inputs), from ``state`` (batch of one) or the initial state.
+    """Return the `Jacobians` along one sequence x (time, inputs), from ``state`` (batch of one) or the initial state.
 
     All steps are computed at once, as one batch of one-step sequences with S copies of each step, one copy for every
-    row of its Jacobian. Layers that attend to their past states are not supported, because their memory is part of the
-    state.
+    row of its Jacobian. Raise ValueError for bidirectional modules, and for layers that attend to their past states,
+    because their memory is part of the state.
     """
     check_without_memory(module, x)
     x = x.detach()
@@ -90,9 +89,9 @@ def jacobians(module: nn.Module, x: Tensor, state: State | None = None) -> Jacob
 
 
 def states_before(module: nn.Module, x: Tensor, state: State | None) -> tuple[Tensor, list[tuple[int, int]]]:
-    """Run a module over a sequence x and return the state before each step, flattened to (time, S).
+    """Run a module over x (time, inputs) and return the pair of the states before each step and their shapes.
 
-    Also return the shape (layers, units) of each tensor of the state.
+    The states are flattened to (time, S). The shapes are a list of (layers, units), one for each tensor of the state.
     """
     if state is None:
         _, like = step(module, x[:1], None)
@@ -110,7 +109,7 @@ def states_before(module: nn.Module, x: Tensor, state: State | None) -> tuple[Te
 
 
 def step(module: nn.Module, x: Tensor, state: State | None) -> tuple[Tensor, State]:
-    """Run a module for one time step on a batch x (batch, inputs) and return its output and its new state."""
+    """Return the pair of output and new state of a module after one step x (batch, inputs). The output has time 1."""
     x = x[:, None] if getattr(module, "batch_first", False) else x[None]
     return module(x) if state is None else module(x, state)
 
@@ -126,7 +125,7 @@ def flatten(state: State) -> Tensor:
 
 
 def unflatten(rows: Tensor, shapes: list[tuple[int, int]]) -> State:
-    """Return the recurrent state that `flatten` turns into ``rows``: tensors (layers, batch, units) of these shapes."""
+    """Return the state that `flatten` turns into ``rows``, a tensor or tuple; ``shapes`` are (layers, units) each."""
     parts = rows.split([math.prod(shape) for shape in shapes], dim=1)
     state = tuple(part.unflatten(1, shape).transpose(0, 1) for part, shape in zip(parts, shapes, strict=True))
     return state if len(state) > 1 else state[0]
@@ -141,7 +140,7 @@ def check(module: nn.Module, x: Tensor) -> None:
 
 
 def check_without_memory(module: nn.Module, x: Tensor) -> None:
-    """Raise ValueError as `check` does, and also if the module attends to its past states."""
+    """Raise ValueError as `check` does, and also if any part of the module attends to its past states."""
     check(module, x)
     if any(isinstance(part, AttentiveCell) for part in module.modules()):
         raise ValueError(
@@ -151,7 +150,7 @@ def check_without_memory(module: nn.Module, x: Tensor) -> None:
 
 
 def attends(module: nn.Module) -> TypeGuard[RecurrentLayer | Stack]:
-    """Return whether the module is a steadygrad layer that attends to its past states, or a stack of such layers."""
+    """Return whether the module is a steadygrad layer that attends to its past states, or a stack of only such."""
     layers = list(module) if isinstance(module, Stack) else [module]
     return all(isinstance(layer, RecurrentLayer) and isinstance(layer.cells[0], AttentiveCell) for layer in layers)
 
@@ -162,12 +161,12 @@ def stacked(module: RecurrentLayer | Stack) -> list[RecurrentLayer]:
 
 
 def attentive_cells(module: RecurrentLayer | Stack) -> list[AttentiveCell]:
-    """Return the attention cells of all levels of a layer or a stack, in order."""
+    """Return a list of the attention cells of all levels of a layer or a stack that `attends`, in order."""
     return [cast(AttentiveCell, cell) for layer in stacked(module) for cell in layer.cells]
 
 
 def shortened(module: nn.Module, x: Tensor) -> Tensor:
-    """Return the first steps of x, as many as can be measured within the limits for memory and time.
+    """Return the first steps of x (time, inputs), at least 2, as many as the limits for memory and time allow.
 
     The limits apply to Jacobians, or for a layer with attention to its memories of past states.
     """
@@ -181,7 +180,7 @@ def shortened(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def initial_states(module: RecurrentLayer | Stack, x: Tensor, state: State | None = None) -> list[tuple[Tensor, ...]]:
-    """Return the initial state of each level of a layer or a stack, for a batch of one: a list of tuples of tensors."""
+    """Return a list of the initial state of each level, a tuple of (1, …): ``state``, or the default if it is None."""
     if state is None:
         state = tuple(part for layer in stacked(module) for part in layer.default_states(1, x))
     parts = iter([part.detach().unbind(0) for part in as_tuple(state)])
@@ -190,16 +189,19 @@ def initial_states(module: RecurrentLayer | Stack, x: Tensor, state: State | Non
 
 
 def input_map(module: nn.Module, x: Tensor, block: slice | None = None, state: State | None = None) -> Tensor:
-    """Return ‖∂s_τ/∂x_t‖₂ at [τ, t], zero for t > τ: how much the state at τ depends on the input at t.
+    """Return ‖∂s_τ/∂x_t‖₂ at [τ, t], (time, time), zero for t > τ: how much the state at τ depends on the input at t.
 
-    See figures 4 and 5 of ENRNN. ``block`` selects a part of the state: ``slice(0, 24)`` is the first 24 units.
-    `state_blocks` returns the named parts.
+    See figures 4 and 5 of ENRNN. ``block`` selects a part of the flat state: ``slice(0, 24)`` is the first 24 units.
+    `state_blocks` returns the named parts. Other arguments and errors are those of `jacobians`.
     """
     return input_maps(jacobians(module, x, state), {"": block or slice(None)})[""]
 
 
 def input_maps(found: Jacobians, blocks: dict[str, slice], every: int = 1) -> dict[str, Tensor]:
-    """Return `input_map` of several named blocks of the state, from Jacobians, for every ``every``-th τ and t only."""
+    """Return a dict of the `input_map` of each of the named ``blocks`` of the state, from Jacobians.
+
+    Only every ``every``-th τ and t is computed, so a map is (⌈time / every⌉, ⌈time / every⌉), in double precision.
+    """
     time = len(found.state)
     cells = len(range(0, time, every))
     norms = {name: found.input.new_zeros(cells, cells, dtype=torch.float64) for name in blocks}
@@ -214,9 +216,10 @@ def input_maps(found: Jacobians, blocks: dict[str, slice], every: int = 1) -> di
 
 
 def state_blocks(module: nn.Module, parts: tuple[int, ...]) -> dict[str, slice]:
-    """Return the named parts of a module's flat state as slices.
+    """Return a dict of the named parts of a module's flat state as slices; ``parts`` are those of `Jacobians`.
 
-    They are the module's ``blocks``, h and c of an LSTM, or the blocks of its only matrix; otherwise the dict is empty.
+    They are the module's ``blocks``, "h" and "c" if the state has two tensors, or the blocks of its only matrix; else
+    none.
     """
     if isinstance(own := getattr(module, "blocks", None), dict):
         return own
@@ -230,11 +233,12 @@ def state_blocks(module: nn.Module, parts: tuple[int, ...]) -> dict[str, slice]:
 def gradient_norms(
     module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None, state: State | None = None
 ) -> Tensor:
-    """Return ‖∂L/∂s_t‖ for t = 0 … T − 1, s_0 the initial state; L is ``loss`` of all outputs, or the sum of the last.
+    """Return ‖∂L/∂s_t‖ for t = 0 … T − 1, (T,), s_0 the initial state, along one sequence x (T, inputs).
 
-    The gradient contains the effect of s_t on later outputs only. For a layer that attends to its past states, s_t is
-    h_t, with c_t for an LSTM. The gradient then includes all paths: the next step, attention now and later, and the
-    memory (RelRNN, figure 2).
+    L is ``loss`` of all outputs (T, features), or the sum of the last output. The gradient contains the effect of s_t
+    on later outputs only. For a layer that attends to its past states, s_t is h_t, with c_t for an LSTM. The gradient
+    then includes all paths: the next step, attention now and later, and the memory (RelRNN, figure 2). Raise ValueError
+    for a bidirectional module.
     """
     check(module, x)
 
@@ -261,7 +265,7 @@ def gradient_norms(
 def attentive_gradient_norms(
     layer: RecurrentLayer | Stack, x: Tensor, of_outputs: Callable[[Tensor], Tensor], state: State | None
 ) -> Tensor:
-    """Return `gradient_norms` of a layer that attends to its past states."""
+    """Return `gradient_norms` (time,) of a layer that attends; ``of_outputs`` maps outputs (time, features) to L."""
     read, handed = [x], []  # what each level, and finally the loss, reads; the states from step to step of each level
     for cell, start in zip(attentive_cells(layer), initial_states(layer, x, state), strict=True):
         outputs, states = handed_on(cell, read[-1], start)
@@ -279,9 +283,10 @@ def attentive_gradient_norms(
 
 
 def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
-    """Run an attention cell over one sequence, keeping the graph for gradients of its states.
+    """Run an attention cell over one sequence x (time, inputs), keeping the graph for gradients of its states.
 
-    Return the outputs (time, features), and the state before each step as a list: h, or h and c, step after step.
+    Return the pair of the outputs (time, features) and a list of the states before each step, tensors (1, units): h, or
+    for an LSTM h and c, step after step. ``start`` is the initial state with the memory.
     """
     own, count = len(cell.cell.state_sizes), len(cell.state_sizes)
     state = [part.clone().requires_grad_() if i < own else part for i, part in enumerate(start[:count])]
@@ -299,9 +304,9 @@ def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tupl
 
 
 def growth_back(norms: Tensor) -> float:
-    """Return the mean growth of log gradient norms per step back in time: the slope of a least-squares line.
+    """Return the mean growth of log gradient norms (time,) per step back in time: the slope of a least-squares line.
 
-    Norms that are 0, NaN or infinite are left out.
+    Norms that are 0, NaN or infinite are left out. With fewer than two others the result is 0.0.
     """
     usable = (norms > 0) & norms.isfinite()
     back = torch.arange(len(norms), 0, -1, dtype=torch.float64, device=norms.device)[usable]
@@ -311,16 +316,17 @@ def growth_back(norms: Tensor) -> float:
 
 
 def lyapunov_exponents(module: nn.Module, x: Tensor, state: State | None = None, skip: int | None = None) -> Tensor:
-    """Return the mean growth per step, in natural logarithms, of S orthogonal perturbations of the state.
+    """Return the mean growth per step, in natural logarithms, of S orthogonal perturbations of the state: (S,).
 
     The largest exponent comes first. With 0 a perturbation is kept for ever; with −0.1 it shrinks by a factor of e
-    every ten steps. The first ``skip`` steps (by default a tenth) align the directions and are not counted.
+    every ten steps. The first ``skip`` steps (by default a tenth) align the directions and are not counted. Raise
+    ValueError unless 0 ≤ skip < time. Other arguments and errors are those of `jacobians`.
     """
     return lyapunov_from(jacobians(module, x, state).state, skip)
 
 
 def lyapunov_from(jacobians: Tensor, skip: int | None = None) -> Tensor:
-    """Return the Lyapunov exponents, the largest first, from Jacobians ∂s_t/∂s_{t−1} (time, S, S)."""
+    """Return the Lyapunov exponents (S,), the largest first, from Jacobians ∂s_t/∂s_{t−1} (time, S, S)."""
     time, size, _ = jacobians.shape
     skip = time // 10 if skip is None else skip
     if not 0 <= skip < time:

@@ -15,10 +15,12 @@ from steadygrad.layers import GRU
 class GateBound:
     """Norms of a GRU's one-step gradient along a sequence and their bound: ‖∂h_t/∂h_{t−1}‖₂ ≤ α + β ‖U_c‖₂.
 
-    They are ``true`` and ``bound``, each (time,).
+    ``true`` are the norms and ``bound`` their bounds, computed from ``alpha`` and ``beta`` (α and β of `gate_bound`).
+    These four and ``undecided`` are tensors (time,). ``candidate_norm`` is ‖U_c‖₂, U_c the candidate's recurrent
+    matrix.
 
-    ``undecided`` is the largest distance of a gate from 0 or 1. As it tends to 0, α + β tends to 2 at most, and to 1 at
-    most if each gate is open or closed in all units (corollary 2; with ‖U_c‖ = 1 corollary 3).
+    ``undecided`` is the largest distance of a gate from 0 or 1, whichever is nearer. As it tends to 0, α + β tends to 2
+    at most, and to 1 at most if each gate is open or closed in all units (corollary 2; with ‖U_c‖ = 1 corollary 3).
     """
 
     true: Tensor
@@ -36,11 +38,13 @@ class GateBound:
 
 @torch.no_grad()
 def gate_bound(layer: GRU, x: Tensor) -> GateBound:
-    """Return the norm of ∂h_t/∂h_{t−1} of a GRU and its upper bound at each step of one sequence x (time, inputs).
+    """Return a `GateBound`: the norm of ∂h_t/∂h_{t−1} of a GRU and its upper bound α + β ‖U_c‖ at each step.
 
-    The layer is a GRU or NC-GRU of one level and one direction.
+    x is one sequence (time, inputs). ``layer`` is a GRU or NC-GRU of one level and one direction, without attention,
+    whose reset acts before the product. Otherwise ValueError is raised.
 
-    α = δ_u (max|h| + max|c|) ‖U_u‖ + max(1 − u),  β = max u (δ_r ‖U_r‖ max|h| + max r),  δ = max g(1 − g) of a gate.
+    α = δ_u (max|h| + max|c|) ‖U_u‖ + max(1 − u),  β = max u (δ_r ‖U_r‖ max|h| + max r),  δ = max g(1 − g) of a gate g.
+    h is h_{t−1}; r, u and c are reset gate, update gate and candidate; U_r, U_u and U_c are their recurrent matrices.
     """
     check(layer, x)
     if not has_gate_bound(layer):
@@ -80,7 +84,10 @@ def has_gate_bound(module: nn.Module) -> TypeGuard[GRU]:
 
 
 def gate_values(layer: GRU, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return reset gate, update gate and candidate of a GRU at every step, from the inputs and the previous states."""
+    """Return the tuple of reset gate, update gate and candidate of a GRU at every step, each (time, hidden).
+
+    x are the inputs (time, inputs) and h the previous states h_{t−1} (time, hidden).
+    """
     cell: Any = layer.cells[0]
     inputs, U = x @ cell.W.mT, layer.matrices()
     if cell.b is not None:

@@ -13,13 +13,14 @@ from steadygrad.layers.attentive import AttentiveCell, Trace
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """Attention weights α_{t,i} along a sequence, (time, time): row t is the step that attends, column i the state.
+    """Attention ``weights`` α_{t,i} along a sequence, (time, time): row t is the step that attends, column i the state.
 
     The weight is 0 for a state that is not attended to. Attention is measured by |α|, because SAB's weights may be
     negative.
 
-    R is the set of states that a memory keeps as relevant. ``kept`` (time, ρ) are the states in R when step t attends,
-    and ``kept_at_end`` (ρ) those after the last step. An empty place is −1. ρ is 0 for a memory without R.
+    R is the set of states that a memory keeps as relevant, ρ its number of places. ``kept`` (time, ρ) are the time
+    steps of the states in R when step t attends, and ``kept_at_end`` (ρ,) those after the last step. An empty place is
+    −1. ρ is 0 for a memory without R.
     """
 
     weights: Tensor
@@ -28,13 +29,13 @@ class AttentionMap:
 
     @property
     def reach(self) -> float:
-        """Mean number of steps from a state to the step that attends to it, weighted by attention."""
+        """Mean number of steps from a state to the step that attends to it, weighted by |α|; 0.0 without attention."""
         steps = torch.arange(len(self.weights), device=self.weights.device)
         return self._share_of_attention((self.weights.abs() * (steps[:, None] - steps)).sum())
 
     @property
     def share_of_kept(self) -> float | None:
-        """Share of all attention that goes to R, the states kept as relevant; None if the memory has no R."""
+        """Share, from 0 to 1, of all attention |α| that goes to R, the states kept as relevant; None without R."""
         if not self.kept.shape[1]:
             return None
         to_kept = self.weights.abs().gather(1, self.kept.clamp_min(0)) * (self.kept >= 0)
@@ -45,16 +46,21 @@ class AttentionMap:
         return float(part / self.weights.abs().sum().clamp_min(torch.finfo(self.weights.dtype).tiny))
 
     def summary(self) -> dict[str, Any]:
-        """Return the mean reach of attention, the share of R and the states kept at the end, as a dict for JSON."""
+        """Return a dict for JSON: ``reach``, ``share_of_kept`` and ``kept_at_end``.
+
+        ``kept_at_end`` is the sorted list of the time steps of the states in R, without empty places. The others are
+        the properties of the same names.
+        """
         kept = sorted(self.kept_at_end[self.kept_at_end >= 0].tolist())
         return {"reach": self.reach, "share_of_kept": self.share_of_kept, "kept_at_end": kept}
 
 
 @torch.no_grad()
 def attention_map(layer: nn.Module, x: Tensor) -> list[AttentionMap]:
-    """Return the attention map of each level of a layer along one sequence x (time, inputs), as a list.
+    """Return a list of one `AttentionMap` per level of a layer, along one sequence x (time, inputs).
 
-    The maps are those of RelRNN's figure 1 and of the heat maps in B.4.
+    The maps are those of RelRNN's figure 1 and of the heat maps in B.4. ``layer`` is a unidirectional layer, or a
+    `Stack` of layers, that attends to its past states. Otherwise ValueError is raised.
     """
     check(layer, x)
     if not attends(layer):
@@ -72,7 +78,11 @@ def attention_map(layer: nn.Module, x: Tensor) -> list[AttentionMap]:
 
 
 def map_of(cell: AttentiveCell, trace: list[Trace], at_end: tuple[Tensor, ...]) -> AttentionMap:
-    """Return the attention map of one cell from the trace of one sequence and the tensors of its memory at the end."""
+    """Return the `AttentionMap` of one cell from the trace of one sequence and the tensors of its memory at the end.
+
+    ``trace`` is a list of one `Trace` per step, for a batch of one. ``at_end`` is a tuple in the order of
+    ``memory.parts``.
+    """
     memory, time = cell.memory, len(trace)
     contents = memory.unpack(at_end, cell.alignment.keys)
     last = memory.times(contents).masked_fill(~memory.items(contents).taken, -1)

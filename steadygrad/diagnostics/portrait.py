@@ -41,9 +41,9 @@ GREYS = 16
 def observe(module: nn.Module, x: Tensor) -> dict[str, Any]:
     """Return cheap measurements that change during training, on one sequence x (time, inputs), as a dict for JSON.
 
-    For every recurrent matrix: its eigenvalues (for a real matrix those with Im ≥ 0) and its distance from orthogonal
-    and normal. If the network has such parts: the angles and transients of a Schur form, the gates' bound, and how far
-    back a layer attends.
+    ``matrices`` has the dict of `seen` for every recurrent matrix, by name. If the network has such parts: ``schur``
+    (angles and transient share of each Schur form), ``gates`` (how close a GRU comes to its gate bound) and
+    ``attention`` (for each level, `AttentionMap.summary`).
     """
     found: dict[str, Any] = {"matrices": {name: seen(W) for name, W in recurrent_matrices(module).items()}}
     if schur := schur_forms(module):
@@ -67,9 +67,13 @@ def observe(module: nn.Module, x: Tensor) -> dict[str, Any]:
 def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:
     """Return all measurements of a trained network on one sequence x (time, inputs), as a dict for JSON.
 
-    Norms of the input map are logarithms to base 10, None where there is no influence at all. Gradients along time are
-    those of the last output and, if given, of a ``loss`` of all outputs, as in `gradient_norms`. A layer that attends
-    to its past states has a map of its attention instead of the measurements that need Jacobians.
+    A long sequence is shortened: ``steps`` of ``of_steps`` are measured, and ``every`` is the step between points of a
+    map. ``input_maps`` and ``exponents`` are those of `jacobian_part`; a layer that attends to its past states has
+    ``attention`` of `attention_part` instead. ``output_gradients`` are the gradients along time of the last output and,
+    if a ``loss`` of all outputs is given, ``loss_gradients`` those of the loss, as in `gradient_norms`. The latter are
+    left out if a layer with attention was shortened. ``numbers`` and ``findings`` are those of a `Diagnosis`.
+    ``matrices`` has the dict of `seen`, the singular values and ‖Wᵏ‖ for each recurrent matrix. ``schur`` and ``gates``
+    exist if the network has such parts.
     """
     short = shortened(module, x)
     followed = short if attends(module) else x
@@ -112,10 +116,10 @@ def portrait(module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | No
 
 
 def triangle(T: Tensor) -> dict[str, Any]:
-    """Return a lower triangular matrix T as a dict for JSON: ``T`` has its rows up to the diagonal.
+    """Return a lower triangular matrix T as a dict for JSON, with the keys ``T`` and ``T_every``.
 
-    Entries are |T| if T is complex or larger than `ROWS`. In the second case each is the largest of a
-    ``T_every`` × ``T_every`` block.
+    ``T`` is a list of the rows, each up to the diagonal. A complex T is replaced by |T|. A T with more than `ROWS` rows
+    is reduced: an entry is then the largest |T| in a block of ``T_every`` × ``T_every``. Otherwise ``T_every`` is 1.
     """
     every = math.ceil(len(T) / ROWS)
     if every > 1 or T.is_complex():
@@ -126,8 +130,9 @@ def triangle(T: Tensor) -> dict[str, Any]:
 def relation_portrait(model: RelationalModel, images: Tensor, answer: int) -> dict[str, Any]:
     """Return a network's relations among the objects of one problem, its answer and the right one, as a dict for JSON.
 
-    ``images`` is (objects, channels, size, size) in [0, 1]. The dict is empty for a network without a matrix of
-    relations.
+    ``images`` is (objects, channels, size, size) in [0, 1], ``answer`` the class of the right answer. The dict has one
+    key, ``similarity``, with ``images`` (`digits` of each), ``answer``, ``answered`` and the ``matrix`` of relations.
+    It is empty for a network without a matrix of relations.
     """
     with looking_at(model), torch.no_grad():
         z = model.encode(images[None].to(next(model.parameters())))
@@ -145,9 +150,9 @@ def relation_portrait(model: RelationalModel, images: Tensor, answer: int) -> di
 
 
 def digits(image: Tensor) -> list[list[str]]:
-    """Return an image (channels, height, width) in [0, 1] as lines of hexadecimal digits for each channel.
+    """Return an image (channels, height, width) in [0, 1] as hexadecimal digits: a list of lines per channel.
 
-    A grey image has one channel in the result.
+    A line is a string with one digit per pixel, 0 for black and f for 1. A grey image has one channel in the result.
     """
     grey = bool((image == image[:1]).all())
     shades = ((GREYS - 1) * (image[:1] if grey else image)).round().int().tolist()
@@ -155,7 +160,11 @@ def digits(image: Tensor) -> list[list[str]]:
 
 
 def jacobian_part(module: nn.Module, flow: Jacobians) -> dict[str, Any]:
-    """Return the part of a portrait that needs Jacobians: logarithms of the input maps and the Lyapunov exponents."""
+    """Return the part of a portrait that needs Jacobians, as a dict: ``input_maps`` and ``exponents``.
+
+    ``input_maps`` are the `logarithms` of `input_maps` for each named part of the state, or for all of it as "state".
+    ``exponents`` is the list of Lyapunov exponents, the largest first.
+    """
     every = math.ceil(len(flow.state) / CELLS)
     maps = input_maps(flow, state_blocks(module, flow.parts) or {"state": slice(None)}, every)
     return {
@@ -165,9 +174,11 @@ def jacobian_part(module: nn.Module, flow: Jacobians) -> dict[str, Any]:
 
 
 def attention_part(layer: nn.Module, x: Tensor) -> dict[str, Any]:
-    """Return the part of a portrait on attention: for each level the map of |α_{t,i}| and the states that were kept.
+    """Return the part of a portrait on attention along x (time, inputs): a dict with the key ``attention``.
 
-    Each kept state has the first and last step of its stay in memory.
+    It holds a list of one dict per level. ``map`` are the `logarithms` of |α_{t,i}|, merged for long sequences, and
+    ``kept`` the stays of states in R as `spells` returns them. ``reach``, ``share_of_kept`` and ``kept_at_end`` are
+    those of `AttentionMap.summary`.
     """
     every = math.ceil(len(x) / CELLS)
     return {
@@ -181,9 +192,8 @@ def attention_part(layer: nn.Module, x: Tensor) -> dict[str, Any]:
 def merged(weights: Tensor, every: int) -> Tensor:
     """Return attention weights merged into blocks for a small heat map: the sum over states, averaged over steps.
 
-    Each block has ``every`` states and ``every`` steps.
-
-    No state is left out.
+    The weights are (time, time). Each block has ``every`` states and ``every`` steps; the last blocks may have fewer.
+    The result is (blocks, blocks). No state is left out.
     """
     short = -len(weights) % every
     blocks = nn.functional.pad(weights, (0, short, 0, short)).unflatten(1, (-1, every)).sum(dim=2).split(every)
@@ -191,9 +201,10 @@ def merged(weights: Tensor, every: int) -> Tensor:
 
 
 def spells(kept: Tensor) -> list[list[int]]:
-    """Return [state, first step, last step] for each stay of a state in R, the set of states kept as relevant.
+    """Return a sorted list of [state, first step, last step], one for each stay of a state in R.
 
-    ``kept`` (time, ρ) are the states in R at each step, −1 for an empty place.
+    R is the set of states kept as relevant. ``kept`` (time, ρ) are the states in the ρ places of R at each step, −1 for
+    an empty place.
     """
     found = []
     for place in kept.mT.tolist():
@@ -206,9 +217,11 @@ def spells(kept: Tensor) -> list[list[int]]:
 
 @torch.no_grad()
 def recurrent_matrices(module: nn.Module) -> dict[str, Tensor]:
-    """Return the recurrent matrices of a module by name.
+    """Return a dict of the recurrent matrices of a module by name, detached.
 
-    They are those of steadygrad's layers, and the square blocks of weight_hh in torch's layers and cells.
+    They are those of steadygrad's layers, and the square blocks of weight_hh in torch's layers and cells. Several
+    blocks of one weight are named ``weight_hh_l0[0]``, ``weight_hh_l0[1]`` and so on. An LSTM with a projection has
+    none.
     """
     found: dict[str, Tensor] = {}
     for prefix, part in module.named_modules():
@@ -227,7 +240,11 @@ def recurrent_matrices(module: nn.Module) -> dict[str, Tensor]:
 
 
 def seen(W: Tensor) -> dict[str, Any]:
-    """Return eigenvalues and spectral radius of W, and its distance from orthogonal and normal, as a dict for JSON."""
+    """Return measures of a square matrix W as a dict for JSON.
+
+    The keys are ``complex`` (whether W is), ``eigenvalues`` (a list of real parts and one of imaginary parts, for a
+    real W only those with Im ≥ 0), ``radius``, ``orthogonality_error`` and ``departure`` from normality.
+    """
     eigenvalues = torch.linalg.eigvals(doubled(W))
     upper = eigenvalues if W.is_complex() else eigenvalues[eigenvalues.imag >= 0]
     return {
@@ -240,11 +257,14 @@ def seen(W: Tensor) -> dict[str, Any]:
 
 
 def numbers(values: Tensor, digits: int = 5) -> list[float]:
-    """Return the values of a tensor as a list, rounded to this many significant digits."""
+    """Return the values of a tensor (n,) as a list of floats, rounded to this many significant digits."""
     return [float(f"{value:.{digits}g}") for value in values.tolist()]
 
 
 def logarithms(norms: Tensor) -> list[list[float | None]]:
-    """Return logarithms to base 10 of a square matrix as lists, row by row up to the diagonal; None if not finite."""
+    """Return logarithms to base 10 of a square matrix as a list of rows, each up to the diagonal.
+
+    They are rounded to two decimals. An entry is None if its logarithm is not finite, as for 0.
+    """
     rows = norms.double().log10().tolist()
     return [[round(v, 2) if math.isfinite(v) else None for v in row[: i + 1]] for i, row in enumerate(rows)]

@@ -11,9 +11,12 @@ from steadygrad.matrices.measures import departure_from_normality, doubled, larg
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Spectral measures of a matrix W: eigenvalues, singular values, distance from normal, transients.
+    """Spectral measures of a matrix W (N, N): eigenvalues, singular values, distance from normal, transients.
 
-    ``largest_power`` is max ‖Wᵏ‖₂ and ``at`` its k. A pseudospectral radius above ρ + ε indicates transients.
+    ``eigenvalues`` (N,) are complex, the largest modulus first, and ``singular_values`` (N,) real, the largest first.
+    ``radius`` is the spectral radius ρ and ``departure`` the departure from normality, 0 for a normal W.
+    ``largest_power`` is max ‖Wᵏ‖₂ and ``at`` its k. ``pseudospectral_radius`` belongs to ε = ``epsilon``; a value above
+    ρ + ε indicates transients.
     """
 
     eigenvalues: Tensor
@@ -27,7 +30,10 @@ class Spectrum:
 
 
 def spectrum(W: Tensor, powers: int = 200, epsilon: float = 1e-2) -> Spectrum:
-    """Return all spectral measures of W, in double precision. Eigenvalues are sorted by decreasing modulus."""
+    """Return the `Spectrum` of W (N, N), computed in double precision.
+
+    The powers Wᵏ are computed for k = 0 … ``powers``. ``epsilon`` is that of `pseudospectral_radius`.
+    """
     W = doubled(W)
     eigenvalues = torch.linalg.eigvals(W)
     norms = power_norms(W, powers)
@@ -44,7 +50,7 @@ def spectrum(W: Tensor, powers: int = 200, epsilon: float = 1e-2) -> Spectrum:
 
 
 def power_norms(W: Tensor, steps: int) -> Tensor:
-    """Return ‖Wᵏ‖₂ for k = 0 … steps, in double precision."""
+    """Return ‖Wᵏ‖₂ for k = 0 … steps, in double precision: a tensor (steps + 1,) that begins with 1."""
     W = doubled(W)
     power = torch.eye(len(W), dtype=W.dtype, device=W.device)
     norms = [torch.ones((), dtype=torch.float64, device=W.device)]
@@ -56,6 +62,9 @@ def power_norms(W: Tensor, steps: int) -> Tensor:
 
 def pseudospectral_radius(W: Tensor, epsilon: float) -> float:
     """Return max |z| with σ_min(zI − W) ≤ ε: the largest spectral radius that a change of W by ε can cause.
+
+    W is (N, N), σ_min the smallest singular value and ε = ``epsilon``, which must be above 0, else ValueError is
+    raised. The change is a matrix E with ‖E‖₂ ≤ ε.
 
     This is the criss-cross search of Mengi & Overton (2005). It follows a ray outwards to the boundary of the
     pseudospectrum, finds the arcs inside the pseudospectrum on the circle of that radius, and follows the rays through
@@ -77,9 +86,10 @@ def pseudospectral_radius(W: Tensor, epsilon: float) -> float:
 
 
 def outermost(W: Tensor, epsilon: float, angle: float) -> float:
-    """Return the largest r such that ε is a singular value of r e^{iθ} I − W.
+    """Return the largest r such that ε is a singular value of r e^{iθ} I − W; 0.0 if there is none.
 
-    It is the largest real eigenvalue of a matrix of twice the size.
+    W is complex (N, N), ε is ``epsilon`` and θ is ``angle``. r is the largest real eigenvalue of a matrix of twice the
+    size.
     """
     turn, I = complex(math.cos(angle), math.sin(angle)), torch.eye(len(W), dtype=W.dtype, device=W.device)
     found = torch.linalg.eigvals(block(turn * W.mH, epsilon * I, epsilon * I, turn.conjugate() * W))
@@ -88,7 +98,10 @@ def outermost(W: Tensor, epsilon: float, angle: float) -> float:
 
 
 def arcs(W: Tensor, epsilon: float, radius: float) -> list[float]:
-    """Return the angles of the middles of the arcs of the circle |z| = radius on which σ_min(zI − W) < ε."""
+    """Return the angles of the middles of the arcs of the circle |z| = radius on which σ_min(zI − W) < ε, as a list.
+
+    W is complex (N, N), σ_min is the smallest singular value and ε is ``epsilon``.
+    """
     I = torch.eye(len(W), dtype=W.dtype, device=W.device)
     P, Q = block(epsilon * I, W, radius * I, 0 * I), block(0 * I, radius * I, W.mH, epsilon * I)
     shift = 0.3 + 0.4j  # P − λQ may be singular at λ = 0 or ∞, but hardly at this shift

@@ -51,7 +51,10 @@ BLOCK = 30  # steps between relays, enough for ½ᵏ to become negligible
 
 @dataclass(frozen=True)
 class Table:
-    """A table of numbers. ``columns`` maps the name of a column to the format of its numbers."""
+    """A table of numbers. ``columns`` maps the name of a column to the format of its numbers, such as ".3g".
+
+    ``rows`` are sequences of values, one for each column: numbers, strings or None.
+    """
 
     title: str
     columns: dict[str, str]
@@ -62,7 +65,7 @@ class Table:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     def cells(self) -> list[list[str]]:
-        """Return the rows as formatted text; "–" for None."""
+        """Return the rows as a list of lists of strings, formatted by ``columns``; "–" for None."""
 
         def cell(value: Any, form: str) -> str:
             return "–" if value is None else value if isinstance(value, str) else format(value, form)
@@ -72,7 +75,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Computed numbers beside a theorem: tables, notes, and the curves of a figure."""
+    """Computed numbers beside a theorem: a list of `Table`, a list of notes in words, and the curves of a figure.
+
+    ``curves`` is a dict of the keyword arguments of the function of the same name in
+    `steadygrad.report.theory_figures`.
+    """
 
     tables: list[Table]
     notes: list[str]
@@ -81,11 +88,11 @@ class Comparison:
 
 
 def fisher(size: int = 100) -> Comparison:
-    """Compare the Fisher memory of chains of units, a normal network and Ganguli's bound (nnRNN, table 6 and fig. 1c).
+    """Return a `Comparison` of the Fisher memory of chains of units, a normal network and Ganguli's bound.
 
-    Return tables, notes and curves.
-
-    The printed numbers are of 100 units. Double precision is not enough for chains of more than about 120.
+    The table is table 6 of nnRNN. The curves (fig. 1c) are ``chains``, a dict of J(k) by (α, β, d), ``normal``, J(k) of
+    a ring, and ``bound``. α, β and d are ``alpha``, ``beta`` and ``diagonal`` of `chain`. The printed numbers are of
+    ``size`` 100 units. Double precision is not enough for chains of more than about 120.
     """
     first = torch.eye(size, dtype=torch.float64)[0]
     ring = RING_RADIUS * torch.eye(size, dtype=torch.float64).roll(1, 0)
@@ -110,7 +117,11 @@ def fisher(size: int = 100) -> Comparison:
 
 
 def transients(size: int = 100, samples: int = 1000) -> Comparison:
-    """Return tables and curves of the norm of states in chains of units from random unit vectors (nnRNN, figure 1b)."""
+    """Return a `Comparison` of the norm of states in chains of units from random unit vectors (nnRNN, figure 1b).
+
+    The curves are ``chains``, a dict by (α, β), ``alpha`` and ``beta`` of `chain`. Each value is a pair for the
+    standard deviation across units and the norm of the state, each as `mean_and_spread` over the samples.
+    """
     bands, rows = {}, []
     for alpha, beta in [(alpha, beta) for alpha, beta, d in TABLE_6 if d == 0]:
         states = trajectories(chain(size, alpha, beta), steps=size + size // 10, samples=samples)
@@ -125,14 +136,18 @@ def transients(size: int = 100, samples: int = 1000) -> Comparison:
 
 
 def mean_and_spread(samples: Tensor) -> tuple[list[float], list[float]]:
-    """Return the mean and the standard deviation over samples, the first dimension, as lists."""
+    """Return the pair of the mean and the standard deviation over samples, the first dimension of (samples, steps).
+
+    Both are lists of floats (steps).
+    """
     return samples.mean(0).tolist(), samples.std(0).tolist()
 
 
 def powers(size: int = 6, x: float = 0.5, steps: int = 1000) -> Comparison:
-    """Return a table and curves of ‖Wᵏ‖ for matrices with 1 on the diagonal and x above it (thesis, prop. 3.4.2).
+    """Return a `Comparison` of ‖Wᵏ‖ for matrices with 1 on the diagonal and x above it (thesis, prop. 3.4.2).
 
-    These powers grow as polynomials. The sizes are 2 … ``size``, and k goes up to ``steps``.
+    These powers grow as polynomials. The sizes are 2 … ``size``, and k goes from 0 to ``steps``. The curves are
+    ``norms``, a dict of lists by size, ``x``, and ``growth``, an eigenvalue to compare with.
     """
     norms = {n: power_norms(unit_triangular(n, x), steps).tolist() for n in range(2, size + 1)}
     rows = [
@@ -151,11 +166,12 @@ def attention(
     depth: int = 3,
     steps: int = 1000,
 ) -> Comparison:
-    """Return tables and curves of gradients without attention and with uniform or sparse attention.
+    """Return a `Comparison` of gradients without attention and with uniform or sparse attention.
 
     They belong to theorems 4.4.2 and 4.4.3 of the thesis. Uniform attention has ``steps`` steps and V with these
-    eigenvalues, between −1 and 1. Sparse attention attends to ``kappa`` states, and the path to the first state passes
-    up to ``depth`` relays.
+    eigenvalues, between −1 and 1. Sparse attention attends to κ states, for each κ in ``kappa``, and the path to the
+    first state passes up to ``depth`` relays. There are two tables. The curves are those of `uniform_case`, ``sparse``
+    of `sparse_case`, and ``sparse_eigenvalue``.
     """
     uniform, uniform_curves = uniform_case(eigenvalues, steps)
     sparse, sparse_curves = sparse_case(kappa, depth)
@@ -169,9 +185,10 @@ def attention(
 
 
 def uniform_case(eigenvalues: Sequence[float], steps: int) -> tuple[Table, dict[str, Any]]:
-    """Return the table and the curves of gradients under uniform attention.
+    """Return the pair of the `Table` and a dict of the curves of gradients under uniform attention.
 
-    The curves are dicts by eigenvalue: ``plain``, without attention, and ``uniform``, with attention and its rate.
+    The curves are dicts by eigenvalue: ``plain``, a list of |gradients| without attention, and ``uniform``, the pair of
+    such a list with attention and its rate (`uniform_attention_rate`).
     """
     V = torch.diag(torch.tensor(eigenvalues, dtype=torch.float64))
     plain, curves = (
@@ -205,7 +222,11 @@ def uniform_case(eigenvalues: Sequence[float], steps: int) -> tuple[Table, dict[
 
 
 def sparse_case(kappas: Sequence[int], depth: int) -> tuple[Table, dict[int, tuple[list[float], list[float]]]]:
-    """Return the table of gradients under sparse attention and, by κ, the gradients through relays and their bound."""
+    """Return the pair of the `Table` of gradients under sparse attention and a dict of curves by κ.
+
+    Each value of the dict is a pair of lists: the |gradients| through relays (`relay_attention`) and their lower bound.
+    The last row of the table is the case of `cancelling_attention`, which has no curve.
+    """
 
     def gradients(eigenvalue: float, weights: Tensor, start: int = 0) -> list[float]:
         return attention_gradients(torch.tensor([[eigenvalue]]), weights, start)[:, 0, 0].abs().tolist()
@@ -226,6 +247,6 @@ def sparse_case(kappas: Sequence[int], depth: int) -> tuple[Table, dict[int, tup
 
 
 def octave_slope(curve: Sequence[float]) -> float:
-    """Return the slope of the curve in a log-log plot, between half its length and its end."""
+    """Return the slope of the curve, values above 0 at 0, 1, …, in a log-log plot from half its length to its end."""
     last = len(curve) - 1
     return math.log(curve[last] / curve[last // 2]) / math.log(last / (last // 2))

@@ -14,7 +14,7 @@ from steadygrad.matrices.measures import doubled
 def trajectories(W: Tensor, steps: int, samples: int = 100, seed: int = 0) -> Tensor:
     """Return h_t = Wᵗ h_0 for t = 0 … steps from random unit vectors h_0 (nnRNN, figure 1b).
 
-    The shape is (samples, steps + 1, N).
+    The shape is (samples, steps + 1, N) for W (N, N), in double precision. ``seed`` determines the h_0.
     """
     W = doubled(W)
     generator = torch.Generator().manual_seed(seed)
@@ -26,7 +26,7 @@ def trajectories(W: Tensor, steps: int, samples: int = 100, seed: int = 0) -> Te
 
 
 def unit_triangular(size: int, x: float) -> Tensor:
-    """Return the matrix with 1 on the diagonal and x above it.
+    """Return the matrix (size, size) with 1 on the diagonal and x everywhere above it, in double precision.
 
     Entry (i, j) of its t-th power is a polynomial in t of degree j − i. So gradients grow at most polynomially, never
     exponentially, if all eigenvalues of a matrix lie on the unit circle (thesis, proposition 3.4.2).
@@ -38,7 +38,9 @@ def unit_triangular(size: int, x: float) -> Tensor:
 class LearnedSchur:
     """The Schur form Λ + T that an nnRNN has learned: angles and moduli of the rotations Λ, and the transients T.
 
-    ``mean_by_subdiagonal[k − 1]`` is the mean |T| on sub-diagonal k.
+    For N real units ``angles`` are (⌊N/2⌋,) and ``moduli`` (⌈N/2⌉,), one for each 2 × 2 block of Λ; an odd N ends with
+    a modulus alone. For complex units both are (N,). ``T`` is (N, N), strictly lower triangular.
+    ``mean_by_subdiagonal[k − 1]`` is the mean |T| on sub-diagonal k, (N − 1,).
     """
 
     angles: Tensor
@@ -48,7 +50,10 @@ class LearnedSchur:
 
     @property
     def transient_share(self) -> float:
-        """Share of the transients, ‖T‖_F / ‖Λ + T‖_F, as if T had no entries in the blocks of Λ; 0 if normal."""
+        """Share of the transients, ‖T‖_F / ‖Λ + T‖_F, from 0 (W is normal) to 1.
+
+        It is computed as if T had no entries inside the blocks of Λ.
+        """
         # fewer moduli than units: Λ has blocks γ rot(θ) with ‖·‖_F² = 2 γ² and, for an odd size, a last 1 × 1 block γ
         paired = len(self.moduli) < len(self.T)
         blocks = torch.full_like(self.moduli, 2.0 if paired else 1.0)
@@ -58,8 +63,9 @@ class LearnedSchur:
 
 
 def learned_schur(module: nn.Module) -> dict[str, LearnedSchur]:
-    """Return Λ and T of every Schur-form matrix of a module by name (nnRNN, figures 3 and 5). Angles lie in [0, 2π).
+    """Return a dict of a `LearnedSchur` for every Schur-form matrix of a module (nnRNN, figures 3 and 5).
 
+    The keys are the names of the matrices in ``named_modules()``. The angles lie in [0, 2π). All tensors are detached.
     Raise ValueError if there is no such matrix.
     """
     found = schur_forms(module)
@@ -69,7 +75,7 @@ def learned_schur(module: nn.Module) -> dict[str, LearnedSchur]:
 
 
 def schur_forms(module: nn.Module) -> dict[str, LearnedSchur]:
-    """Return what `learned_schur` returns, or an empty dict if there is no Schur-form matrix."""
+    """Return the dict that `learned_schur` returns; an empty dict if the module has no Schur-form matrix."""
     found = {}
     for name, part in module.named_modules():
         map = getattr(part, "map", None)

@@ -30,7 +30,8 @@ def nearest(layer: str, task: str) -> Nearest:
 
     Of several rows the one with the least work at desk scale is chosen. Ablations are never chosen. The row of the
     layer is on a task of the same kind. A data set has its own training settings and takes none from rows of other
-    layers, because rows of slow layers are short. On data sets, gradients of layers without a row are clipped.
+    layers, because rows of slow layers are short. On data sets, gradients of layers without a row are clipped. Raise
+    ValueError if there is no such task, or no such layer for it.
     """
     named("task", {"name": task}, TASKS)
     named_network({"name": layer}, task)

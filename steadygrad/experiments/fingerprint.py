@@ -27,7 +27,7 @@ ENDED = ("done", "diverged")
 def fingerprint(
     settings: Settings, transfers: Sequence[Change] = (), revisions: Mapping[str, int] | None = None
 ) -> str:
-    """Return the fingerprint of a run with ``settings`` that is tested on ``transfers``.
+    """Return the fingerprint, a hexadecimal SHA-256, of a run with ``settings`` that is tested on ``transfers``.
 
     ``revisions`` are those above 1 with which the run was trained; default: the current revisions of the code.
     """
@@ -51,7 +51,7 @@ def canonical(
 
 
 def defaults(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return the default of every option that has one, for the tables layer, task and train of these settings."""
+    """Return the default of every option that has one, in a dict of the tables layer, task and train."""
     options = settings.known_options().items()
     return {
         "layer": {key: option.default for key, option in options if option.default is not inspect.Parameter.empty},
@@ -61,7 +61,7 @@ def defaults(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def field_defaults(cls: Any) -> dict[str, Any]:
-    """Return the defaults of the fields of a dataclass by name."""
+    """Return the defaults of the fields of a dataclass, a dict by name."""
     return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
 
 

@@ -20,7 +20,7 @@ def generate_text(
     """Yield the prompt, then ``length`` tokens that a trained language model generates, as text.
 
     With temperature 0 each token is the most likely one; with 1 tokens have the probabilities of the model. The memory
-    of past states is emptied after every window of training.
+    of past states is emptied after every window of training. Raise ValueError if the run is not on a text.
     """
     model, task, settings = load_model(directory, weights=weights)
     if not isinstance(task, TextTask) or not isinstance(model, LanguageModel):

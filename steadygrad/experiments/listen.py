@@ -20,7 +20,10 @@ def listen(
     weights: str = "best",
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Return quality scores of a TIMIT run's predictions, and write the first ``files`` sentences as WAV to ``out``."""
+    """Return quality scores of a TIMIT run's predictions, and write the first ``files`` sentences as WAV to ``out``.
+
+    The scores are the dict of `score_predictions`. Raise ValueError if the run is not on TIMIT or predicts NaN.
+    """
     model, task, settings = load_model(directory, weights=weights)
     if not isinstance(task, TIMIT):
         raise ValueError(f"listen expects a run on timit; {directory} was trained on {settings.task['name']}")

@@ -93,7 +93,7 @@ class Observer(Callback):
         return not drawn or drawn[0].get("step") != step_of(result)
 
     def sequence_portrait(self, model: nn.Module, trainer: Trainer) -> dict[str, Any]:
-        """Return all measurements of a recurrent network on one sequence, with the mean gradients of several."""
+        """Return a dict of all measurements of a recurrent network on one sequence, and mean gradients of several."""
         x, target = self.shown(model, trainer)
         loss = trainer.batches.loss
         found = trained_portrait(recurrent_part(model, x), target, loss)
@@ -142,7 +142,10 @@ def relates_objects(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def recurrent_part(model: nn.Module, x: Tensor) -> Inside:
-    """Return the recurrent layer of a model, the inputs that it receives for x, and the readout, as an `Inside`."""
+    """Return the recurrent layer of a model, the inputs that it receives for x, and the readout, as an `Inside`.
+
+    Raise ValueError if the model has no recurrent layer.
+    """
     if not is_recurrent(model):
         raise ValueError(f"looking inside expects a network with a recurrent layer; got {type(model).__name__}")
     inside: Any = model.inside
@@ -150,7 +153,10 @@ def recurrent_part(model: nn.Module, x: Tensor) -> Inside:
 
 
 def trained_layer(directory: RunDirectory, sequences: int = 4) -> tuple[nn.Module, Tensor]:
-    """Return the recurrent layer of a trained run, and its inputs (time, batch, features) on test sequences."""
+    """Return the recurrent layer of a trained run, and its inputs (time, sequences, features) on random sequences.
+
+    They are new sequences of the run's task, training sequences of a data set, or episodes that the model plays.
+    """
     model, task, settings = load_model(directory)
     inputs, _ = kind_of(task).batches.examples(task, model, sequences, stream(settings.seed, "test", 0))
     part = recurrent_part(model, inputs)
@@ -158,7 +164,10 @@ def trained_layer(directory: RunDirectory, sequences: int = 4) -> tuple[nn.Modul
 
 
 def unseen_problem(model: nn.Module, trainer: Trainer) -> dict[str, Any]:
-    """Return a dict of how a relational network relates the objects of a new problem; empty for other networks."""
+    """Return the `relation_portrait` of a network for one problem that the task's `sample_unseen` draws.
+
+    The dict is empty for a network without a matrix of relations between objects.
+    """
     if not relates_objects(model):
         return {}
     images, answers = trainer.task.sample_unseen(1, stream(trainer.settings.seed, "observe"))
@@ -169,15 +178,19 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def trained_portrait(part: Inside, target: Tensor, loss: Loss) -> dict[str, Any]:
-    """Return all measurements of a model's recurrent layer on one sequence, with the gradients of the task's loss."""
+    """Return all measurements of a model's recurrent layer on one sequence, with the gradients of the task's loss.
+
+    The result is the dict of `portrait`. ``target`` (1, …) is the target of the first sequence of ``part``.
+    """
     return portrait(part.layer, part.inputs[0], of_hidden(part, target, loss))
 
 
 def batch_gradients(part: Inside, targets: Tensor, loss: Loss) -> list[float]:
     """Return ‖∂L/∂s_t‖ along time, L the loss of one sequence, as the root mean square over all sequences of a batch.
 
-    The gradients of one sequence depend on the positions of its symbols. Those of several sequences show how gradients
-    depend on the distance in time.
+    The result is a list with one number per time step; s_t is the state of the layer. ``loss`` is a function of outputs
+    and targets. The gradients of one sequence depend on the positions of its symbols. Those of several sequences show
+    how gradients depend on the distance in time.
     """
     norms = [
         gradient_norms(part.layer, x, of_hidden(part, targets[i : i + 1], loss)) for i, x in enumerate(part.inputs)

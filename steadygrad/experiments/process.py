@@ -15,7 +15,8 @@ from typing import Any
 class Worker:
     """A subprocess that runs or times jobs of the queue. It ends when this process ends.
 
-    Its messages go to the queue ``events``. Its module is experiments/worker.py.
+    Its messages go to the queue ``events``, as pairs (worker, message); the last message is None. ``verb`` is "run" or
+    "probe". Its module is experiments/worker.py.
     """
 
     def __init__(self, verb: str, events: "SimpleQueue[tuple[Worker, dict | None]]") -> None:

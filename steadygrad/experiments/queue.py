@@ -62,6 +62,8 @@ def run_missing(
     A result is a run directory that has ended, in ``out`` or in ``results``, with the fingerprint of the row at
     ``scale`` or at a larger one. Each run is estimated by a short probe. Runs above ``hours_per_run`` are not run.
     After ``hours``, on Ctrl-C and on SIGTERM the current runs save a checkpoint, from which the next call resumes.
+    After a signal, KeyboardInterrupt is raised. ``jobs`` is the number of runs at once. With ``dry_run`` nothing is
+    trained. Raise InUseError if another process uses ``out``.
     """
     for name, value, least in (("seeds", seeds, 1), ("jobs", jobs, 1)):
         if value < least:
@@ -117,7 +119,10 @@ class Queue:
     # selection
 
     def select(self, recipes: Sequence[Recipe], seeds: int) -> tuple[list[Run], int, dict[str, str]]:
-        """Return the runs without a result, the number of results present, and why stored results do not count."""
+        """Return the runs without a result, the number of results present, and why stored results do not count.
+
+        The reasons are a dict by the name of the run.
+        """
         runs, present, refused = [], 0, {}
         for recipe in recipes:
             for seed in seeds_of(recipe, seeds):
@@ -279,7 +284,7 @@ class Queue:
         self.listener.ended(run)
 
     def job(self, run: Run) -> dict[str, Any]:
-        """Return the message that gives a run, or the probe of its row, to a worker."""
+        """Return the message, a dict for JSON, that gives a run, or the probe of its row, to a worker."""
         recipe = asdict(run.recipe)
         return {"recipe": recipe, "scale": self.scale, "seed": run.seed, "out": str(self.out), "nice": self.nice}
 

@@ -66,7 +66,10 @@ class Listener:
         """
 
     def planned(self, runs: Sequence[Run], present: int, refused: Mapping[str, str]) -> None:
-        """Called once with the runs in order, the number of results present, and why stored results do not count."""
+        """Called once with the runs in order, the number of results present, and why stored results do not count.
+
+        ``refused`` has these reasons by the name of the run.
+        """
 
     def started(self, run: Run) -> None:
         """Called when a run starts."""
@@ -113,7 +116,7 @@ class State:
 
 
 def estimate(timings: Mapping[str, float]) -> float:
-    """Return the seconds of CPU time of a run, from the timings of its probe."""
+    """Return the seconds of CPU time of a run, from the timings of its probe: the dict of `worker.measure`."""
     rounds, updates = timings["rounds"], timings["updates"]
     training = rounds * timings["first"] + (updates - rounds) * timings["update"]
     return START_SECONDS + training + timings["evaluations"] * timings["evaluation"] + timings.get("tests", 0.0)

@@ -151,12 +151,12 @@ class Recipe:
         return settings
 
     def transfers(self, scale: str = "paper") -> list[dict[str, Any]]:
-        """Return the changes of task options in each transfer test at a scale, as a list of dicts."""
+        """Return the changes of task options in each transfer test at a scale, as a list of dicts {key: value}."""
         tests = self.scales.get(scale, {}).get("transfer", self.transfer)
         return [{key: value} for key, values in tests.items() for value in values]
 
     def trained_on(self, scale: str = "paper") -> dict[str, Any]:
-        """Return the values in training of the task options that `transfers` changes."""
+        """Return the values in training of the task options that `transfers` changes, as a dict."""
         task = self.task | self.scales.get(scale, {}).get("task", {})
         return {key: task[key] for change in self.transfers(scale) for key in change}
 
@@ -176,7 +176,7 @@ def names() -> list[str]:
 
 
 def bibtex(name: str | None) -> str:
-    """Return the BibTeX entry of a paper, or of the paper that introduced a layer, by name."""
+    """Return the BibTeX entry of a paper or of a layer's paper, as text, by name. Raise ValueError if there is none."""
     papers = [paper for paper in map(load, names()) if "bibtex" in paper.header]
     for paper in papers:
         if name in (paper.name, paper.name.rpartition("-")[0]):
@@ -193,7 +193,10 @@ def load(paper: str) -> Paper:
 
 
 def read(paper: str, text: str) -> Paper:
-    """Return the `Paper` in a TOML text. A row inherits the settings of its table and may override single keys."""
+    """Return the `Paper` in a TOML text. A row inherits the settings of its table and may override single keys.
+
+    Raise ValueError if the text is no TOML or a key or value is wrong. ``paper`` is the paper's name.
+    """
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -304,7 +307,10 @@ def train_with(train: Table, changes: Table) -> dict[str, Any]:
 
 
 def select(pattern: str) -> list[Recipe]:
-    """Return the recipes that PAPER, PAPER/TABLE, PAPER/TABLE/ROW or ``all`` names; TABLE and ROW may have * and ?."""
+    """Return the recipes that PAPER, PAPER/TABLE, PAPER/TABLE/ROW or ``all`` names; TABLE and ROW may have * and ?.
+
+    Raise ValueError if there are none.
+    """
     if pattern == "all":
         return list(every())
     paper, *rest = pattern.split("/")

@@ -40,7 +40,8 @@ def reproduce(
     """Train every row with every seed in folders under ``out`` and return the rows, with published and our numbers.
 
     Finished runs are not repeated, and unfinished runs are resumed. A row that fails reports the reason, and the other
-    rows still run. A run that another process is training is left to that process.
+    rows still run. A run that another process is training is left to that process. Rows are dicts, see `TableRow`.
+    Raise KeyboardInterrupt if a run was interrupted, ValueError if a recipe is wrong.
     """
     if seeds < 1:
         raise ValueError(f"reproduce expects at least one seed; got {seeds}")
@@ -60,7 +61,9 @@ def reproduce(
 def run_row(recipe: Recipe, scale: str, seed: int, out: Path, callbacks: Callbacks) -> Notes:
     """Train a row of a paper with one seed and run its transfer tests.
 
-    Return a dict that is empty after success. It has the reason after an error: the other rows still run.
+    Return a dict that is empty after success. After an error in training it has ``status`` and ``why``, after one in
+    the tests ``untested``, the reason: the other rows still run. If another process trains the row, it has ``status``.
+    Raise KeyboardInterrupt if the run was interrupted.
     """
     directory, trained = run_directory(recipe, seed, out), False
     try:
@@ -80,7 +83,10 @@ def run_row(recipe: Recipe, scale: str, seed: int, out: Path, callbacks: Callbac
 def summary(
     recipe: Recipe, scale: str, seeds: Sequence[int], out: Path, notes: Mapping[tuple[str, int], Notes] | None = None
 ) -> TableRow:
-    """Return a row of a paper's table with the published number and ours, from the run directories under ``out``."""
+    """Return a row of a paper's table with the published number and ours, from the run directories under ``out``.
+
+    The row is a dict, see `TableRow`. ``notes`` are what `run_row` returned, by row name and seed.
+    """
     known = notes or {}
     return table_row(
         recipe, scale, [outcome(recipe, scale, seed, out, known.get((recipe.name, seed), {})) for seed in seeds]
@@ -162,7 +168,10 @@ def table_row(recipe: Recipe, scale: str, runs: Sequence[TableRun]) -> TableRow:
 
 
 def outcome(recipe: Recipe, scale: str, seed: int, out: Path, notes: Notes | None = None) -> TableRun:
-    """Return status, value and transfer tests of one run, from its directory and from notes on errors."""
+    """Return status, value and transfer tests of one run as a dict, from its directory and from notes on errors.
+
+    The status is "not run" if there is no such run.
+    """
     directory, said = RunDirectory(run_directory(recipe, seed, out)), notes or {}
     found: TableRun = {
         "seed": seed,

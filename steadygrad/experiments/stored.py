@@ -18,8 +18,8 @@ LARGEST = 64_000  # bytes; of longer metrics only the evaluations are stored
 class StoredResults:
     """The results of papers' rows that are stored under ``folder``, each in PAPER/TABLE/ROW/seed-N.
 
-    A run counts if the recipe of its row still has the same settings, and if it has the scale of the row's first seed
-    that counts.
+    A run is valid if it has ended and its settings are still those of the row's recipe at some scale (smoke, desk or
+    paper). Of a row's valid runs, those at the scale of the run with the lowest seed count.
     """
 
     def __init__(self, folder: Path) -> None:

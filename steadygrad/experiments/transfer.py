@@ -69,8 +69,9 @@ def evaluate_changes(
     examples: int | None = None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> list[dict[str, Any]]:
-    """Evaluate a run on its task with each change. Return a list of dicts: task, loss, metrics and loss of guessing.
+    """Evaluate a run on its task with each change of options. Return a list of dicts, one for each change.
 
+    A dict has ``task``, the settings of the changed task, ``loss``, the metrics by name and ``guessing_loss``.
     ``progress`` is called with the share of all evaluations that is done.
     """
     own, found = directory.settings(), list[dict[str, Any]]()
@@ -103,7 +104,8 @@ def step_of(result: Mapping[str, Any], weights: str = "best") -> int:
 def tests(directory: RunDirectory, result: Mapping[str, Any], weights: str) -> list[dict[str, Any]]:
     """Return the transfer tests of a run's ``weights`` as stored: ``task``, ``examples``, loss and metrics, or ``why``.
 
-    Tests of other weights or with another number of examples are ignored.
+    The result is a list of dicts. Tests of other weights or with another number of examples are ignored. Raise RunError
+    if ``transfer.json`` is invalid.
     """
     path = directory.file(TRANSFER)
     if not path.exists():

@@ -117,7 +117,11 @@ class EnoughError(Exception):
 
 
 def probe(recipe: Recipe, scale: str, seed: int) -> None:
-    """Time a few updates and a part of an evaluation of a row, and send the timings, or the failure, to the queue."""
+    """Time a few updates and a part of an evaluation of a row, and send the timings, or the failure, to the queue.
+
+    The messages are ``updates``, the number of updates of a run, then ``timings``, the dict of `measure`, or
+    ``failed``, a text. A row whose data are missing has the single message ``left_out``, a text.
+    """
     try:
         settings = recipe.settings(scale, seed)
         task = settings.build_task()
@@ -140,6 +144,7 @@ def probe(recipe: Recipe, scale: str, seed: int) -> None:
 def measure(trainer: Trainer) -> dict[str, float]:
     """Return how often a run updates and evaluates, and the CPU seconds of each, as a dict. Trains a few updates.
 
+    ``updates``, ``rounds`` and ``evaluations`` are counts. ``first``, ``update`` and ``evaluation`` are seconds.
     ``first`` is the first update of a round, which also plays the episodes. ``update`` is a later update.
     """
     updates = trainer.options.steps

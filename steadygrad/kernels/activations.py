@@ -15,12 +15,18 @@ C_ENUM = (*ACTIVATIONS, COMPLEX_MODRELU)
 
 
 def modrelu(z: Tensor, b: Tensor) -> Tensor:
-    """Return sign(z) · max(|z| + b, 0): a ReLU of the modulus (Arjovsky, Shah & Bengio, 2016)."""
+    """Return sign(z) · max(|z| + b, 0) of each real entry: a ReLU of the modulus (Arjovsky, Shah & Bengio, 2016).
+
+    z is (…, n). The bias b (n) broadcasts.
+    """
     return z.sign() * (z.abs() + b).relu()
 
 
 def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
-    """Return z/|z| · max(|z| + b, 0) of complex z, stored as (Re z, Im z); b has half as many entries."""
+    """Return z/|z| · max(|z| + b, 0) of n complex units, and 0 where z = 0.
+
+    z is a real tensor (…, 2n): all real parts, then all imaginary parts. So is the result. b is (n).
+    """
     re, im = z.chunk(2, dim=-1)
     squares = re * re + im * im
     size = squares.where(squares != 0, 1).sqrt()  # at z = 0 the gradient of √ would be NaN
@@ -29,7 +35,10 @@ def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
 
 
 def smoothed_complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
-    """Return z/(m + ε) · max(m + b, 0),  m = √(|z|² + ε),  ε = 1e-5, of complex z, stored as (Re z, Im z)."""
+    """Return z/(m + ε) · max(m + b, 0),  m = √(|z|² + ε),  ε = 1e-5, of n complex units.
+
+    z is a real tensor (…, 2n): all real parts, then all imaginary parts. So is the result. b is (n).
+    """
     re, im = z.chunk(2, dim=-1)
     size = (re * re + im * im + SMOOTHING).sqrt()
     return z * twice((size + b).relu() / (size + SMOOTHING))
@@ -43,7 +52,10 @@ OF_MODULUS = {
 
 
 def activate(name: str, z: Tensor, bias: Tensor | None) -> Tensor:
-    """Return φ(z + bias) for the activation φ of this name, or modReLU(z; bias), which adds the bias to the modulus."""
+    """Return φ(z + bias) for the activation φ of this name, or modReLU(z; bias), which adds the bias to the modulus.
+
+    The names are those in `ACTIVATIONS` and `COMPLEX`; any other name gives the identity. No bias (None) counts as 0.
+    """
     if name in OF_MODULUS:
         return OF_MODULUS[name](z, z.new_zeros(()) if bias is None else bias)
     z = z if bias is None else z + bias
@@ -51,9 +63,9 @@ def activate(name: str, z: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def activation_backward(name: str, y: Tensor, gradient: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return the gradient of z from the gradient of y = φ(z), for the activation φ of this name.
+    """Return the gradient of z from the output y = φ(z) and its gradient, for the activation φ of this name.
 
-    Only complex modReLU uses the bias.
+    Only complex modReLU uses the bias. The smoothed complex modReLU is not supported.
     """
     if name == COMPLEX_MODRELU:
         u = direction(y)
@@ -71,9 +83,10 @@ def activation_backward(name: str, y: Tensor, gradient: Tensor, bias: Tensor | N
 
 
 def bias_gradient(name: str, y: Tensor, deltas: Tensor) -> Tensor:
-    """Return the gradient of an activation's bias, summed over rows, from the gradients ``deltas`` of z.
+    """Return the gradient (hidden) of an activation's bias, summed over rows, from the gradients ``deltas`` of z.
 
-    The bias of modReLU is added to the modulus, so its gradient has the sign or direction of y as a factor.
+    y, the outputs of the activation, and ``deltas`` are (rows, hidden). The bias of modReLU is added to the modulus, so
+    its gradient has the sign or direction of y as a factor. For complex modReLU the result is (hidden/2).
     """
     if name == COMPLEX_MODRELU:
         return inner(direction(y), deltas).sum(0)
@@ -81,12 +94,12 @@ def bias_gradient(name: str, y: Tensor, deltas: Tensor) -> Tensor:
 
 
 def twice(values: Tensor) -> Tensor:
-    """Return the values concatenated with themselves: one copy for the real and one for the imaginary parts."""
+    """Return (…, n) values concatenated with themselves, (…, 2n): one copy for real and one for imaginary parts."""
     return torch.cat([values, values], dim=-1)
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
-    """Return Re a Re b + Im a Im b of each complex unit, for rows stored as (Re, Im)."""
+    """Return Re a Re b + Im a Im b of each complex unit, (…, n), for a and b stored as (Re, Im), (…, 2n)."""
     re, im = (a * b).chunk(2, dim=-1)
     return re + im
 

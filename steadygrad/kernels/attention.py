@@ -20,7 +20,11 @@ from steadygrad.kernels.unroll import unroll
 
 
 class Recurrence(NamedTuple):
-    """Weights of the cell h = φ(U x + W s + b) in the attention kernel, or of an LSTM if ``activation`` is None."""
+    """Weights of the cell h = φ(U x + W s + b) in the attention kernel, or of an LSTM if ``activation`` is None.
+
+    U (hidden, inputs) multiplies the input and W (hidden, hidden) the state; ``activation`` is the name of φ. For an
+    LSTM the weights and the bias have 4 · hidden rows, in torch's order i, f, g, o.
+    """
 
     U: Tensor
     W: Tensor
@@ -31,6 +35,7 @@ class Recurrence(NamedTuple):
 class Attention(NamedTuple):
     """Weights and sizes of attention: a(s, m) = v · tanh(A s + B m), or (A s) · (B m)/√N if v is None.
 
+    a(s, m) is the score of a past state m for the query s. A and B are (N, N), v is (N), and N is the hidden size.
     ``factor`` is f of s = f · (h + Σ α_m m). ``short`` is the number of recent states in memory (S), None for no limit,
     and ``relevant`` the number of older states kept as relevant (R).
     """
@@ -49,8 +54,9 @@ class Carried(NamedTuple):
     S holds the recent states and R older states that are kept as relevant.
 
     ``states`` (batch, places, hidden) are first the places of S, empty ones in front and the latest state last, then
-    the places of R. ``received`` is the attention that each state in S has received. ``scores`` and ``times`` belong to
-    the states in R. ``ages`` is the number of states so far; if S has no limit, the number of states in S.
+    the places of R. ``received`` (batch, S) is the attention that each state in S has received. ``scores`` and
+    ``times`` (batch, R) belong to the states in R. ``ages`` (batch) is the number of states so far; if S has no limit,
+    the number of states in S, and ``received`` is empty.
     """
 
     states: Tensor
@@ -61,7 +67,10 @@ class Carried(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Tensors for which `Attentive` computes gradients: x, the weights, the initial state and the carried states."""
+    """Tensors for which `Attentive` computes gradients: x, the weights, the initial state and the carried states.
+
+    The initial state is ``h``, ``cells`` (c of an LSTM, else None) and ``macro`` (s), each (batch, hidden).
+    """
 
     x: Tensor
     U: Tensor
@@ -79,7 +88,7 @@ class Inputs(NamedTuple):
 class Counters(NamedTuple):
     """Tensors that the attention kernel updates in place: `Carried` without its states, and the rows of kept states.
 
-    ``members`` are these rows, of the states in R.
+    ``members`` (batch, R) are the row numbers of the states in R.
     """
 
     received: Tensor
@@ -105,9 +114,10 @@ class Plan(NamedTuple):
 def attentive_unroll(
     x: Tensor, cell: Recurrence, attention: Attention, state: tuple[Tensor, ...], memory: Carried, steps: Steps
 ) -> tuple[Tensor, tuple[Tensor, ...], Carried]:
-    """Run a cell with attention over x (rows, inputs) in C. Return all states, the final state and the final memory.
+    """Run a cell with attention over x (rows, inputs) in C. Return all h, the final state and the final memory.
 
-    A state is (h, s), or (h, c, s) for an LSTM, each (batch, hidden).
+    All h are one tensor (rows, hidden). ``state`` and the final state are tuples (h, s), or (h, c, s) for an LSTM, of
+    tensors (batch, hidden). ``memory`` is not changed; the final memory is a new `Carried`.
     """
     relevant, carried = attention.relevant, memory.states.shape[1] - attention.relevant
     short = carried + len(steps.sizes) if attention.short is None else attention.short
@@ -131,7 +141,9 @@ def attentive_unroll(
 def recent_rows(steps: Steps, short: int, carried: int, relevant: int) -> tuple[Tensor, Tensor]:
     """Return the row numbers of the last ``short`` states of each sequence, the latest last, and which of them exist.
 
-    Rows after those of this call's states belong to the carried memory.
+    Both are (batch, short), the second is boolean. A state does not exist if the sequence has had fewer than ``short``.
+    ``carried`` and ``relevant`` are the numbers of carried states in S and in R, per sequence. Row numbers from
+    ``steps.rows`` on belong to the carried memory.
     """
     lengths = torch.tensor(steps.lengths, dtype=torch.int64, device="cpu")[:, None]
     back = torch.arange(short, 0, -1, device="cpu")
@@ -147,14 +159,18 @@ def recent_rows(steps: Steps, short: int, carried: int, relevant: int) -> tuple[
 class Attentive(torch.autograd.Function):
     """Autograd function of a recurrent cell with attention, over all steps of all sequences, in C.
 
-    Its outputs are the states h, followed by the carried states, the cells of an LSTM, and s.
+    It has three outputs: the states h, with the carried states as further rows; the cells of an LSTM, else None; and s.
     """
 
     @staticmethod
     def forward(
         ctx: Any, plan: Plan, counters: Counters, *inputs: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return all states, cells (None without an LSTM) and s, and update the ``counters`` in place."""
+        """Return the states h, the cells of an LSTM (else None) and s of all steps.
+
+        Cells and s are (rows, hidden). In h the carried states follow as further rows. The tensors in ``counters``
+        are updated in place.
+        """
         x, U, W, bias, A, B, v, *initial, carried_states = contiguous(*inputs)
         activation, factor, sizes, steps, _ = plan
         (short, relevant, _), rows, (N, I) = sizes, steps.rows, (W.shape[1], U.shape[1])
@@ -195,7 +211,7 @@ class Attentive(torch.autograd.Function):
     def backward(
         ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None, macro_gradient: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the `Inputs`, from those of the states, the cells and s."""
+        """Return None for ``plan`` and ``counters``, then the gradients of the `Inputs`, from those of the outputs."""
         given, (states, cells, gates, macro, keys, queries, weights) = ctx.saved_tensors[:11], ctx.saved_tensors[11:]
         if wants_graph():
             return with_graph(replayed, (ctx.plan, ctx.kept, *given), [gradient, cell_gradient, macro_gradient])
@@ -253,7 +269,8 @@ def contiguous(*tensors: Tensor | None) -> list[Any]:
 def replayed(plan: Plan, kept: Tensor, *tensors: Tensor | None) -> tuple[Tensor, ...]:
     """Return the outputs of `Attentive` for `Inputs`, computed by plain torch operations, for second derivatives.
 
-    ``kept`` holds the states in R that each row attended to, so the selection is not repeated.
+    ``kept`` (rows, R) holds the row numbers of the states in R that each row attended to, −1 for none, so the selection
+    is not repeated. Without an LSTM the cells are an empty tensor.
     """
     given: Any = Inputs(*tensors)  # type: ignore[arg-type]  # some may be None
     steps, (short, relevant, carried), inputs = plan.steps, plan.sizes, given.x.split(plan.steps.sizes)
@@ -284,7 +301,11 @@ def replayed(plan: Plan, kept: Tensor, *tensors: Tensor | None) -> tuple[Tensor,
 
 
 def attended(query: Tensor, h: Tensor, memories: list[list[Tensor]], given: Inputs, factor: float) -> Tensor:
-    """Return s = f · (h + Σ α_m m), one row per sequence, over the states m of its memory; h if the memory is empty."""
+    """Return s = f · (h + Σ α_m m), one row per sequence, over the states m of its memory; h if the memory is empty.
+
+    ``query`` is the previous s, and α the softmax of its scores. ``query`` and h are (batch, hidden). ``memories`` has
+    one list of states (hidden) for each sequence. ``factor`` is f.
+    """
     rows = []
     for b, memory in enumerate(memories):
         if not memory:

@@ -18,6 +18,8 @@ def choose(x: Tensor) -> str:
     """Return the implementation for tensors like x, "c", "python" or "reference", following STEADYGRAD_KERNELS.
 
     Where only plain operations work (torch.func, export) the result is ``reference`` for any value of the variable.
+    Raise ValueError if the variable has an unknown value, or if it is "c" and the C kernel cannot run on x. Warn once
+    if the C kernel is missing.
     """
     wanted = os.environ.get(VARIABLE, "auto")
     if wanted not in CHOICES:
@@ -64,7 +66,7 @@ def obstacle_to_c(x: Tensor) -> str | None:
 
 @cache
 def say_once(reason: str) -> None:
-    """Warn that the C kernel is missing, once for each ``reason``."""
+    """Emit a RuntimeWarning that the C kernel is missing, once for each ``reason``."""
     warnings.warn(f"steadygrad runs without its C kernel, several times slower: {reason}", RuntimeWarning, stacklevel=2)
 
 

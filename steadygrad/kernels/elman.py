@@ -28,8 +28,9 @@ Operator = Callable[[Tensor], Tensor]
 class ElmanInputs(NamedTuple):
     """The arguments of `elman_unroll`. Those that have a gradient come first.
 
-    ``bias`` is added before the activation; for modReLU it is added to the modulus. For complex modReLU a row is
-    (Re h, Im h), and the bias has half as many entries.
+    x is (rows, inputs), ordered as `Steps` says, U (hidden, inputs), W (hidden, hidden) and ``initial`` (batch,
+    hidden). ``activation`` is a name. ``bias`` (hidden) is added before the activation; for modReLU it is added to the
+    modulus. For complex modReLU a row is (Re h, Im h), and the bias has half as many entries.
     """
 
     x: Tensor  # (rows, inputs)
@@ -147,7 +148,7 @@ def backward_c(given: ElmanInputs, states: Tensor, gradient: Tensor, need_x: boo
 
     One loop computes all but that of x, while the deltas, the gradients of the pre-activations, are in cache.
 
-    The deltas are stored only if x needs a gradient.
+    The deltas are stored only if x needs a gradient. The gradient of x or the bias is None if it is not needed.
     """
     x, U, W, bias, initial, activation, steps = given
     N, I = U.shape
@@ -173,7 +174,10 @@ def forward_python(given: ElmanInputs) -> Tensor:
 
 
 def backward_python(given: ElmanInputs, states: Tensor, gradient: Tensor, need_x: bool, need_bias: bool) -> Gradients:
-    """Return the gradients of x, U, W, the bias and the initial states, computed by a Python loop."""
+    """Return the gradients of x, U, W, the bias and the initial states, computed by a Python loop.
+
+    The gradient of x or the bias is None if it is not needed.
+    """
     x, U, W, bias, initial, activation, steps = given
     deltas = gradient.clone(memory_format=torch.contiguous_format)
     d_initial = torch.zeros_like(initial)  # carries the gradient of the state from step to step

@@ -13,10 +13,12 @@ from steadygrad.kernels.products import SINGLE, matmul
 
 
 def exponential_forward(A: Tensor, A2: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return X = exp(A) of a skew-symmetric A and, for the backward pass, S = B₂ + E, E and B₄.
+    """Return X = exp(A) of a skew-symmetric A (n, n) and, for the backward pass, S = B₂ + E, E and B₄, all (n, n).
 
     ``A2`` is A². ``table`` (4, 4) has the coefficients of exp(A) ≈ B₁ + (B₂ + E) E,  E = B₃ + B₄²,
     Bⱼ = Σₖ table[j, k] Aᵏ.
+
+    A must be so small that this polynomial is accurate: it is not scaled here.
     """
     if in_c(A):
         n = len(A)
@@ -34,7 +36,10 @@ def exponential_forward(A: Tensor, A2: Tensor, table: Tensor) -> tuple[Tensor, T
 
 
 def exponential_backward(G: Tensor, A: Tensor, S: Tensor, E: Tensor, B4: Tensor, table: Tensor) -> Tensor:
-    """Return the gradient of A from the gradient G of X = exp(A). Only its skew-symmetric part is meaningful."""
+    """Return the gradient of A from the gradient G of X = exp(A). Only its skew-symmetric part is meaningful.
+
+    S, E and B4 are what `exponential_forward` returned for this A and ``table``. All matrices are (n, n).
+    """
     if in_c(A):
         n = len(A)
         G, dA = G.contiguous(), native.empty(A, n, n)

@@ -21,9 +21,10 @@ from steadygrad.kernels.unroll import unroll
 class GRUInputs(NamedTuple):
     """The arguments of `gru_unroll`. Those that have a gradient come first.
 
-    The rows of W, U and the bias are in the order reset, update, candidate. ``modulus`` is the bias that a modReLU
-    candidate adds to the modulus. ``reset`` is "before" or "after": the reset gate acts before or after the product
-    with U_c.
+    W (3 · hidden, inputs) multiplies the input x (rows, inputs), and U (3 · hidden, hidden) the state. The rows of W, U
+    and the bias are in the order reset, update, candidate. ``modulus`` (hidden) is the bias that a modReLU candidate
+    adds to the modulus. ``initial`` is (batch, hidden). ``activation`` is the name of the candidate's activation.
+    ``reset`` is "before" or "after": the reset gate acts before or after the product with U_c.
     """
 
     x: Tensor  # (rows, inputs)
@@ -38,7 +39,10 @@ class GRUInputs(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """Results of the forward pass of a GRU that its backward pass uses."""
+    """Results of the forward pass of a GRU that its backward pass uses.
+
+    ``gates`` are the values of reset, update and candidate after their activations.
+    """
 
     states: Tensor  # (rows, hidden)
     gates: Tensor  # (rows, 3·hidden)
@@ -46,7 +50,11 @@ class Saved(NamedTuple):
 
 
 def gru_unroll(given: GRUInputs) -> Tensor:
-    """Return all states (rows, hidden) of a GRU over whole sequences, with the fastest implementation available."""
+    """Return all states (rows, hidden) of a GRU over whole sequences, with the fastest implementation available.
+
+    With reset gate r, update gate u and candidate c, the next state is (1 − u)∘h + u∘c. In `torch.nn.GRU` the update
+    gate is 1 − u.
+    """
     backend = choose_for(given.x, given.U)
     return gru_unroll_reference(given) if backend == "reference" else GRU.apply(*native.contiguous(given), backend)
 
@@ -100,7 +108,7 @@ Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor | None, T
 
 
 def forward_c(given: GRUInputs) -> Saved:
-    """Return the states and gates of `gru_unroll`, computed by the C kernel. Raise ValueError if a shape is wrong."""
+    """Return states and gates of `gru_unroll` as `Saved`, computed by the C kernel. Raise ValueError for bad shapes."""
     x, W, U, bias, modulus, initial, activation, steps, reset = given
     N, I = U.shape[1], W.shape[1]
     native.check_shapes(
@@ -137,7 +145,7 @@ def backward_c(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bool) -
 
 
 def forward_python(given: GRUInputs) -> Saved:
-    """Return the states and gates of `gru_unroll`, computed by a Python loop."""
+    """Return the states and gates of `gru_unroll` as `Saved`, computed by a Python loop."""
     x, W, U, bias, modulus, initial, activation, steps, reset = given
     N = U.shape[1]
     gates = torch.nn.functional.linear(x, W, bias)

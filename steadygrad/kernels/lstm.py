@@ -19,8 +19,9 @@ from steadygrad.kernels.unroll import unroll
 class LSTMInputs(NamedTuple):
     """The arguments of `lstm_unroll`. Those that have a gradient come first.
 
-    The rows of W, U and the bias are in torch's order i, f, g, o. ``detached`` is True at steps whose gates use
-    ``h.detach()`` of the previous state h.
+    W (4 · hidden, inputs) multiplies the input x (rows, inputs), and U (4 · hidden, hidden) the state. The rows of W, U
+    and the bias are in torch's order i, f, g, o. ``initial`` and ``initial_cells`` are (batch, hidden). ``detached``
+    (time) is True at steps whose gates use ``h.detach()`` of the previous state h.
     """
 
     x: Tensor  # (rows, inputs)
@@ -34,7 +35,7 @@ class LSTMInputs(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """Results of the forward pass of an LSTM that its backward pass uses."""
+    """Results of the forward pass of an LSTM that its backward pass uses. ``gates`` are i, f, g, o after activation."""
 
     states: Tensor  # (rows, hidden)
     cells: Tensor  # (rows, hidden)
@@ -42,7 +43,10 @@ class Saved(NamedTuple):
 
 
 def lstm_unroll(given: LSTMInputs) -> tuple[Tensor, Tensor]:
-    """Return all states and all cells of an LSTM, each (rows, hidden), with the fastest implementation available."""
+    """Return all states and all cells of an LSTM, each (rows, hidden), with the fastest implementation available.
+
+    Raise ValueError if ``detached`` does not have one entry per time step.
+    """
     if (detached := given.detached) is not None:
         if detached.shape != (time := len(given.steps.sizes),):
             raise ValueError(f"lstm_unroll expects detached of shape ({time},); got {tuple(detached.shape)}")
@@ -142,7 +146,10 @@ def backward_c(
 
 
 def forward_python(given: LSTMInputs) -> Saved:
-    """Return states, cells and gates of `lstm_unroll`, computed by a Python loop."""
+    """Return the states and cells (rows, hidden) and the gates (rows, 4 · hidden) of an LSTM, by a Python loop.
+
+    The arguments are those of `lstm_unroll`. W x + b is computed here.
+    """
     x, W, U, bias, initial, initial_cells, steps, _ = given
     N = U.shape[1]
     gates = torch.nn.functional.linear(x, W, bias)

@@ -27,7 +27,10 @@ SMALL = 100_000  # with fewer multiplications a second thread makes a loop slowe
 
 @cache
 def library() -> ctypes.CDLL | str:
-    """Return the loaded library of C kernels, or a text that says why it cannot be used."""
+    """Return the loaded library of C kernels, or a text that says why it cannot be used.
+
+    Raise ValueError if STEADYGRAD_CPU_CAPABILITY has an unknown value.
+    """
     limit = os.environ.get(LIMIT_VARIABLE, LIMITS[-1])
     if limit not in LIMITS:
         raise ValueError(f"{LIMIT_VARIABLE} expects one of {', '.join(LIMITS)}; got {limit!r}")
@@ -92,7 +95,8 @@ def contiguous(arguments: Iterable[Any]) -> Iterator[Any]:
 def call(name: str, steps: Steps, *arguments: int | float | Tensor | None) -> int:
     """Run the C loop ``steadygrad_<name>`` over the steps and return its code. Its results are among the arguments.
 
-    The tensors must be contiguous. None becomes a null pointer.
+    The tensors must be contiguous. None becomes a null pointer. Raise ValueError if a tensor is not on the CPU or has
+    another floating-point dtype than the first one. Raise MemoryError if the kernel has too little memory (code 1).
 
     The arguments are passed as one struct, ``<name>_t`` in the C sources, whose fields all have 8 bytes.
     """
@@ -111,7 +115,10 @@ def call(name: str, steps: Steps, *arguments: int | float | Tensor | None) -> in
 
 
 def check_shapes(who: str, *expected: tuple[str, Tensor | None, tuple[int, ...]]) -> None:
-    """Raise ValueError if a tensor has another shape than expected: C would read beyond its end."""
+    """Raise ValueError if a tensor has another shape than expected: C would read beyond its end.
+
+    ``expected`` are triples (name, tensor, shape). A tensor that is None is skipped.
+    """
     for name, tensor, shape in expected:
         if tensor is not None and tensor.shape != shape:
             raise ValueError(f"{who} expects {name} of shape {shape}; got {tuple(tensor.shape)}")

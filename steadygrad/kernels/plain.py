@@ -48,7 +48,10 @@ def wants_graph() -> bool:
 def with_graph(
     definition: Callable[..., Tensor | tuple[Tensor, ...]], inputs: Sequence[Any], gradients: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
-    """Return differentiable gradients of ``inputs``, from the ``gradients`` of the outputs ``definition(*inputs)``."""
+    """Return differentiable gradients of ``inputs``, from the ``gradients`` of the outputs ``definition(*inputs)``.
+
+    The result has one entry for each input: None if the input is no tensor or requires no gradient.
+    """
     with torch.enable_grad():
         asked = [isinstance(part, Tensor) and part.requires_grad for part in inputs]
         # the same tensor may be passed twice; each position has its own gradient

@@ -12,7 +12,8 @@ SINGLE = 800_000  # multiplications up to which one thread is faster than two
 def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, out: Tensor | None = None, alpha: float = 1.0) -> Tensor:
     """Return α A B, written to ``out`` if given, or α A B + ``add``, written to ``add``.
 
-    It is used in hand-written backward passes: autograd does not track it.
+    Give at most one of ``out`` and ``add``. A is (m, k), B is (k, n) and α is ``alpha``. It is used in hand-written
+    backward passes: autograd does not track it.
     """
     target = add if out is None else out
     if (

@@ -23,12 +23,12 @@ class Steps:
     @staticmethod
     @lru_cache(maxsize=64)
     def padded(time: int, batch: int) -> "Steps":
-        """Return the `Steps` of a batch of sequences of equal length."""
+        """Return the `Steps` of ``batch`` sequences, each with ``time`` steps."""
         return Steps((batch,) * time)
 
     @cached_property
     def reversed(self) -> "Steps":
-        """The same steps, processed in the opposite direction."""
+        """`Steps` of the same rows, processed in the opposite direction."""
         return Steps(self.sizes, not self.reverse)
 
     @property
@@ -43,7 +43,7 @@ class Steps:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Number of the first row of each time step, followed by the total number of rows."""
+        """List of the number of the first row of each time step, followed by the total number of rows."""
         total, offsets = 0, [0]
         for size in self.sizes:
             total += size
@@ -52,7 +52,7 @@ class Steps:
 
     @cached_property
     def slices(self) -> list[slice]:
-        """Rows of each time step, as slices."""
+        """List of the rows of each time step, as slices."""
         return [slice(begin, end) for begin, end in pairwise(self.offsets)]
 
     @cached_property
@@ -62,19 +62,19 @@ class Steps:
 
     @property
     def rows(self) -> int:
-        """Total number of rows, over all steps and sequences."""
+        """Total number of rows: one for each time step of each sequence."""
         return self.offsets[-1]
 
     @cached_property
     def lengths(self) -> list[int]:
-        """Lengths of the sequences, in the order of the batch."""
+        """List of the lengths of the sequences, in the order of the batch: longest first."""
         lengths = [0] * self.batch
         for time, size in enumerate(self.sizes, 1):
             lengths[:size] = [time] * size
         return lengths
 
     def order(self) -> range:
-        """Return the numbers of the time steps in the order of processing."""
+        """Return the numbers of the time steps, from 0, in the order of processing, as a range."""
         return range(len(self.sizes) - 1, -1, -1) if self.reverse else range(len(self.sizes))
 
     @cached_property
@@ -94,14 +94,20 @@ class Steps:
         return index
 
     def previous(self, states: Tensor, initial: Tensor) -> Tensor:
-        """Return the previous state of each row, (rows, hidden), from all states and the initial states."""
+        """Return the previous state of each row, (rows, hidden), from all states and the initial ones (batch, hidden).
+
+        The previous state is that of the step processed before; at a sequence's first step it is its initial state.
+        """
         if not self.uniform:
             return torch.cat([states, initial]).index_select(0, self._previous_rows.to(states.device))
         parts = [states[self.batch :], initial] if self.reverse else [initial, states[: -self.batch]]
         return torch.cat(parts)
 
     def last(self, states: Tensor) -> Tensor:
-        """Return the final state of each sequence, in the order of the batch: (batch, hidden)."""
+        """Return the final state of each sequence, (batch, hidden), from all states (rows, hidden).
+
+        With ``reverse`` it is the state at the first time step, which is processed last.
+        """
         if self.reverse:
             return states[: self.batch]
         if self.uniform:

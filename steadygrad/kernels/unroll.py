@@ -17,11 +17,12 @@ def unroll(
     initial: tuple[Tensor, ...],
     steps: Steps,
 ) -> tuple[Tensor, ...]:
-    """Apply the function ``step`` at every time step and return all states, each (rows, size).
+    """Apply the function ``step`` at every time step and return all states as a tuple of tensors (rows, size).
 
-    ``step(inputs[t], state)`` returns the next state. It may append outputs, which are returned after the states. State
-    and outputs have one row for each sequence that is present at step t, so sequences may differ in length. A sequence
-    leaves the batch at its end or, in reverse, enters the batch there with its row of ``initial``.
+    ``step(inputs[t], state)`` returns the next state, a tuple like ``initial``. It may append outputs, which are
+    returned after the states. State and outputs have one row for each sequence that is present at step t, so sequences
+    may differ in length. A sequence leaves the batch at its end or, in reverse, enters the batch there with its row of
+    ``initial``.
     """
     state = tuple(start[:0] for start in initial)
     found: dict[int, tuple[Tensor, ...]] = {}

@@ -55,6 +55,7 @@ LAYERS: dict[str, LayerClass] = {
     "relrnn": RelRNN,
     "rellstm": RelLSTM,
 }
+"""layer classes by name"""
 
 __all__ = [
     "ENRNN",

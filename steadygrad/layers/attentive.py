@@ -18,7 +18,10 @@ COMBINATIONS = {"average": 0.5, "add": 1.0, "concatenate": None}
 
 
 class Alignment(nn.Module):
-    """Base class of attention scores: logits (batch, places) of queries (batch, units) and keys (batch, places, ·)."""
+    """Base class of attention scores, which give the logits of queries and keys.
+
+    The keys are computed once from the past states (`keys`), and `forward` compares them with the query of each step.
+    """
 
     in_kernel = False
     """whether the fused kernel supports this alignment; it takes A, B and v: additive with v, scaled product without"""
@@ -27,16 +30,26 @@ class Alignment(nn.Module):
     v: Tensor | None
 
     def keys(self, states: Tensor) -> Tensor:
-        """Return the keys (…, ·) of states (…, units): the part of the score that does not depend on the query."""
+        """Return the keys (…, key size) of states (…, units): the part of the score that does not depend on the query.
+
+        Each score defines this method; `Alignment` raises NotImplementedError.
+        """
         raise NotImplementedError
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Return the attention logits (batch, places) from queries (batch, units) and keys (batch, places, ·)."""
+        """Return the attention logits (batch, places) from queries (batch, units) and keys (batch, places, key size).
+
+        The keys are those that `keys` returns, not the states. Each score defines this method; `Alignment` raises
+        NotImplementedError.
+        """
         raise NotImplementedError
 
 
 class Projected(Alignment):
-    """Base class of attention scores that compare A s with B m: s is the query, m a past state."""
+    """Base class of attention scores that compare A s with B m: s is the query, m a past state.
+
+    A and B are parameters (units, units). The key of m is B m.
+    """
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -46,11 +59,16 @@ class Projected(Alignment):
         self.B = nn.Parameter(torch.empty(units, units).uniform_(-bound, bound))  # projects keys, U_a
 
     def keys(self, states: Tensor) -> Tensor:
+        """Return the keys B m (…, units) of states m (…, units)."""
         return states @ self.B.mT
 
 
 class Additive(Projected):
-    """Additive attention score a(s, m) = v · tanh(A s + B m) of a query s and a past state m."""
+    """Additive attention score a(s, m) = v · tanh(A s + B m) of a query s and a past state m.
+
+    A and B are parameters (units, units), v is a parameter (units,). ``forward`` takes the queries s and the keys B m,
+    which `keys` computes from the states m.
+    """
 
     in_kernel = True
 
@@ -59,24 +77,34 @@ class Additive(Projected):
         self.v = nn.Parameter(torch.empty(units).normal_(std=math.sqrt(2 / (1 + units))))  # Xavier of (1, units)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Return v · tanh(A s + k), (batch, places), from queries s (batch, N) and keys k = B m (batch, places, N)."""
         assert self.v is not None
         return ((query @ self.A.mT)[:, None] + keys).tanh() @ self.v
 
 
 class ScaledDot(Projected):
-    """Scaled dot-product attention score a(s, m) = (A s) · (B m) / √N of a query s and a past state m."""
+    """Scaled dot-product attention score a(s, m) = (A s) · (B m) / √N of a query s and a past state m, N units.
+
+    A and B are parameters (N, N). ``forward`` takes the queries s and the keys B m, which `keys` computes from the
+    states m.
+    """
 
     in_kernel = True
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Return (A s) · k / √N, (batch, places), from queries s (batch, N) and keys k = B m (batch, places, N)."""
         return (keys @ (query @ self.A.mT)[:, :, None])[:, :, 0] / math.sqrt(keys.shape[2])
 
 
 ALIGNMENTS: dict[str, type[Alignment]] = {"additive": Additive, "dot": ScaledDot}
+"""attention scores by name; each class is called with the number of units"""
 
 
 def softmax(logits: Tensor, taken: Tensor) -> Tensor:
-    """Return the softmax of logits over the taken places. Other places have weight 0, also if no place is taken."""
+    """Return the softmax of logits (batch, places) over the places where the Boolean mask ``taken`` is True.
+
+    Other places have weight 0. If no place of a sequence is taken, all its weights are 0.
+    """
     return logits.masked_fill(~taken, torch.finfo(logits.dtype).min).softmax(dim=1) * taken
 
 
@@ -91,8 +119,12 @@ class Trace:
 class AttentiveCell(Cell):
     """h_t = cell(x_t, s_t),  s_t = ½ (h_{t−1} + Σ α_m m),  α = softmax over the memory's states m of a(s_{t−1}, m).
 
-    The cell receives s_t in the place of h_{t−1}. The state consists of the cell's state, then s_t, then the tensors of
-    the memory.
+    The cell receives s_t in the place of h_{t−1}; while the memory is empty, s_t = h_{t−1}. The state consists of the
+    cell's state, then s_t, then the tensors of the memory.
+
+    ``memory`` is a function units → `Memory`. ``alignment`` gives the score a: a name in `ALIGNMENTS` or a function
+    units → `Alignment`. ``combine`` is a name in `COMBINATIONS`; the equation shows ``"average"``. ``normalise`` is a
+    function (logits, taken) → α, each (batch, places). Unknown names raise ValueError.
     """
 
     def __init__(
@@ -120,25 +152,37 @@ class AttentiveCell(Cell):
 
     @property
     def state_parts(self) -> tuple[Part, ...]:
+        """Tuple of a `Part` for each tensor of the state: those of the cell, s, then those of the memory."""
         return (*super().state_parts, *self.memory.parts.values())
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
+        """Return the initial states of the cell, then zeros for s and for the tensors of the memory, all (batch, …).
+
+        They have the device of ``like``, and its dtype except for integers of the memory.
+        """
         own = self.cell.initial_states(batch, like)
         return (*own, *(part.zeros((batch,), like) for part in self.state_parts[len(own) :]))
 
     def weights(self) -> Any:
+        """Return what `weights` of the inner cell returns."""
         return self.cell.weights()
 
     def inputs(self, x: Tensor) -> Tensor:
+        """Return what `inputs` of the inner cell returns: the rows of x, possibly with appended features."""
         return self.cell.inputs(x)
 
     def fold(self, weights: Any, rows: Tensor, table: Tensor) -> tuple[Any, Tensor]:
+        """Return the pair (weights, x) that `fold` of the inner cell returns, from one-hot rows and a table."""
         return self.cell.fold(weights, rows, table)
 
     def walk(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run over all time steps, in C if possible. Return the outputs (rows, output_size) and the final states."""
+        """Run over all time steps, in C if possible. Return outputs (rows, output_size) and a tuple of final states.
+
+        x is in the form that `inputs` or `fold` returns. The C kernel is used on the CPU for supported cells, memories
+        and alignments with softmax; otherwise `step_by_step` is called.
+        """
         recurrence, limits, factor = self.cell.recurrence(weights), self.memory.limits, COMBINATIONS[self.combine]
         unknown = recurrence is None or limits is None or factor is None
         if unknown or not self.alignment.in_kernel or self.normalise is not softmax or not runs_in_c(x):
@@ -156,9 +200,10 @@ class AttentiveCell(Cell):
     def step_by_step(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...], trace: list[Trace] | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return what `walk` returns, computed by the definition, with any cell and any memory, on any device.
+        """Return the outputs (rows, output_size) and the final states, as `walk` does, by a Python loop over the steps.
 
-        The attention of each step is appended to ``trace``, if one is given.
+        This is the definition, for any cell, any kind of memory and any device. A `Trace` of each step is appended to
+        the list ``trace``, if one is given.
         """
         own = [str(i) for i in range(len(self.state_sizes))]
         start = dict(zip(own, state, strict=False)) | self.memory.unpack(state[len(own) :], self.alignment.keys)
@@ -181,9 +226,11 @@ class AttentiveCell(Cell):
     def step(
         self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None
     ) -> tuple[Tensor, tuple[Tensor, ...], Contents]:
-        """Return the output, the next state and the memory after one time step.
+        """Return the tuple (output, state, contents) after one time step, for inputs x (batch, features).
 
-        The first tensor of the new state is added to the memory.
+        The output h is (batch, units). ``state`` is the tuple of the cell's state and s, without the memory.
+        ``contents`` is the memory as a dict; h is added to the one returned. A `Trace` is appended to the list
+        ``trace``, unless it is None.
         """
         h, *rest, s = state
         attended, alpha, taken = self.attend(s, contents, trace)
@@ -194,7 +241,11 @@ class AttentiveCell(Cell):
     def attend(
         self, query: Tensor, contents: Contents, trace: list[Trace] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the attended state Σ α_m m, the weights α, and which places of the memory are taken."""
+        """Return the tuple (Σ α_m m, α, taken): the attended state (batch, units), the weights, and the taken places.
+
+        α and the Boolean mask ``taken`` are (batch, places). ``query`` is (batch, units), ``contents`` the memory as a
+        dict. A `Trace` is appended to the list ``trace``, if one is given.
+        """
         states, keys, taken, gate = self.memory.items(contents)
         logits = self.alignment(query, keys)
         alpha = self.normalise(logits if gate is None else logits + gate, taken)
@@ -202,30 +253,38 @@ class AttentiveCell(Cell):
         return (alpha[:, None] @ states)[:, 0], alpha, taken
 
     def note(self, alpha: Tensor, taken: Tensor, contents: Contents, trace: list[Trace] | None) -> None:
-        """Append the attention weights of this step to the list ``trace``, if there is one."""
+        """Append a `Trace` of the weights ``alpha`` (batch, places) to the list ``trace``, unless it is None."""
         if trace is not None:
             trace.append(Trace(alpha.detach(), self.memory.times(contents).masked_fill(~taken, -1)))
 
     def combined(self, h: Tensor, attended: Tensor) -> Tensor:
-        """Return s_t, which the cell receives in place of h_{t−1}, from h_{t−1} and the attended Σ α_m m."""
+        """Return s_t, which the cell receives in place of h_{t−1}, from h_{t−1} and the attended Σ α_m m.
+
+        All three are (batch, units).
+        """
         if self.C is not None:
             return torch.cat([h, attended], dim=1) @ self.C.mT
         return (h + attended) * cast(float, COMBINATIONS[self.combine])
 
     def matrices(self) -> dict[str, Tensor]:
+        """Return the dict of the inner cell's recurrent matrices by name, without those of attention."""
         return self.cell.matrices()
 
     def penalty(self) -> Tensor | float:
+        """Return the regularisation term of the inner cell."""
         return self.cell.penalty()
 
 
 def rows_of(contents: Contents, begin: int, end: int) -> Contents:
-    """Return the rows ``begin`` to ``end`` (sequences) of every tensor of a memory's contents."""
+    """Return a dict of the rows ``begin`` to ``end`` (sequences, ``end`` excluded) of every tensor of ``contents``."""
     return {name: values[begin:end] for name, values in contents.items()}
 
 
 def joined(first: Contents, second: Contents) -> Contents:
-    """Return two contents of memories concatenated along the batch. Empty places in front pad the smaller one."""
+    """Return a dict of the tensors of two contents, concatenated along the batch.
+
+    If the numbers of places differ, zeros in front, which are empty places, pad the smaller one.
+    """
 
     def widened(values: Tensor, places: int) -> Tensor:
         return nn.functional.pad(values, (0, 0) * (values.dim() - 2) + (places - values.shape[1], 0))
@@ -246,17 +305,22 @@ AttentionSpec = Mapping[str, Any] | Callable[[Cell], Cell]
 def attentive(cell: Cell, attention: AttentionSpec) -> Cell:
     """Return the cell with attention, specified by a dict of options or a function cell → cell.
 
-    The options are:
+    A dict gives an `AttentiveCell` around the cell. A function is called with the cell, and its result is returned. The
+    options are:
 
-    - ``short``: size of S, the last states; 10 by default, None for all past states;
+    - ``short``: size of S, the last states; 10 by default, None for all past states. With None, ``relevant`` and
+      ``score`` must not be given;
     - ``relevant``: size of R, the states with the highest score among those that left S; 10 by default. With limited S
       and R every step costs the same;
     - ``score``: ``"received"`` (default), the attention that a state received while in S, ``"learned"``, or a function
       units → `Score`;
-    - ``alignment``: ``"additive"`` (default), a = v · tanh(A s + B m), or ``"dot"``, a = (A s) · (B m)/√N;
-    - ``combine``: how s_t is computed from h_{t−1} and the attended Σ α_m m. ``"average"`` is the default. With
-      ``"add"`` states can grow, and what was learned may not hold for longer sequences. ``"concatenate"`` is a learned
-      C [h, attended].
+    - ``alignment``: ``"additive"`` (default), a = v · tanh(A s + B m), or ``"dot"``, a = (A s) · (B m)/√N, for a query
+      s and a past state m;
+    - ``combine``: how s_t is computed from h_{t−1} and the attended Σ α_m m. ``"average"``, half of their sum, is the
+      default. With ``"add"``, their sum, states can grow, and what was learned may not hold for longer sequences.
+      ``"concatenate"`` is a learned C [h, attended].
+
+    Raise ValueError for other options or values.
     """
     if callable(attention):
         return attention(cell)

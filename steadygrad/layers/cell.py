@@ -9,9 +9,10 @@ from steadygrad.kernels import Recurrence, Steps, unroll
 
 
 class Lookup(NamedTuple):
-    """Input x = e E of a layer: one-hot rows e (…, symbols) that each select a row of a table E (symbols, input_size).
+    """Input x = e E of a layer, not multiplied out: ``rows`` are e (…, symbols), ``table`` is E (symbols, input_size).
 
-    The layer computes U Eᵀ once and multiplies it by e, which is faster than U x if there are few symbols.
+    Each row of e is one-hot and selects a row of E. With U the layer's input matrix, the layer computes U Eᵀ once and
+    multiplies it by e, which is faster than U x if there are few symbols.
     """
 
     rows: Tensor
@@ -28,11 +29,17 @@ class Part(NamedTuple):
     dtype: torch.dtype | None = None
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Return whether a tensor of this part of the state may have the shape (without the batch)."""
+        """Return whether ``shape``, without the batch, fits this part: as many dimensions, and equal sizes.
+
+        None in the part's shape fits any size. The dtype is not compared.
+        """
         return len(shape) == len(self.shape) and all(map(lambda a, b: b in (None, a), shape, self.shape))
 
     def zeros(self, leading: tuple[int, ...], like: Tensor) -> Tensor:
-        """Return zeros (*leading, *shape), with no places yet where their number grows."""
+        """Return a tensor of zeros of shape (*leading, *shape), where None in the part's shape becomes 0.
+
+        The device is that of ``like``. So is the dtype, unless the part has its own.
+        """
         return like.new_zeros(*leading, *(size or 0 for size in self.shape), dtype=self.dtype)
 
 
@@ -42,8 +49,8 @@ class Cell(nn.Module):
     A cell evaluates its matrices once, then runs over all time steps of a batch.
 
     ``forward(x, steps, state)`` takes x (rows, input_size), laid out as in `Steps`, and a tuple of initial states
-    (batch, …), one for each of ``state_parts``. It returns the outputs (rows, output_size) and the final states.
-    With a ``table`` the rows of x are one-hot, as in `Lookup`.
+    (batch, …), one for each of ``state_parts``. It returns a pair: the outputs (rows, output_size) and the tuple of
+    final states. With a ``table`` the rows of x are one-hot, as in `Lookup`. A subclass defines `weights` and `walk`.
     """
 
     state_sizes: tuple[int, ...]
@@ -52,30 +59,39 @@ class Cell(nn.Module):
 
     @property
     def state_parts(self) -> tuple[Part, ...]:
-        """Shape and dtype of each tensor of the state."""
+        """Tuple of the shape and dtype of each tensor of the state, as `Part`: (size,) for each of ``state_sizes``."""
         return tuple(Part((size,)) for size in self.state_sizes)
 
     def forward(
         self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run over all time steps of x and return the outputs (rows, output_size) and the final states."""
+        """Run over all time steps of x (rows, input_size) and return the pair of outputs and final states.
+
+        The outputs are (rows, output_size), laid out as x. ``state`` and the final states are tuples of tensors (batch,
+        …), one for each of ``state_parts``. With a ``table`` (symbols, input_size), x holds one-hot rows (rows,
+        symbols), as in `Lookup`.
+        """
         weights = self.weights()
         if table is None:
             return self.walk(weights, self.inputs(x), steps, state)
         return self.walk(*self.fold(weights, x, table), steps, state)
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Return the rows of x in the form that `walk` takes; some cells append features."""
+        """Return the rows of x in the form that `walk` takes: x itself, or x with features that a cell appends."""
         return x
 
     def weights(self) -> Any:
-        """Return the evaluated matrices, which `walk` uses at all steps: a tuple that begins with the input matrix."""
+        """Return the evaluated matrices, which `walk` uses at all steps: a tuple that begins with the input matrix.
+
+        Each cell defines this method; `Cell` raises NotImplementedError.
+        """
         raise NotImplementedError
 
     def fold(self, weights: Any, rows: Tensor, table: Tensor) -> tuple[Any, Tensor]:
-        """Return weights and inputs for `walk`, from one-hot rows e and a table E: U Eᵀ replaces U, and e replaces x.
+        """Return the pair (weights, x) for `walk`, from one-hot ``rows`` e (rows, symbols) and a ``table`` E.
 
-        Features that `inputs` appends to x are appended to the rows of E.
+        E is (symbols, input_size). U Eᵀ replaces the input matrix U, the first of ``weights``, and e is the x. Features
+        that `inputs` appends to x are appended to the rows of E.
         """
         U, *others = weights
         return (U @ self.inputs(table).mT, *others), rows
@@ -83,44 +99,61 @@ class Cell(nn.Module):
     def walk(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run over all time steps and return the outputs (rows, output_size) and the final states."""
+        """Run over all time steps and return the pair of outputs (rows, output_size) and final states, a tuple.
+
+        ``weights`` and x are those that `weights` and `inputs`, or `fold`, return. The states are (batch, …). Each cell
+        defines this method; `Cell` raises NotImplementedError.
+        """
         raise NotImplementedError
 
     def recurrence(self, weights: Any) -> Recurrence | None:
-        """Return the cell's weights for the attention kernel; None if the kernel does not support the cell."""
+        """Return ``weights`` as a `Recurrence` for the attention kernel; None if the kernel does not support the cell.
+
+        `Cell` returns None.
+        """
         return None
 
     def matrices(self) -> dict[str, Tensor]:
-        """Return the recurrent matrices, W of W h, by name; a cell may have none."""
+        """Return a dict of the recurrent matrices (hidden, hidden), which multiply the state, by name; here empty."""
         return {}
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        """Return the states before the first input: zeros, with the dtype and device of ``like``."""
+        """Return the states before the first input: a tuple of zeros (batch, …), one for each of ``state_parts``.
+
+        They have the device of ``like``, and its dtype unless the part has its own.
+        """
         return tuple(part.zeros((batch,), like) for part in self.state_parts)
 
     def penalty(self) -> Tensor | float:
-        """Return the cell's regularisation term, which training adds to the loss."""
+        """Return the cell's regularisation term, which training adds to the loss. `Cell` returns 0.0."""
         return 0.0
 
 
 class StepCell(Cell):
-    """A cell that is defined by `step` and `initial_state` alone.
+    """Base class of cells that are defined by `step` and `initial_state` alone, in PyTorch operations.
 
-    Packed and reversed sequences, attention, streaming and diagnostics follow from these two methods. The output is the
-    first part of the state.
+    Packed and reversed sequences, attention, streaming and diagnostics follow from these two methods. The output of a
+    step is the first tensor of the state.
     """
 
     def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the state after one time step, from the input (batch, input_size) and the state before it."""
+        """Return the state after one time step, from the input (batch, input_size) and the state before it.
+
+        A state is a tuple of tensors (batch, size). Each cell defines this method; `StepCell` raises
+        NotImplementedError.
+        """
         raise NotImplementedError
 
     def initial_state(self) -> tuple[Tensor, ...]:
-        """Return the state before the first input: one tensor (size,) for each part."""
+        """Return the state before the first input: a tuple of tensors (size,), without a batch.
+
+        Each cell defines this method; `StepCell` raises NotImplementedError.
+        """
         raise NotImplementedError
 
     @property
     def state_sizes(self) -> tuple[int, ...]:  # type: ignore[override]  # computed here, an attribute elsewhere
-        """Size of each tensor of the state."""
+        """Size of each tensor of the state, as a tuple: the lengths of the tensors of `initial_state`."""
         return tuple(len(part) for part in self.initial_state())
 
     @property
@@ -129,18 +162,25 @@ class StepCell(Cell):
         return self.state_sizes[0]
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        """Return `initial_state` for every sequence of a batch, with the dtype and device of ``like``."""
+        """Return `initial_state` for every sequence of a batch: a tuple of tensors (batch, size).
+
+        They have the dtype and device of ``like``. They are expanded views, so do not write to them.
+        """
         return tuple(part.to(like).expand(batch, -1) for part in self.initial_state())
 
     def weights(self) -> None:
         """Return None: `step` reads the parameters itself."""
 
     def fold(self, weights: None, rows: Tensor, table: Tensor) -> tuple[None, Tensor]:
-        """Return None for the weights, and the inputs e E from one-hot rows e and a table E."""
+        """Return the pair (None, e E): no weights, and the inputs from one-hot rows e and a table E."""
         return None, rows @ table
 
     def walk(
         self, weights: None, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Call `step` at every time step and return the outputs (rows, output_size) and the tuple of final states.
+
+        The outputs are the first tensor of every state. ``weights`` is not used.
+        """
         states = unroll(self.step, x.split(steps.sizes), state, steps)
         return states[0], tuple(map(steps.last, states))

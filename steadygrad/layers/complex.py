@@ -16,10 +16,13 @@ COMPLEX_ACTIVATIONS = {"modrelu": COMPLEX_MODRELU, "smoothed-modrelu": SMOOTHED_
 
 
 class ComplexElmanCell(Cell):
-    """h_t = modReLU(U x_t + W h_{t−1}; b),  modReLU(z) = z/|z| · max(|z| + b, 0),  h, U, W complex.
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  modReLU(z) = z/|z| · max(|z| + b, 0),  h, U, W complex, b real.
 
+    x (rows, inputs) is real. h and U are stored as real tensors: the state is (Re h, Im h), of shape (batch, 2 ·
+    units), and U is (2 · units, inputs), first the rows of Re U. ``units`` counts complex units.
     ``activation="smoothed-modrelu"`` computes z/(m + ε) · max(m + b, 0) with m = √(|z|² + ε) and ε = 1e-5, as the uRNN
-    programs do. If `Matrix.operator` returns a function, the steps use it, and W is not formed.
+    programs do. ``input_init`` and ``bias_init`` are functions that fill U and b in place. If `Matrix.operator` returns
+    a function, the steps use it, and W is not formed.
     """
 
     def __init__(
@@ -48,12 +51,21 @@ class ComplexElmanCell(Cell):
             (bias_init or (lambda b: nn.init.uniform_(b, -0.01, 0.01)))(self.b)
 
     def weights(self) -> ElmanWeights:
+        """Return the pair of U (2 · units, inputs) and W in its real form (2 · units, 2 · units), `realify(W)`.
+
+        If `Matrix.operator` returns a function, this function, which maps complex rows h to h Wᵀ, takes the place of W.
+        """
         return self.U, self.W.operator() or realify(self.W()).to(self.U.dtype)
 
     def walk(
         self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run over all time steps and return the states (rows, 2 · units), real parts first, and the final state.
+
+        The final state is a tuple of one tensor (batch, 2 · units).
+        """
         return elman_walk(weights, self.b, self.activation, x, steps, state)
 
     def matrices(self) -> dict[str, Tensor]:
+        """Return {"recurrent": W} with W (units, units), complex unless ``recurrent`` names a real matrix."""
         return {"recurrent": self.W.value()}

@@ -12,7 +12,7 @@ from steadygrad.layers.start import uniform
 
 
 class CoRNNCell(StepCell):
-    """Cell of `CoRNN`, a network of coupled oscillators. Its state is y and its velocity z."""
+    """Cell of `CoRNN`, a network of coupled oscillators. Its state is the tuple (y, z): positions and velocities."""
 
     def __init__(self, input_size: int, hidden_size: int, dt: float, gamma: float, epsilon: float) -> None:
         super().__init__()
@@ -23,24 +23,27 @@ class CoRNNCell(StepCell):
             uniform(1 / math.sqrt(input_size + 2 * hidden_size))(parameter)
 
     def initial_state(self) -> tuple[Tensor, ...]:
+        """Return the state before the first input, zeros: the tuple (y, z) of two tensors (hidden,)."""
         return torch.zeros_like(self.b), torch.zeros_like(self.b)
 
     def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return (y_t, z_t), each (batch, hidden), from the input (batch, inputs) and the state (y_{t−1}, z_{t−1})."""
         y, z = state
         force = torch.tanh(input @ self.V.mT + y @ self.W.mT + z @ self.W_z.mT + self.b)
         z = z + self.dt * (force - self.gamma * y - self.epsilon * z)
         return y + self.dt * z, z
 
     def matrices(self) -> dict[str, Tensor]:
+        """Return {"recurrent": W, "velocity": W_z}, each (hidden, hidden): W multiplies y, W_z multiplies z."""
         return {"recurrent": self.W, "velocity": self.W_z}
 
 
 class CoRNN(RecurrentLayer):
     """z_t = z_{t−1} + Δt (tanh(W y_{t−1} + W_z z_{t−1} + V x_t + b) − γ y_{t−1} − ε z_{t−1}),  y_t = y_{t−1} + Δt z_t.
 
-    The units are coupled, damped oscillators: y is the output, z its velocity. Gradients stay bounded for small Δt.
-    ``dt``, ``gamma`` (frequency) and ``epsilon`` (damping) depend on the task. The defaults are the authors' values for
-    sequential MNIST.
+    The units are coupled, damped oscillators: y is the output, z its velocity. The state is the tuple (y, z). Gradients
+    stay bounded for small Δt. ``dt`` (Δt), ``gamma`` (γ, frequency) and ``epsilon`` (ε, damping) depend on the task.
+    The defaults are the authors' values for sequential MNIST.
     """
 
     def __init__(

@@ -11,14 +11,17 @@ from steadygrad.layers.start import uniform
 
 
 class ENRNN(RNN):
-    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = [[W_L, W_C], [0, W_S]],  W_L orthogonal, W_S = T / ρ(T).
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = [[W_L, W_C], [0, W_S]],  W_L = (I + A)⁻¹ (I − A) D,  W_S = T / ρ(T).
 
-    The first hidden_size − short_size units are the long-term state, the last ``short_size`` units the short-term
-    state. The short-term state feeds the long-term state through W_C unless ``coupling`` is False. ``reflections`` is
-    the number of −1s in D of W_L. ``coupling_init`` is the initialisation of W_C: ``"xavier"`` or ``"orthogonal"``.
-    ``radius`` selects how ρ(T) is computed: ``"exact"`` or ``"power"``
-    (`steadygrad.matrices.EigenvalueNormalized`). With ``identity_input`` U is the identity and is not trained, so
-    input_size must equal hidden_size.
+    The first hidden_size − short_size units are the long-term state, the last ``short_size`` units the short-term state
+    (by default 40 % of the units). The short-term state feeds the long-term state through W_C unless ``coupling`` is
+    False.
+
+    W_L is orthogonal: A is skew-symmetric, and D is diagonal with ``reflections`` entries of −1, the others 1 (by
+    default 30 % are −1). T is free and ρ(T) its spectral radius; W_S is T itself until ρ(T) exceeds 1 for the first
+    time. ``coupling_init`` is the initialisation of W_C: ``"xavier"`` or ``"orthogonal"``. ``radius`` selects how ρ(T)
+    is computed: ``"exact"`` or ``"power"`` (`steadygrad.matrices.EigenvalueNormalized`). With ``identity_input`` U is
+    the identity and is not trained. ValueError is raised then unless input_size equals hidden_size.
 
     The paper's network for character PTB is a linear embedding to hidden_size features, followed by an ENRNN with
     ``coupling_init="orthogonal"``, ``identity_input=True`` and ``activation="relu"`` (section 5.4).
@@ -64,7 +67,10 @@ class ENRNN(RNN):
 
 
 def fix_input(cell: ElmanCell) -> None:
-    """Replace the parameter U of a cell by a constant identity. Raise ValueError unless U is square."""
+    """Replace the parameter U of a cell, in place, by a buffer U that holds the identity and is not trained.
+
+    Raise ValueError unless U is square.
+    """
     units, inputs = cell.U.shape
     if units != inputs:
         raise ValueError(f"ENRNN with identity_input expects as many inputs as units; got {inputs} and {units}")

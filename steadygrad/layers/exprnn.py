@@ -8,11 +8,11 @@ from steadygrad.layers.start import Initialiser, uniform
 
 
 class ExpRNN(RNN):
-    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = exp(A) a rotation.
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = exp(A) a rotation,  A skew-symmetric.
 
     ``rebase_every=100`` gives dtriv (Lezcano-Casado, 2019): every 100 updates exp(A) is merged into a base matrix, and
-    A is reset to 0. ``input_init`` is the initialisation of U: kaiming in the authors' program, xavier in nnRNN's
-    program for copy.
+    A is reset to 0. ``init`` names the initialisation of A. ``input_init`` is the initialisation of U, as in `RNN`:
+    kaiming in the authors' program, xavier in nnRNN's program for copy.
     """
 
     def __init__(

@@ -13,9 +13,11 @@ GateSpecs = Spec | Mapping[str, Spec]
 
 
 def build_gates(who: str, recurrent: GateSpecs, gates: tuple[str, ...], hidden_size: int) -> nn.ModuleList:
-    """Return one `Matrix` per gate, in order. ``recurrent`` is one kind for all gates or a dict by gate name.
+    """Return one `Matrix` (hidden_size, hidden_size) per gate, in the order of ``gates``, as an nn.ModuleList.
 
-    A gate that is not in the dict has a free matrix.
+    ``recurrent`` is one kind of matrix for all gates, as `steadygrad.matrices.build` takes it, or a dict of kinds by
+    gate name. A gate that is not in the dict has a free matrix. Raise ValueError if the dict has a name that is not in
+    ``gates``; ``who`` is the layer's name in the message.
     """
     if isinstance(recurrent, Mapping) and "name" not in recurrent:
         if unknown := recurrent.keys() - set(gates):
@@ -27,7 +29,10 @@ def build_gates(who: str, recurrent: GateSpecs, gates: tuple[str, ...], hidden_s
 
 
 class Gated(Protocol):
-    """Protocol of a gated cell: the attributes that `fill` uses."""
+    """Protocol of a gated cell: the attributes that `fill` uses.
+
+    W holds the input weights of all gates, U one `Matrix` per gate, and b the biases, or None.
+    """
 
     W: nn.Parameter
     U: nn.ModuleList
@@ -35,7 +40,10 @@ class Gated(Protocol):
 
 
 def fill(cell: Gated, weights: Initialiser, bias: Initialiser) -> None:
-    """Initialise W and every unconstrained U of a gated cell with ``weights``, and b with ``bias``."""
+    """Initialise a gated cell in place: W and every free matrix in U by ``weights(tensor)``, b by ``bias(tensor)``.
+
+    Both arguments are functions that fill a tensor in place. Matrices under a constraint are not changed.
+    """
     for parameter in (cell.W, *(matrix.free[0] for matrix in free_matrices(cell.U))):
         weights(parameter)
     if cell.b is not None:
@@ -43,5 +51,8 @@ def fill(cell: Gated, weights: Initialiser, bias: Initialiser) -> None:
 
 
 def free_matrices(U: Iterable[nn.Module]) -> list[Matrix]:
-    """Return those of the modules that are matrices without a constraint. The others are initialised by their map."""
+    """Return a list of those modules that are a `Matrix` without a constraint.
+
+    Matrices with a constraint are left out, because their map initialises them.
+    """
     return [matrix for matrix in U if isinstance(matrix, Matrix) and isinstance(matrix.map, Free)]

@@ -15,7 +15,8 @@ from steadygrad.matrices import Free, Matrix, Spec
 class GORUCell(GRUCell):
     """Cell of `GORU`. The rows of W, U and b are in the order r, g, c.
 
-    The kernel computes the update gate u = 1 − g = σ(−z_g), so `weights` negates the rows of g.
+    The kernel is that of `GRU`, whose update gate is u = 1 − g. Because 1 − σ(z) = σ(−z), `weights` negates the rows of
+    g.
     """
 
     def __init__(
@@ -36,19 +37,22 @@ class GORUCell(GRUCell):
         uniform(math.sqrt(3 / hidden_size))(self.b[hidden_size : 2 * hidden_size])
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return W, U and b in the form that the kernel takes, with the rows of g negated."""
+        """Return the tuple (W, U, b) in the form that the kernel takes, with the rows of g negated.
+
+        The shapes are (3 · hidden, inputs), (3 · hidden, hidden) and (3 · hidden,).
+        """
         W, U, b = super().weights()
         return turned(W), turned(U), None if b is None else turned(b)
 
 
 def turned(rows: Tensor) -> Tensor:
-    """Return rows of r, g and c with those of the gate g negated."""
+    """Return ``rows``, a third each for r, g and c, with the rows of the gate g negated. The shape stays the same."""
     r, g, c = rows.chunk(3)
     return torch.cat([r, -g, c])
 
 
 def small(size: int) -> Matrix:
-    """Return a free matrix that starts from U(±0.01), as in the authors' code."""
+    """Return a free `Matrix` of this size whose entries start uniform in ±0.01, as in the authors' code."""
     return Matrix(Free(size), torch.empty(size, size).uniform_(-0.01, 0.01))
 
 
@@ -56,12 +60,13 @@ AUTHORS_ROTATIONS: Spec = {"name": "rotations", "capacity": 4}
 
 
 class GORU(RecurrentLayer):
-    """h_t = g∘h_{t−1} + (1 − g)∘c,  c = modReLU(W_c x_t + r∘(Q h_{t−1}); b),  r, g = σ(W x_t + U h_{t−1} + b).
+    """h_t = g∘h_{t−1} + (1 − g)∘c,  c = modReLU(W_c x_t + r∘(Q h_{t−1}); b_c),  r, g = σ(W x_t + U h_{t−1} + b).
 
-    Q is orthogonal. g = 1 keeps the old state, so 1 − g is the update gate u of `GRU`, and ``matrices()`` calls U_g
-    "update". ``recurrent`` is the kind of Q. The default is four layers of plane rotations, as in the authors' code;
-    "exponential" can represent every rotation. ``reset_bias`` is the initial value of b_r. W, U_r and U_g start from
-    U(±0.01) and b_g from U(±√(3/N)), as in the authors' code.
+    Q is orthogonal. Each gate, r and g, has its own W, U and b. g = 1 keeps the old state, so 1 − g is the update gate
+    u of `GRU`, and ``matrices()`` calls U_r "reset", U_g "update" and Q "candidate". ``recurrent`` is the kind of Q.
+    The default is four layers of plane rotations, as in the authors' code; "exponential" can represent every rotation.
+    ``reset_bias`` is the initial value of b_r. W, U_r and U_g start uniform in ±0.01 and b_g uniform in
+    ±√(3/hidden_size), as in the authors' code.
     """
 
     revision = 2  # in revision 1 Q was exp(A)

@@ -17,17 +17,21 @@ from steadygrad.matrices import Matrix
 
 
 def start_as_torch(cell: "GRUCell") -> None:
-    """Initialise W and b of a GRU cell from U(±1/√N), as in torch.nn.GRU. U keeps its own initialisation."""
+    """Initialise W and b of a GRU cell in place, uniform in ±1/√hidden_size, as torch.nn.GRU does.
+
+    The recurrent matrices U are not changed.
+    """
     for parameter in (cell.W, cell.b):
         if parameter is not None:
             uniform(1 / math.sqrt(cell.output_size))(parameter)
 
 
 def start_as_tensorflow(cell: "GRUCell") -> None:
-    """Initialise a GRU cell as TensorFlow's GRUCell: Glorot's law, and gates that keep the state at the start.
+    """Initialise a GRU cell in place as TensorFlow's GRUCell: Glorot's law, and gates that keep the state at the start.
 
-    The kernels have the shapes (I + N, 2N) for both gates and (I + N, N) for the candidate. TensorFlow's gate biases
-    are 1, and its u = 1 keeps the state. Here u = 1 takes the candidate, so b_r = 1 and b_u = −1.
+    With I inputs and N units, TensorFlow has one kernel of shape (I + N, 2N) for both gates and one of shape (I + N, N)
+    for the candidate. Their Glorot bounds apply to W and to the free matrices in U. TensorFlow's gate biases are 1, and
+    its u = 1 keeps the state. Here u = 1 takes the candidate, so b_r = 1 and b_u = −1. b_c is 0.
     """
     features, units = cell.W.shape[1], cell.output_size
     laws = [glorot_uniform(features + units, outputs * units) for outputs in (2, 2, 1)]
@@ -44,9 +48,10 @@ STARTS: dict[str, Callable[["GRUCell"], None]] = {"torch": start_as_torch, "tens
 
 
 class GRUCell(Cell):
-    """Cell of `GRU`. The rows of W and b are in the order reset, update, candidate.
+    """Cell of `GRU`. The rows of W (3 · hidden, inputs) and b are in the order reset, update, candidate.
 
-    With modReLU the bias of the candidate is ``modulus`` instead of the last third of b.
+    U is one `Matrix` per gate. With modReLU b has only the rows of the two gates, and the parameter ``modulus``
+    (hidden,) is the bias of the candidate. ``start`` is a function that initialises W, U and b of the cell in place.
     """
 
     GATES = ("reset", "update", "candidate")
@@ -81,13 +86,18 @@ class GRUCell(Cell):
     def walk(
         self, weights: tuple[Tensor, Tensor, Tensor | None], x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run over all time steps and return the states (rows, hidden) and the final state, a tuple (h,)."""
         W, U, bias = weights
         given = GRUInputs(x, W, U, bias, self.modulus, state[0], self.activation, steps, self.reset)
         states = gru_unroll(given)
         return states, (steps.last(states),)
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return W, U (the gates' matrices stacked) and b in the form that the kernel takes."""
+        """Return the tuple (W, U, b) in the form that the kernel takes; b is None without bias.
+
+        The shapes are (3 · hidden, inputs), (3 · hidden, hidden), the gates' matrices stacked, and (3 · hidden,). With
+        modReLU the candidate's third of b is 0.
+        """
         U = torch.cat(self.evaluate_gates())
         bias: Tensor | None = self.b
         if bias is not None and self.modulus is not None:
@@ -95,23 +105,25 @@ class GRUCell(Cell):
         return self.W, U, bias
 
     def evaluate_gates(self) -> list[Tensor]:
-        """Return the recurrent matrix of each gate as a list: reset, update, candidate."""
+        """Return a list of the recurrent matrix (hidden, hidden) of each gate: reset, update, candidate."""
         return [matrix() for matrix in self.U]
 
     def matrices(self) -> dict[str, Tensor]:
+        """Return a dict of the recurrent matrices U (hidden, hidden): {"reset": …, "update": …, "candidate": …}."""
         return {gate: cast(Matrix, matrix).value() for gate, matrix in zip(self.GATES, self.U, strict=True)}
 
 
 class GRU(RecurrentLayer):
     """h_t = (1 − u)∘h_{t−1} + u∘c,  c = φ(W_c x_t + U_c (r∘h_{t−1}) + b_c),  r, u = σ(W x_t + U h_{t−1} + b).
 
-    Two conventions follow the papers and differ from torch.nn.GRU. u = 1 takes the candidate, whereas z = 1 − u of
-    torch.nn.GRU keeps the old state. The reset acts before the product with U_c; ``reset="after"`` gives
-    c = φ(W_c x_t + r∘(U_c h_{t−1}) + b_c) of torch.nn.GRU.
+    r is the reset gate, u the update gate, c the candidate, φ = tanh by default. Each gate has its own W, U and b. With
+    φ = modReLU, b_c is added to the modulus. Two conventions follow the papers and differ from torch.nn.GRU. u = 1
+    takes the candidate, whereas z = 1 − u of torch.nn.GRU keeps the old state. The reset acts before the product with
+    U_c; ``reset="after"`` gives c = φ(W_c x_t + r∘(U_c h_{t−1}) + b_c) of torch.nn.GRU.
 
     ``recurrent`` is one kind of matrix for all gates or {"reset": …, "update": …, "candidate": …}. ``start`` names the
-    program whose initialisation of W, U and b is used: torch (U(±1/√N)) or tensorflow (GRUCell: Glorot, gates that keep
-    the state at the start). Matrices under a constraint keep their own initialisation.
+    program whose initialisation of W, U and b is used: torch (uniform in ±1/√hidden_size) or tensorflow (GRUCell:
+    Glorot, gates that keep the state at the start). Matrices under a constraint keep their own initialisation.
     """
 
     starts = STARTS

@@ -12,18 +12,22 @@ from steadygrad.layers.recurrent import Common
 
 
 class HDetachCell(LSTMCell):
-    """Cell of `HDetachLSTM`: an LSTM cell that drops part of the gradient through h."""
+    """Cell of `HDetachLSTM`: an LSTM cell that drops the gradient through h at random time steps."""
 
     detach_probability = 0.0
 
     def detached(self, time: int) -> Tensor | None:
-        """Return a random mask (time), True with probability `detach_probability`; None if nothing is to be trained."""
+        """Return a random Boolean mask (time,), True at steps whose gates detach h_{t−1}.
+
+        An entry is True with probability ``detach_probability``. Return None in evaluation mode or if gradients are
+        disabled.
+        """
         if not self.training or not torch.is_grad_enabled():
             return None
         return torch.rand(time, device="cpu") < self.detach_probability
 
     def recurrence(self, weights: tuple[Tensor, Tensor]) -> None:
-        """Return None: the attention kernel cannot drop gradients of h."""
+        """Return None: the attention kernel does not support the cell, because it cannot drop gradients of h."""
         return None  # the attention kernel cannot detach h: it always passes the gradient on
 
 
@@ -68,5 +72,5 @@ class HDetachLSTM(LSTM):
                 cell.detach_probability = detach_probability
 
     def extra_repr(self) -> str:
-        """Return the sizes and options to show in `repr`, as text."""
+        """Return the sizes and options to show in `repr`, ``detach_probability`` among them, as text."""
         return f"{super().extra_repr()}, detach_probability={self.detach_probability}"

@@ -15,18 +15,21 @@ from steadygrad.matrices import Spec
 
 
 class Product(torch.autograd.Function):
-    """Autograd function of x Uᵀ whose backward pass ignores autocast and uses the dtype of x and U."""
+    """Autograd function x Uᵀ whose backward pass ignores autocast and uses the dtype of x and U."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, U: Tensor) -> Tensor:
-        """Return x Uᵀ."""
+        """Return x Uᵀ (rows, units) from x (rows, inputs) and U (units, inputs)."""
         ctx.save_for_backward(x, U)
         return product(x, U)
 
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x and U from the gradient of x Uᵀ."""
+        """Return the tuple of the gradients of x and U from the gradient of x Uᵀ (rows, units).
+
+        The gradient of x is None if it is not needed.
+        """
         x, U = ctx.saved_tensors
         if wants_graph():
             return with_graph(product, (x, U), [gradient])
@@ -34,7 +37,7 @@ class Product(torch.autograd.Function):
 
 
 def product(x: Tensor, U: Tensor) -> Tensor:
-    """Return x Uᵀ."""
+    """Return x Uᵀ (rows, units) from x (rows, inputs) and U (units, inputs)."""
     return x @ U.mT
 
 
@@ -44,6 +47,7 @@ class HenaffCell(ElmanCell):
     def walk(
         self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run over all time steps and return the states (rows, hidden) and the final state, a tuple (h,)."""
         U, V = weights
         multiply = product if needs_plain(x) else Product.apply
         inputs = activate(self.activation, multiply(x, U), self.b)
@@ -59,9 +63,10 @@ class HenaffRNN(RecurrentLayer):
     """h_t = φ(U x_t + b) + V h_{t−1},  φ = ReLU by default.
 
     The recurrence is linear in the state: only V acts on the contribution of an input at later steps, and no activation
-    damps it. ``recurrent`` is the kind of V. By default V is free and starts as plane rotations by random angles, as in
-    the authors' solution of the copying problem. {"name": "free", "init": "identity"} is their solution of the adding
-    problem. In training a free V may learn to amplify or damp states; an orthogonal V such as "exponential" cannot.
+    damps it. ``recurrent`` is the kind of V, as in `RNN`. By default V is free and starts as plane rotations by random
+    angles, as in the authors' solution of the copying problem. {"name": "free", "init": "identity"} is their solution
+    of the adding problem. In training a free V may learn to amplify or damp states; an orthogonal V such as
+    "exponential" cannot.
     """
 
     def __init__(

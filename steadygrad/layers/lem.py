@@ -12,7 +12,10 @@ from steadygrad.layers.start import uniform
 
 
 class LEMCell(StepCell):
-    """Cell of `LEM`. The rows of W, V and b are in the order: time scale of z, time scale of y, z, y."""
+    """Cell of `LEM`. Its state is the tuple (y, z).
+
+    The rows of W, V and b are in the order: time scale of z, time scale of y, z, y.
+    """
 
     def __init__(self, input_size: int, hidden_size: int, dt: float) -> None:
         super().__init__()
@@ -26,9 +29,11 @@ class LEMCell(StepCell):
             uniform(1 / math.sqrt(hidden_size))(parameter)
 
     def initial_state(self) -> tuple[Tensor, ...]:
+        """Return the state before the first input, zeros: the tuple (y, z) of two tensors (hidden,)."""
         return torch.zeros_like(self.b.chunk(4)[0]), torch.zeros_like(self.b.chunk(4)[0])
 
     def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return (y_t, z_t), each (batch, hidden), from the input (batch, inputs) and the state (y_{t−1}, z_{t−1})."""
         y, z = state
         *W, W_y = self.W.chunk(4)
         *driven, driven_y = (input @ self.V.mT + self.b).chunk(4, dim=1)
@@ -37,14 +42,19 @@ class LEMCell(StepCell):
         return torch.lerp(y, torch.tanh(driven_y + z @ W_y.mT), self.dt * scale_y.sigmoid()), z
 
     def matrices(self) -> dict[str, Tensor]:
+        """Return a dict of the four matrices (hidden, hidden), which multiply y, or z in the last case.
+
+        They are "scale" (W_s, time scale of z), "rate" (W_r, time scale of y), "recurrent" (W_z) and "output" (W_y).
+        """
         return dict(zip(("scale", "rate", "recurrent", "output"), self.W.chunk(4), strict=True))
 
 
 class LEM(RecurrentLayer):
     """z_t = z_{t−1} + s∘(tanh(W_z y_{t−1} + V_z x_t + b_z) − z_{t−1}),  y_t = y_{t−1} + r∘(tanh(W_y z_t + …) − y_{t−1})
 
-    s = Δt σ(W_s y_{t−1} + V_s x_t + b_s) is the time scale of z. The time scale r of y has the same form with its own
-    weights. A unit is slow or fast depending on state and input. y is the output. ``dt`` is Δt, the largest time scale.
+    The dots are V_y x_t + b_y. s = Δt σ(W_s y_{t−1} + V_s x_t + b_s) is the time scale of z. The time scale r of y has
+    the same form with its own weights. A unit is slow or fast depending on state and input. y is the output, and the
+    state is the tuple (y, z). ``dt`` is Δt, the largest time scale.
     """
 
     def __init__(

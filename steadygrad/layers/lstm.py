@@ -16,16 +16,20 @@ from steadygrad.matrices import Matrix
 
 
 def start_as_torch(cell: "LSTMCell") -> None:
-    """Initialise W and b of an LSTM cell from U(±1/√N), as in torch.nn.LSTM. U keeps its own initialisation."""
+    """Initialise W and b of an LSTM cell in place, uniform in ±1/√hidden_size, as torch.nn.LSTM does.
+
+    The recurrent matrices U are not changed.
+    """
     for parameter in (cell.W, cell.b):
         if parameter is not None:
             uniform(1 / math.sqrt(cell.output_size))(parameter)
 
 
 def start_as_tensorflow(cell: "LSTMCell") -> None:
-    """Initialise an LSTM cell as TensorFlow does: W and U from U(±√(6/(I + 5N))), b = 0, for the forget gate b = 1.
+    """Initialise an LSTM cell in place as TensorFlow's BasicLSTMCell: Glorot's law, b = 0, for the forget gate b = 1.
 
-    The bound is Glorot's law for one kernel of shape (I + N, 4N).
+    With I inputs and N units, W and the free matrices in U are uniform in ±√(6/(I + 5N)). This is Glorot's bound for
+    one kernel of shape (I + N, 4N).
     """
     (rows, features), units = cell.W.shape, cell.output_size
     fill(cell, glorot_uniform(features + units, rows), nn.init.zeros_)
@@ -34,9 +38,10 @@ def start_as_tensorflow(cell: "LSTMCell") -> None:
 
 
 def start_as_memorynets(cell: "LSTMCell") -> None:
-    """Initialise an LSTM cell as the MemoryNets program: W and U from N(0, 2/(2N + I)), b from U(±1/√(N + I)).
+    """Initialise an LSTM cell in place as the MemoryNets program: Xavier normal weights, uniform b.
 
-    The first is Xavier's law of each gate on [h; x].
+    With I inputs and N units, W and the free matrices in U are N(0, 2/(2N + I)), Xavier's law of each gate on [h; x]. b
+    is uniform in ±1/√(N + I).
     """
     features, units = cell.W.shape[1], cell.output_size
     fill(cell, normal(math.sqrt(2 / (2 * units + features))), uniform(1 / math.sqrt(units + features)))
@@ -50,7 +55,10 @@ STARTS: dict[str, Callable[["LSTMCell"], None]] = {
 
 
 class LSTMCell(Cell):
-    """Cell of `LSTM`. The rows of W and b are in torch's order: input, forget, cell, output."""
+    """Cell of `LSTM`. The rows of W and b are in torch's order: input, forget, cell, output.
+
+    W is (4 · hidden, inputs) and b (4 · hidden,). U is one `Matrix` per gate. The state is the tuple (h, c).
+    """
 
     GATES = ("input", "forget", "cell", "output")
 
@@ -76,38 +84,42 @@ class LSTMCell(Cell):
             nn.init.constant_(self.b[hidden_size : 2 * hidden_size], forget_bias)
 
     def weights(self) -> tuple[Tensor, Tensor]:
-        """Return W and U (the gates' matrices stacked) in the form that the kernel takes."""
+        """Return the pair of W (4 · hidden, inputs) and U (4 · hidden, hidden), the gates' matrices stacked."""
         return self.W, torch.cat([matrix() for matrix in self.U])
 
     def walk(
         self, weights: tuple[Tensor, Tensor], x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run over all time steps and return all h (rows, hidden) and the final (h, c), each (batch, hidden)."""
         (W, U), (h_0, c_0) = weights, state
         given = LSTMInputs(x, W, U, self.b, h_0, c_0, steps, self.detached(len(steps.sizes)))
         states, cells = lstm_unroll(given)
         return states, (steps.last(states), steps.last(cells))
 
     def recurrence(self, weights: tuple[Tensor, Tensor]) -> Recurrence | None:
+        """Return W, U and b as a `Recurrence` for the attention kernel. Its activation is None, which means an LSTM."""
         return Recurrence(*weights, self.b)
 
     def detached(self, time: int) -> Tensor | None:
-        """Return a mask (time), True at steps whose gates pass no gradient to h_{t−1}, or None if there are none.
+        """Return a Boolean mask (time,), True at steps whose gates pass no gradient to h_{t−1}; None for no step.
 
-        `LSTM` detaches no step; `HDetachLSTM` overrides this method.
+        This cell returns None: it detaches no step. `HDetachCell` overrides this method.
         """
         return None
 
     def matrices(self) -> dict[str, Tensor]:
+        """Return the recurrent matrix U (hidden, hidden) of each gate, by the names in `GATES`."""
         return {gate: cast(Matrix, matrix).value() for gate, matrix in zip(self.GATES, self.U, strict=True)}
 
 
 class LSTM(RecurrentLayer):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  i, f, o = σ(W x_t + U h_{t−1} + b),  g = tanh(W x_t + U h_{t−1} + b).
 
-    ``recurrent`` is one kind of matrix for all gates or {"input": …, "forget": …, "cell": …, "output": …}.
-    ``start`` names the program whose initialisation of W, U and b is used: torch (U(±1/√N)), tensorflow (BasicLSTMCell:
-    Glorot, b = 0, forget gate 1) or memorynets (the code of RelRNN's paper: Xavier). Matrices under a constraint keep
-    their own initialisation. ``forget_bias`` is the initial bias of the forget gate; None leaves it to ``start``.
+    Each gate has its own W, U and b. The state is the tuple (h, c). ``recurrent`` is one kind of matrix for all gates
+    or {"input": …, "forget": …, "cell": …, "output": …}. ``start`` names the program whose initialisation of W, U and b
+    is used: torch (uniform in ±1/√hidden_size), tensorflow (BasicLSTMCell: Glorot, b = 0, forget gate 1) or memorynets
+    (the code of RelRNN's paper: Xavier). Matrices under a constraint keep their own initialisation. ``forget_bias`` is
+    the initial bias of the forget gate; None leaves it to ``start``. A number raises ValueError with ``bias=False``.
     """
 
     cell = LSTMCell

@@ -17,8 +17,9 @@ Keys = Callable[[Tensor], Tensor]
 
 
 class Items(NamedTuple):
-    """States and keys (batch, places, ·) in a memory that can be attended to, and which places are taken.
+    """States and keys in a memory that can be attended to, and which places are taken.
 
+    ``states`` is (batch, places, units), ``keys`` (batch, places, key size), ``taken`` a Boolean mask (batch, places).
     ``gate`` (batch, places) is added to the logits, unless it is None.
     """
 
@@ -29,7 +30,11 @@ class Items(NamedTuple):
 
 
 class Memory(nn.Module):
-    """Base class of memories: stores past states of each sequence. Its tensors are part of the layer's state."""
+    """Base class of memories of past states. The tensors of a memory are part of the layer's state.
+
+    The module itself holds no states. Its methods take and return them as a tuple of tensors (batch, …), one for each
+    of ``parts``, or as `Contents`: a dict of the same tensors by name, with the ``keys`` of the states.
+    """
 
     parts: dict[str, Part]
     """the tensors by name; zeros are an empty memory; ``states`` is (places, units)"""
@@ -38,22 +43,29 @@ class Memory(nn.Module):
 
     @property
     def limits(self) -> tuple[int | None, int] | None:
-        """Numbers of recent states (S; None for all) and relevant states (R) stored, for the fused kernel.
-
-        None if the fused kernel does not support the memory.
-        """
+        """Pair of the numbers of recent (None for all) and relevant states; None if the fused kernel cannot be used."""
         return None
 
     def carried(self, tensors: tuple[Tensor, ...]) -> Carried:
-        """Return the memory's tensors in the form that the fused kernel takes. Needed only if `limits` is not None."""
+        """Return the memory's tensors, a tuple in the order of ``parts``, as a `Carried` for the fused kernel.
+
+        Only a memory whose `limits` is not None defines this method; `Memory` raises NotImplementedError.
+        """
         raise NotImplementedError
 
     def from_carried(self, carried: Carried) -> tuple[Tensor, ...]:
-        """Return the memory's tensors from what the fused kernel returned."""
+        """Return the tuple of the memory's tensors from a `Carried` of the fused kernel.
+
+        Only a memory whose `limits` is not None defines this method; `Memory` raises NotImplementedError.
+        """
         raise NotImplementedError
 
     def unpack(self, tensors: tuple[Tensor, ...], keys: Keys) -> Contents:
-        """Return the memory's tensors by name, with ``keys``, which are computed from the states."""
+        """Return the memory's tensors as a dict by name, with an entry ``keys`` for the keys of the states.
+
+        ``tensors`` is the tuple of them, in the order of ``parts``. The argument ``keys`` is the function that computes
+        the keys from the states, such as `Alignment.keys`.
+        """
         contents = dict(zip(self.parts, tensors, strict=True))
         return contents | {"keys": keys(contents["states"])}
 
@@ -62,26 +74,40 @@ class Memory(nn.Module):
         return tuple(contents[name] for name in self.parts)
 
     def items(self, contents: Contents) -> Items:
-        """Return the states and keys in memory that can be attended to."""
+        """Return the `Items` to attend to. Each memory defines this method; `Memory` raises NotImplementedError."""
         raise NotImplementedError
 
     def latest(self, contents: Contents) -> int | None:
-        """Return the place of the latest state in memory, or None if a sequence has not stored it."""
+        """Return the place of the latest state, an index into the places of ``states``.
+
+        Return None if the memory of any sequence does not hold the state of its last step. Each memory defines this
+        method; `Memory` raises NotImplementedError.
+        """
         raise NotImplementedError
 
     def times(self, contents: Contents) -> Tensor:
-        """Return the time step of each state in memory, (batch, places). At an empty place it has no meaning."""
+        """Return the time step of each state in memory, counted from 0: integers (batch, places).
+
+        At an empty place the number has no meaning. Each memory defines this method; `Memory` raises
+        NotImplementedError.
+        """
         raise NotImplementedError
 
     def add(self, contents: Contents, weights: Tensor, state: Tensor, key: Tensor) -> Contents:
-        """Return the memory's contents after a step with attention ``weights`` (batch, places) and a new ``state``."""
+        """Return a new dict of the memory's contents after a step; ``contents`` is not changed.
+
+        ``weights`` (batch, places) are the attention weights of the step, ``state`` (batch, units) is its new state,
+        and ``key`` (batch, key size) the key of this state. Each memory defines this method; `Memory` raises
+        NotImplementedError.
+        """
         raise NotImplementedError
 
 
 class Everything(Memory):
     """Memory of every past state, or every ``every``-th one. The cost of attention grows with the number of steps.
 
-    The latest stored state is in the last place. ``age`` is the number of steps so far.
+    Its tensors are ``states`` (batch, places, units) and ``age`` (batch,), the number of steps so far. Places are added
+    with time; the latest stored state is in the last place, and empty places are in front.
     """
 
     def __init__(self, units: int, every: int = 1) -> None:
@@ -93,32 +119,38 @@ class Everything(Memory):
 
     @property
     def limits(self) -> tuple[None, int] | None:
+        """Pair (None, 0), all recent states and no relevant ones, if every state is stored; None if ``every`` > 1."""
         return (None, 0) if self.every == 1 else None
 
     def carried(self, tensors: tuple[Tensor, ...]) -> Carried:
+        """Return the tuple (states, age) as the `Carried` that the fused kernel takes. It has no places of R."""
         states, age = tensors
         none = states.new_zeros(len(states), 0)
         return Carried(states, none, none, none, age.clamp(0, states.shape[1]))  # the kernel reads as many states
 
     def from_carried(self, carried: Carried) -> tuple[Tensor, ...]:
+        """Return the tuple (states, age) from the `Carried` that the fused kernel returned."""
         return self.pack({"states": carried.states, "age": carried.ages})
 
     def pack(self, contents: Contents) -> tuple[Tensor, ...]:
-        """Return the states and the age, without leading places that are empty in all sequences."""
+        """Return the tuple (states, age) from the dict, without leading places that are empty in all sequences."""
         states, age = contents["states"], contents["age"]
         if len(age):  # remove leading places that are empty in all rows
             states = states[:, states.shape[1] - int(age.max()) // self.every :]
         return states, age
 
     def items(self, contents: Contents) -> Items:
+        """Return the `Items` of the memory: all stored states and their keys. The gate is None."""
         states = contents["states"]
         return Items(states, contents["keys"], self._numbers(contents) >= 0, None)
 
     def latest(self, contents: Contents) -> int | None:
+        """Return the last place, or None if the last step of any sequence was not stored."""
         age = contents["age"]
         return contents["states"].shape[1] - 1 if ((age > 0) & (age % self.every == 0)).all() else None
 
     def times(self, contents: Contents) -> Tensor:
+        """Return the time step of each stored state, counted from 0: (batch, places). Negative for an empty place."""
         return (self._numbers(contents) + 1) * self.every - 1
 
     def _numbers(self, contents: Contents) -> Tensor:
@@ -127,6 +159,11 @@ class Everything(Memory):
         return age // self.every - torch.arange(contents["states"].shape[1], 0, -1, device=age.device)
 
     def add(self, contents: Contents, weights: Tensor, state: Tensor, key: Tensor) -> Contents:
+        """Return a new dict of contents with ``state`` and ``key`` in a new last place, and ``age`` increased by 1.
+
+        Only sequences whose new age is a multiple of ``every`` store the state. The others get an empty place in front.
+        If no sequence stores it, no place is added. ``weights`` is not used.
+        """
         after = contents | {"age": contents["age"] + 1}
         kept = after["age"] % self.every == 0
         if not kept.any():
@@ -140,35 +177,41 @@ class Everything(Memory):
 
 
 class Score(nn.Module):
-    """Base class of scores, which predict how relevant a past state will be."""
+    """Base class of scores: how relevant a state will be. It is computed when the state leaves S, the recent states."""
 
     def forward(self, states: Tensor, received: Tensor) -> Tensor:
-        """Return scores (batch) from the states (batch, units) and the attention that each received (batch)."""
+        """Return scores (batch,) from the states (batch, units) and the attention that each received (batch,).
+
+        Each score defines this method; `Score` raises NotImplementedError.
+        """
         raise NotImplementedError
 
     def gate(self, states: Tensor) -> Tensor | None:
-        """Return a term for the attention logits of the relevant states (batch, places, units), or None.
+        """Return a term (batch, places) for the attention logits of the relevant ``states``, or None.
 
-        The selection of states has no gradient, so a learned score is trained through this term.
+        The states are (batch, places, units). The selection of states has no gradient, so a learned score is trained
+        through this term. `Score` returns None.
         """
         return None
 
 
 class ReceivedAttention(Score):
-    """Score of a state: β(i) = Σ α_{i,t}, the attention that h_i received while it was among the recent states S."""
+    """Score β(i) = Σ_t α_{i,t} of a state h_i, the attention weight that h_i received at all steps t while in S."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
 
     def forward(self, states: Tensor, received: Tensor) -> Tensor:
+        """Return ``received`` (batch,), the attention that each state received, as its score."""
         return received
 
 
 class LearnedScore(Score):
-    """Learned score of a state: β(i) = w · h_i + b + Σ α_{i,t},  and σ(w · h_i + b) multiplies e^{logit} of h_i in R.
+    """Learned score β(i) = w · h_i + b + Σ_t α_{i,t} of a state h_i;  σ(w · h_i + b) multiplies e^{logit} of h_i in R.
 
-    The factor gives w and b a gradient from the value of attending to h_i (thesis, section 7.5). At the start
-    w = b = 0, which ranks states as `ReceivedAttention` does.
+    α_{i,t} is the attention weight of h_i at step t, summed over its time in S. The factor σ(…) gives w and b a
+    gradient from the value of attending to h_i (thesis, section 7.5). At the start w = b = 0, which ranks states as
+    `ReceivedAttention` does.
     """
 
     def __init__(self, units: int) -> None:
@@ -177,21 +220,28 @@ class LearnedScore(Score):
         self.b = nn.Parameter(torch.zeros(()))
 
     def forward(self, states: Tensor, received: Tensor) -> Tensor:
+        """Return the scores w · h + b + received (batch,) from states h (batch, units) and ``received`` (batch,)."""
         return states @ self.w + self.b + received
 
     def gate(self, states: Tensor) -> Tensor:
-        """Return log σ(w · h + b) of the relevant states, a term for their attention logits that trains w and b."""
+        """Return log σ(w · h + b), (batch, places), of states h (batch, places, units) in R. It trains w and b."""
         return nn.functional.logsigmoid(states @ self.w + self.b)
 
 
 SCORES: dict[str, Callable[[int], Score]] = {"received": ReceivedAttention, "learned": LearnedScore}
+"""scores by name; each class is called with the number of units"""
 
 
 class Screening(Memory):
     """Memory of S, the last ``short`` states, and R, the ``relevant`` states with the highest scores that left S.
 
     The score of a state is computed once, when the state leaves S. If R has room, the state enters R. Otherwise it
-    replaces the state with the lowest score in R if its own score is higher (Kerg et al., 2020, algorithm 1).
+    replaces the state with the lowest score in R if its own score is higher (Kerg et al., 2020, algorithm 1). ``score``
+    is a name in `SCORES` or a function units → `Score`.
+
+    Its tensors are ``states`` (batch, short + relevant, units), first the places of S with the latest state last, then
+    those of R; ``received`` (batch, short), the attention received in S; ``scores`` and ``times`` (batch, relevant) of
+    R; and ``age`` (batch,), the number of steps so far.
     """
 
     def __init__(self, units: int, short: int, relevant: int, score: str | Callable[[int], Score] = "received") -> None:
@@ -212,12 +262,15 @@ class Screening(Memory):
 
     @property
     def limits(self) -> tuple[int, int] | None:
+        """Pair (short, relevant) if the score is `ReceivedAttention`; None for other scores."""
         return (self.short, self.relevant) if isinstance(self.score, ReceivedAttention) else None
 
     def carried(self, tensors: tuple[Tensor, ...]) -> Carried:
+        """Return the memory's five tensors as the `Carried` that the fused kernel takes, in the same order."""
         return Carried(*tensors)
 
     def from_carried(self, carried: Carried) -> tuple[Tensor, ...]:
+        """Return the tuple of the memory's five tensors from the `Carried` that the fused kernel returned."""
         return tuple(carried)
 
     def unpack(self, tensors: tuple[Tensor, ...], keys: Keys) -> Contents:
@@ -227,6 +280,7 @@ class Screening(Memory):
         return super().unpack(tensors, of_both)
 
     def items(self, contents: Contents) -> Items:
+        """Return the `Items` of S and R. The gate is the score's for R and 0 for S, or None if the score has none."""
         states, age = contents["states"], contents["age"][:, None]
         places = torch.arange(self.short + self.relevant, device=age.device)
         # S is filled from its end, where the latest state is, and R from its beginning
@@ -236,14 +290,21 @@ class Screening(Memory):
         return Items(states, contents["keys"], taken, gate)
 
     def latest(self, contents: Contents) -> int | None:
+        """Return the last place of S, or None if any sequence has not begun."""
         return self.short - 1 if (contents["age"] > 0).all() else None
 
     def times(self, contents: Contents) -> Tensor:
+        """Return the time step of each state in S and R, counted from 0: (batch, short + relevant)."""
         age = contents["age"][:, None]
         recent = age - torch.arange(self.short, 0, -1, device=age.device, dtype=age.dtype)
         return torch.cat([recent, contents["times"]], dim=1)
 
     def add(self, contents: Contents, weights: Tensor, state: Tensor, key: Tensor) -> Contents:
+        """Return a new dict of contents after a step: ``state`` enters S at its end, and the oldest state leaves S.
+
+        The state that leaves enters R if R has room or its score is higher than the lowest in R. ``weights`` (batch,
+        short + relevant) are added, without gradient, to the attention that the states in S have received.
+        """
         received = contents["received"].detach()
         if self.relevant:  # only R depends on the received attention
             received = received + weights[:, : self.short].detach()

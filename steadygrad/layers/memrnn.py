@@ -13,9 +13,10 @@ from steadygrad.matrices import Spec
 class MemRNN(RNN):
     """h_t = φ(U x_t + W s_t + b),  s_t = ½(h_{t−1} + Σ α_i h_i),  α = softmax of v · tanh(A s_{t−1} + B h_i),  i < t.
 
-    The layer attends to all past states. Time and memory grow with the square of the sequence length. The state
-    is h, s, all past states and their number, so it grows with the sequence length. U, W, A, B, v and b start as in
-    `RelRNN`.
+    The layer attends to all past states h_i with weights α_i. φ is tanh by default. Time and memory grow with the
+    square of the sequence length. The state is the tuple (h, s, past states, number of steps), so it grows with the
+    sequence length. ``alignment`` and ``combine`` are the options of `steadygrad.layers.attentive`; the equation shows
+    their defaults. U, W, A, B, v and b start as in `RelRNN`. Passing ``attention`` raises ValueError.
     """
 
     revision = 2  # revision 1 started b from U(±1/√N), and v from another law
@@ -51,9 +52,11 @@ class MemRNN(RNN):
 
 
 class MemLSTM(LSTM):
-    """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = ½(h_{t−1} + Σ α_i h_i) over all i < t.
+    """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = ½(h_{t−1} + Σ α_j h_j) over all j < t.
 
-    All parameters start as in `RelLSTM`.
+    An `LSTM` whose gates i, f, o and g use s_t in the place of h_{t−1}. The weights α are those of `MemRNN`. The state
+    is the tuple (h, c, s, past states, number of steps). ``alignment`` and ``combine`` are the options of
+    `steadygrad.layers.attentive`. All parameters start as in `RelLSTM`. Passing ``attention`` raises ValueError.
     """
 
     revision = 2  # revision 1 started as torch.nn.LSTM does, and v from another law

@@ -16,10 +16,11 @@ ORTHOGONAL = {"c": ("candidate",), "rc": ("reset", "candidate"), "ruc": ("reset"
 
 
 def start_as(cell: GRUCell, joint: bool, gates: Initialiser, update: Initialiser, biases: Initialiser) -> None:
-    """Initialise gates and biases of an NC-GRU cell as the released programs do, modReLU's bias from U(±0.1).
+    """Initialise an NC-GRU cell in place as the released programs do, except W_c, which is not changed.
 
-    ``gates`` initialises W_r and W_u. With ``joint`` the program has one kernel for x and h, so ``gates`` initialises
-    the free U as well. Otherwise ``update`` initialises the free U. ``biases`` initialises b.
+    ``gates``, ``update`` and ``biases`` are functions that fill a tensor. ``gates`` initialises W_r and W_u, and
+    ``biases`` initialises b. With ``joint`` the program has one kernel for x and h, so ``gates`` initialises the free
+    matrices in U as well; otherwise ``update`` initialises them. modReLU's bias starts uniform in ±0.1.
     """
     units = cell.output_size
     rows, free = cell.W[: 2 * units], [matrix.free[0] for matrix in free_matrices(cell.U)]
@@ -33,10 +34,10 @@ def start_as(cell: GRUCell, joint: bool, gates: Initialiser, update: Initialiser
 
 
 def start_as_denoise(cell: GRUCell) -> None:
-    """Initialise an NC-GRU cell as the released program for denoise: W_c He normal, the gates He uniform.
+    """Initialise an NC-GRU cell in place as the released program for denoise: W_c He normal, the gates He uniform.
 
-    If U_r is free, the gates have one kernel for x and h, and b = 0. If U_r is orthogonal, W and U have one kernel
-    each, and b ~ N(0, 1).
+    If U_r is free, the gates have one kernel for x and h, so fan_in counts both, and b = 0. If U_r is orthogonal, W and
+    U have one kernel each, and b ~ N(0, 1). Orthogonal matrices are not changed.
     """
     features, units = cell.W.shape[1], cell.output_size
     joint = bool(free_matrices([cell.U[0]]))
@@ -46,10 +47,10 @@ def start_as_denoise(cell: GRUCell) -> None:
 
 
 def start_as_parenthesis(cell: GRUCell) -> None:
-    """Initialise an NC-GRU cell as the released program for parenthesis: W_c He uniform, b = 0.
+    """Initialise an NC-GRU cell in place as the released program for parenthesis: W_c He uniform, b = 0.
 
-    If U_r is free, the gates have one kernel for x and h, He uniform. If U_r is orthogonal, W and U have one kernel
-    each, He normal.
+    If U_r is free, the gates have one kernel for x and h, so fan_in counts both: He uniform. If U_r is orthogonal, W
+    and U have one kernel each: He normal. Orthogonal matrices are not changed.
     """
     features, units = cell.W.shape[1], cell.output_size
     joint = bool(free_matrices([cell.U[0]]))
@@ -65,13 +66,20 @@ class ReleasedPairCell(GRUCell):
     """
 
     def evaluate_gates(self) -> list[Tensor]:
-        """Return the gates' matrices, with gradients as in the released program: U_c gets that of U_r, not its own."""
+        """Return the list [U_r, U_u, U_c] with gradients as in the released program: U_c gets that of U_r, not its own.
+
+        The values are those of the matrices. The call updates the inverses that U_r and U_c store.
+        """
         self._share_inverse()
         U_r, U_u, U_c = super().evaluate_gates()
         constant = U_c.detach()
         return [U_r + (U_c - constant), U_u, constant]  # values unchanged; U_c gets the gradient of U_r
 
     def matrices(self) -> dict[str, Tensor]:
+        """Return a dict of the recurrent matrices (hidden, hidden): {"reset": …, "update": …, "candidate": …}.
+
+        The call updates the inverses that the orthogonal matrices store.
+        """
         self._share_inverse()
         return super().matrices()
 
@@ -84,19 +92,20 @@ class ReleasedPairCell(GRUCell):
 
 
 class NCGRU(GRU):
-    """h_t = (1 − u)∘h_{t−1} + u∘c,  c = modReLU(W_c x_t + U_c (r∘h_{t−1}); b),  U_c = (I + A)⁻¹ (I − A) D.
+    """h_t = (1 − u)∘h_{t−1} + u∘c,  c = modReLU(W_c x_t + U_c (r∘h_{t−1}); b_c),  U_c = (I + A)⁻¹ (I − A) D.
 
-    ``orthogonal`` selects the orthogonal matrices: ``"c"`` is U_c, ``"rc"`` is U_r and U_c, ``"ruc"`` is all three
-    (ablation 5.2 of the paper). After each update of A the inverse is updated by a Neumann series of ``order`` 1, 2
-    or 3; every ``reset_every`` updates it is computed exactly. It is also computed exactly when an update of A is too
-    large (``exact_above``) or W is too far from orthogonal (``max_drift``), see `NeumannCayley`.
-    ``exact_above=inf, max_drift=inf`` is Algorithm 1 as printed.
+    The gates r and u are those of `GRU`. A is skew-symmetric, and D is diagonal with ``reflections`` entries of −1 (by
+    default half), the others 1, so U_c is orthogonal. ``orthogonal`` selects the orthogonal matrices: ``"c"`` is U_c,
+    ``"rc"`` is U_r and U_c, ``"ruc"`` is all three (ablation 5.2 of the paper). After each update of A the inverse is
+    updated by a Neumann series of ``order`` 1, 2 or 3; every ``reset_every`` updates it is computed exactly. It is also
+    computed exactly when an update of A is too large (``exact_above``) or the matrix is too far from orthogonal
+    (``max_drift``), see `NeumannCayley`. ``exact_above=inf, max_drift=inf`` is Algorithm 1 as printed.
 
     ``released_lr`` reproduces the update of the authors' released program instead (`ReleasedNeumannCayley`). The series
     then uses the raw gradient times this learning rate, while the optimizer updates A. Pass the learning rate of A, and
     ``reset_every=49``. With ``orthogonal="rc"`` the option repeats a defect of that program: A of U_c is trained by the
     gradient of U_r instead of its own, and the series of U_r starts from the inverse of U_c, so U_r is far from
-    orthogonal between two exact inverses.
+    orthogonal between two exact inverses. With ``orthogonal="ruc"`` the option raises ValueError.
 
     ``start`` names the program whose initialisation of W, U, b and modReLU's bias is used: a released program, denoise
     or parenthesis (He's laws, with larger values than torch's), or one of those of `GRU`.

@@ -10,12 +10,14 @@ from steadygrad.layers.start import Initialiser, uniform
 
 
 class NNRNN(RNN):
-    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = P (Λ + T) Pᵀ,  Λ = ⊕ γₖ rot(θₖ).
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = P (Λ + T) Pᵀ,  Λ = ⊕ γₖ rot(θₖ),  P orthogonal.
 
-    The eigenvalues of W are γₖ e^{±iθₖ} for any P and T. ``penalty()`` is δ Σ (γₖ − 1)², δ = ``spectrum_pull``, and
-    keeps the eigenvalues near the unit circle. ``modulus`` fixes every γₖ to one value instead. ``in_block=True`` is
-    the form printed in the paper (its Eq. 5): T also acts inside the 2 × 2 blocks, where it changes the eigenvalues.
-    ``complex=True`` has complex units and W = P (Λ + T) Pᴴ, Λ diagonal. ``input_init`` is the initialisation of U; the
+    Λ is block-diagonal with 2 × 2 rotations by θₖ, scaled by γₖ. T is free below these blocks and 0 elsewhere. The
+    eigenvalues of W are γₖ e^{±iθₖ} for any P and T. ``penalty()`` is δ Σ (γₖ − 1)², δ = ``spectrum_pull``, and keeps
+    the eigenvalues near the unit circle. ``modulus`` fixes every γₖ to one value instead. ``in_block=True`` is the form
+    printed in the paper (its Eq. 5): T also acts inside the 2 × 2 blocks, where it changes the eigenvalues.
+    ``complex=True`` has complex units and W = P (Λ + T) Pᴴ, Λ diagonal; together with ``in_block`` it raises
+    ValueError. ``init`` names the initialisation of P. ``input_init`` is the initialisation of U, as in `RNN`; the
     authors' program uses kaiming for pixels and text, xavier for copy.
     """
 
@@ -53,7 +55,8 @@ class NNRNN(RNN):
     def penalty(self) -> Tensor | float:
         """Return δ Σ (γₖ − 1)², which training adds to the loss to keep eigenvalues near the unit circle.
 
-        It is 0 if the moduli γₖ are fixed.
+        The result is a scalar tensor. γₖ are the moduli of the eigenvalues of all recurrent matrices, δ is
+        ``spectrum_pull``. If the moduli are fixed by ``modulus``, return 0.0.
         """
         if self.modulus is not None:
             return 0.0

@@ -11,9 +11,9 @@ from steadygrad.layers.rnn import RNN
 class ORNN(RNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = H_1 … H_k orthogonal,  H_i = I − 2 u_i u_iᵀ/‖u_i‖².
 
-    ``reflections`` is k; the default is 16, or hidden_size if that is smaller. W is the identity on the directions
-    orthogonal to u_1 … u_k, so it changes the state in at most k dimensions. The authors start from ``init="normal"``
-    reflections and use a leaky ReLU.
+    The vectors u_i are trained. ``reflections`` is k; the default is 16, or hidden_size if that is smaller. W is the
+    identity on the directions orthogonal to u_1 … u_k, so it changes the state in at most k dimensions. ``init`` names
+    the initialisation of the vectors. The authors start from ``init="normal"`` reflections and use a leaky ReLU.
     """
 
     def __init__(

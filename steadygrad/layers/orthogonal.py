@@ -14,14 +14,15 @@ from steadygrad.layers.start import Initialiser
 
 
 class OrthogonalRNN(RNN):
-    """h_t = φ(U x_t + W h_{t−1} + b),  W free, orthogonal at the start.
+    """h_t = φ(U x_t + W h_{t−1} + b),  W free, orthogonal at the start,  φ = tanh by default.
 
-    ``init`` is ``haar``, ``henaff`` or ``cayley``; the nnRNN program uses ``random-orthogonal`` or ``exp-cayley`` for
-    the paper's tables 2, 3 and 5. ``input_init``, ``bias_init`` and ``added_bias`` are those of `RNN`.
+    ``init`` names the initialisation of W: ``haar``, ``henaff`` or ``cayley``; the nnRNN program uses
+    ``random-orthogonal`` or ``exp-cayley`` for the paper's tables 2, 3 and 5. ``input_init``, ``bias_init`` and
+    ``added_bias`` are those of `RNN`.
 
-    ``penalty()`` is λ Σ ‖WᵀW − I‖² over the matrices, λ = ``pull``. It keeps them near orthogonal and is the soft
-    constraint of Vorontsov et al. (2017). ``pull_norm`` is ``"frobenius"`` or ``"spectral"``. The gradient of the
-    spectral norm changes only the singular value whose square is furthest from 1.
+    ``penalty()`` is λ Σ ‖WᵀW − I‖² over the matrices, λ = ``pull``, which is 0 by default. It keeps them near
+    orthogonal and is the soft constraint of Vorontsov et al. (2017). ``pull_norm`` is ``"frobenius"`` or
+    ``"spectral"``. The gradient of the spectral norm changes only the singular value whose square is furthest from 1.
     """
 
     def __init__(
@@ -58,19 +59,22 @@ class OrthogonalRNN(RNN):
         self.pull, self.pull_norm = pull, pull_norm
 
     def penalty(self) -> Tensor | float:
-        """Return λ Σ ‖WᵀW − I‖² over the recurrent matrices, which training adds to the loss; 0 if λ is 0."""
+        """Return λ Σ ‖WᵀW − I‖² over the recurrent matrices W, which training adds to the loss, as a scalar tensor.
+
+        λ is ``pull`` and the norm ``pull_norm``. If λ is 0, return 0.0.
+        """
         if not self.pull:
             return 0.0
         return self.pull * sum(distance(W, self.pull_norm) for W in self.matrices().values())
 
 
 def frobenius(E: Tensor) -> Tensor:
-    """Return ‖E‖_F²."""
+    """Return ‖E‖_F², the sum of the squared entries of E, as a scalar tensor."""
     return E.square().sum()
 
 
 def spectral(E: Tensor) -> Tensor:
-    """Return ‖E‖₂² of a symmetric E: the square of its largest eigenvalue in modulus."""
+    """Return ‖E‖₂² of a symmetric E, the square of its largest eigenvalue in modulus, as a scalar tensor."""
     return torch.linalg.eigvalsh(at_least_single(E)).square().amax().to(E.dtype)
 
 
@@ -78,7 +82,7 @@ NORMS = {"frobenius": frobenius, "spectral": spectral}
 
 
 def distance(W: Tensor, norm: str = "frobenius") -> Tensor:
-    """Return ‖WᵀW − I‖² in the Frobenius or the spectral norm."""
+    """Return ‖WᵀW − I‖² of a real square W as a scalar tensor. ``norm`` is a name in `NORMS`: frobenius or spectral."""
     with own_precision(W.device.type):
         return NORMS[norm](W.mT @ W - torch.eye(len(W), dtype=W.dtype, device=W.device))
 
@@ -86,7 +90,7 @@ def distance(W: Tensor, norm: str = "frobenius") -> Tensor:
 class IRNN(RNN):
     """h_t = max(U x_t + W h_{t−1} + b, 0),  W free, the identity at the start.
 
-    U starts from N(0, 0.001²) and b at 0.
+    A ReLU network that copies its state at the start. U starts from N(0, 0.001²) and b at 0.
     """
 
     def __init__(

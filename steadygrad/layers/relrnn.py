@@ -15,11 +15,15 @@ from steadygrad.matrices import Spec
 class RelRNN(RNN):
     """h_t = φ(U x_t + W s_t + b),  s_t = ½(h_{t−1} + Σ α_m m),  α = softmax over S ∪ R of v · tanh(A s_{t−1} + B m).
 
-    S contains the last ``short`` states (ν in the thesis). R contains the ``relevant`` (ρ) states that received most
-    attention while they were in S. A step costs the same for any sequence length. The options are those of
-    `steadygrad.layers.attentive`. The state is h, s and the tensors of the memory: the states in S and R, the attention
-    received in S, the scores and time steps of R, and the number of steps. U and b start as in the authors' program for
-    copy; for denoise, pixels and text it uses ``input_init="kaiming"``.
+    The layer attends to a limited number of past states m with weights α_m. φ is tanh by default. S contains the last
+    ``short`` states (ν in the thesis). R contains the ``relevant`` (ρ) states that received most attention while they
+    were in S. A step costs the same for any sequence length. ``short``, ``relevant``, ``score``, ``alignment`` and
+    ``combine`` are the options of `steadygrad.layers.attentive`; the equation shows their defaults. Passing
+    ``attention`` raises ValueError.
+
+    The state is a tuple: h, s and the tensors of the memory, which are the states in S and R, the attention received in
+    S, the scores and time steps of R, and the number of steps. U and b start as in the authors' program for copy; for
+    denoise, pixels and text it uses ``input_init="kaiming"``.
     """
 
     revision = 2  # revision 1 started b from U(±1/√N), and v from another law
@@ -61,7 +65,9 @@ class RelRNN(RNN):
 class RelLSTM(LSTM):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = ½(h_{t−1} + Σ α_m m),  m ∈ S ∪ R, as RelRNN.
 
-    The state is h, c, s and the tensors of the memory, as in `RelRNN`. The gates start as in the authors' program.
+    An `LSTM` whose gates i, f, o and g use s_t in the place of h_{t−1}. The options of attention, S, R and α are those
+    of `RelRNN`. The state is the tuple of h, c, s and the tensors of the memory, as in `RelRNN`. The gates start as in
+    the authors' program. Passing ``attention`` raises ValueError.
     """
 
     revision = 2  # revision 1 started as torch.nn.LSTM does, and v from another law

@@ -16,7 +16,10 @@ from steadygrad.matrices import Spec, build
 
 
 def check_activation(who: str, activation: str) -> None:
-    """Raise ValueError unless the kernels support the activation."""
+    """Raise ValueError unless the kernels support the activation: modrelu, tanh, relu or identity.
+
+    ``who`` is the layer's name in the message.
+    """
     if activation not in ACTIVATIONS:
         raise ValueError(f"{who} expects an activation out of {', '.join(ACTIVATIONS)}; got {activation!r}")
 
@@ -24,8 +27,9 @@ def check_activation(who: str, activation: str) -> None:
 class ElmanCell(Cell):
     """h_t = φ(U x_t + W h_{t−1} + b);  for modReLU  h_t = sign(z) max(|z| + b, 0),  z = U x_t + W h_{t−1} + a.
 
-    The added bias a of modReLU exists only with ``added_bias``. The kernels receive it as one more column of U, with an
-    input of 1. With other activations ``added_bias`` is the initialisation of b.
+    Cell of `RNN` with real units. Its options are those of `RNN`. The added bias a of modReLU exists only with
+    ``added_bias``. The kernels receive it as one more column of U, with an input of 1. With other activations
+    ``added_bias`` is the initialisation of b; together with ``bias_init`` it then raises ValueError.
     """
 
     def __init__(
@@ -69,36 +73,49 @@ class ElmanCell(Cell):
             added(self.a)
 
     def weights(self) -> ElmanWeights:
-        """Return U, and W or, where that is faster, a function that maps rows h to h Wᵀ."""
+        """Return the pair of U and W; where that is faster, a function that maps rows h to h Wᵀ takes the place of W.
+
+        U is (hidden, inputs), with one more column for the added bias a if it exists.
+        """
         U = self.U if self.a is None else torch.cat([self.U, self.a[:, None]], dim=1)
         return U, self.W.operator() or self.W()
 
     def inputs(self, x: Tensor) -> Tensor:
+        """Return x (rows, inputs), with a column of ones appended if the cell has an added bias a."""
         return x if self.a is None else torch.cat([x, x.new_ones(len(x), 1)], dim=1)
 
     def walk(
         self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run over all time steps and return the states (rows, hidden) and the final state, a tuple (h,)."""
         return elman_walk(weights, self.b, self.activation, x, steps, state)
 
     def recurrence(self, weights: ElmanWeights) -> Recurrence | None:
+        """Return U, W, b and the activation as a `Recurrence`; None if W is given as a function."""
         U, W = weights
         return Recurrence(U, W, self.b, self.activation) if isinstance(W, Tensor) else None
 
     def matrices(self) -> dict[str, Tensor]:
+        """Return {"recurrent": W} with W (hidden, hidden)."""
         return {"recurrent": self.W.value()}
 
 
 class RNN(RecurrentLayer):
     """h_t = φ(U x_t + W h_{t−1} + b),  φ = tanh by default.
 
-    ``recurrent`` is the kind of W: a name in `steadygrad.matrices.MATRICES`, a dict {"name": …, options}, or a function
-    size → `Matrix`. With ``complex`` the units are complex, φ is modReLU, and the output is (Re h, Im h).
+    ``activation`` names φ: tanh, relu, identity, or modrelu, for which h_t = sign(z) max(|z| + b, 0), z = U x_t + W
+    h_{t−1}. ``recurrent`` is the kind of W: a name in `steadygrad.matrices.MATRICES`, a dict {"name": …, options}, or a
+    function size → `Matrix`. With ``complex`` the units are complex, ``activation`` must be modrelu or
+    smoothed-modrelu, and the output is Re h and Im h concatenated, 2 · hidden_size features.
 
-    U and b start from U(±1/√hidden_size), as in torch.nn.RNN; the b of modReLU starts from U(±0.01). ``input_init`` is
-    another initialisation of U: xavier, kaiming, small, or a function that fills a tensor. ``bias_init`` is one of b:
-    inputs, units, zeros, or a function. ``added_bias``, one of the same names, adds a second bias before modReLU, as in
-    the programs of nnRNN and MemoryNets; with other activations it is the initialisation of b.
+    U and b start uniform in ±1/√hidden_size, as in torch.nn.RNN; the b of modReLU starts uniform in ±0.01.
+    ``input_init`` is another initialisation of U: xavier, kaiming (both normal), small (uniform in ±0.01), or a
+    function that fills a tensor. ``bias_init`` is one of b: inputs (uniform in ±1/√input_size), units (uniform in
+    ±1/√hidden_size), zeros, or a function. With complex units it must be a function.
+
+    ``added_bias``, one of these three names, adds a second bias with this initialisation before a real modReLU, as in
+    the programs of nnRNN and MemoryNets. With other activations it means the same as ``bias_init``, and giving both
+    raises ValueError. So does ``added_bias`` with complex units.
     """
 
     def __init__(

@@ -24,7 +24,8 @@ MARGIN = 1e-7
 def sparse(scores: Tensor, taken: Tensor, top: int) -> Tensor:
     """Return sparse weights α = r / (Σ r + 1e-7) from scores e:  r = max(e − d, 0),  d = 1e-7 + ``top``-th largest e.
 
-    A sequence with at most ``top`` taken places has α = e. Places that are not taken have α = 0.
+    ``scores``, the Boolean mask ``taken`` and the result are (batch, places). A sequence with at most ``top`` taken
+    places has α = e. Places that are not taken have α = 0.
     """
     if scores.shape[1] <= top:
         return scores * taken
@@ -35,9 +36,9 @@ def sparse(scores: Tensor, taken: Tensor, top: int) -> Tensor:
 
 
 class TanhScore(Alignment):
-    """Attention score a(g, m) = w · tanh([g; m]) = w₁ · tanh(g) + w₂ · tanh(m) of a state g and a past state m.
+    """Attention score a(g, m) = w · tanh([g; m]) = w₁ · tanh(g) + w₂ · tanh(m) of a query g and a past state m.
 
-    The key of m is the number w₂ · tanh(m).
+    w = [w₁; w₂] is the parameter, (2 · units,). The key of m is the number w₂ · tanh(m).
     """
 
     def __init__(self, units: int) -> None:
@@ -45,16 +46,19 @@ class TanhScore(Alignment):
         self.w = nn.Parameter(torch.empty(2 * units).normal_(std=0.01))
 
     def keys(self, states: Tensor) -> Tensor:
+        """Return the keys w₂ · tanh(m) (…, 1) of states m (…, units)."""
         return states.tanh() @ self.w[len(self.w) // 2 :, None]
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Return the scores (batch, places) from queries g (batch, units) and keys w₂ · tanh(m) (batch, places, 1)."""
         return query.tanh() @ self.w[: len(self.w) // 2, None] + keys[:, :, 0]
 
 
 class SABCell(AttentiveCell):
-    """Cell of `SAB`, an LSTM with sparse attention. Its state is h, c and the tensors of the memory.
+    """Cell of `SAB`, an LSTM with sparse attention. Its state is the tuple of h, c and the tensors of the memory.
 
-    The memory's zero state is not stored.
+    The output has 2 · units features, [h; s] with the attended state s. SAB also attends to a zero state, which the
+    memory does not store.
     """
 
     def __init__(self, cell: Cell, *, every: int, top: int, truncate: int | None) -> None:
@@ -67,9 +71,12 @@ class SABCell(AttentiveCell):
     def step(
         self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None
     ) -> tuple[Tensor, tuple[Tensor, ...], Contents]:
-        """Return the output [h; s], the next state and the memory after one time step, h = g + s.
+        """Return the tuple (output, state, contents) after one time step: [h; s], (h, c) and the memory, h = g + s.
 
-        g is the LSTM's output and s the attended state. h is added to the memory.
+        g is the LSTM's output for x (batch, inputs) and the ``state`` (h, c), and s is the attended state. The output
+        is (batch, 2 · units). ``contents`` is the memory as a dict; h is added to the one returned. The attention
+        weights are appended to the list ``trace``, if one is given. With ``truncate`` the gradient through the state
+        stops at some steps.
         """
         if self.truncate is not None:
             cut = (contents["age"][:, None] + 1) % self.truncate == 0
@@ -84,6 +91,11 @@ class SABCell(AttentiveCell):
     def attend(
         self, query: Tensor, contents: Contents, trace: list[Trace] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the tuple (Σ α_m m, α, taken): the attended state (batch, units), its weights and the taken places.
+
+        α and the mask are (batch, places). The zero state takes part in the choice of weights but is not in α.
+        ``query`` is the LSTM's output g (batch, units). A `Trace` is appended to the list ``trace``, if one is given.
+        """
         states, keys, taken, _ = self.memory.items(contents)
         scores = self.alignment(
             query, nn.functional.pad(keys, (0, 0, 1, 0))
@@ -104,18 +116,19 @@ class SABCell(AttentiveCell):
 class SAB(LSTM):
     """h_t = g_t + s_t,  g_t, c_t = LSTM(x_t, h_{t−1}, c_{t−1}),  s_t = Σ α_m m,  α = sparse(w · tanh([g_t; m])).
 
-    An LSTM that learns over long distances by back-propagation through a few attended states. The memory holds the
-    zero state and every ``every``-th h. With up to ``top`` = k entries, α is the scores e themselves. With more,
-    α = r / (Σ r + 1e-7) with r = max(e − d, 0) and d the k-th largest score plus 1e-7. So at most k − 1 states are
-    attended to, and the gradient reaches these and the k-th. The term w₁ · tanh(g_t) is the same in all scores and
-    cancels in e − d: with more than k entries the choice does not depend on the present state. With ``truncate`` = n
-    the gradient through h and c stops before the steps n, 2n, …, counted from 1, and the gradient through the memory
-    does not stop. With None neither stops.
+    An LSTM that learns over long distances by back-propagation through a few attended states m. The memory holds the
+    zero state and every ``every``-th h. With up to ``top`` = k entries, α is the scores e themselves. With more, α = r
+    / (Σ r + 1e-7) with r = max(e − d, 0) and d the k-th largest score plus 1e-7. So at most k − 1 states are attended
+    to, and the gradient reaches these and the k-th. The term w₁ · tanh(g_t) is the same in all scores and cancels in e
+    − d: with more than k entries the choice does not depend on the present state. With ``truncate`` = n the gradient
+    through h and c stops before the steps n, 2n, …, counted from 1, and the gradient through the memory does not stop.
+    With None neither stops.
 
-    This layer follows the released program (nke001/sparse_attentive_backtracking_release). That program runs with
-    every 2, top 10 and truncate 10, or, according to its README, top 5 and truncate 5. Its readout takes both h and s,
-    so the output is [h_t; s_t], with 2 · hidden_size features. Its LSTM has two bias vectors; here b starts as their
-    sum. No settings are known for the SAB rows of Kerg's thesis (2022).
+    This layer follows the released program (nke001/sparse_attentive_backtracking_release). That program runs with every
+    2, top 10 and truncate 10, or, according to its README, top 5 and truncate 5. Its readout takes both h and s, so the
+    output is [h_t; s_t], with 2 · hidden_size features. The state is the tuple of h, c and the tensors of the memory.
+    The program's LSTM has two bias vectors; here b starts as their sum. No settings are known for the SAB rows of
+    Kerg's thesis (2022).
 
     The C kernel for attention does not cover this layer. It runs step by step, and time grows with the square of the
     length: a step copies and searches up to length / ``every`` entries. Autograd stores a few numbers for each of them,
@@ -161,7 +174,10 @@ class SAB(LSTM):
 
 @torch.no_grad()
 def add_second_bias(cell: LSTMCell, forget_bias: float | None) -> None:
-    """Add a second random vector to b of an LSTM cell, because torch.nn.LSTM has two. Keep a given ``forget_bias``."""
+    """Add a second random vector to b of an LSTM cell in place, because torch.nn.LSTM has two bias vectors.
+
+    If ``forget_bias`` is a number, the bias of the forget gate is not changed. Do nothing if the cell has no b.
+    """
     if cell.b is None:
         return
     second = torch.empty_like(cell.b)

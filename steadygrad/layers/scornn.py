@@ -8,10 +8,10 @@ from steadygrad.layers.start import uniform
 
 
 class ScoRNN(RNN):
-    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = (I + A)⁻¹ (I − A) D orthogonal.
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = (I + A)⁻¹ (I − A) D orthogonal,  A skew-symmetric, D = diag(±1).
 
-    ``reflections`` is the number of −1s in D. The default, half of hidden_size, is the authors' choice for copy and
-    adding; for pixel-by-pixel MNIST they use a tenth.
+    ``reflections`` is the number of −1s in D, which is fixed. The default, half of hidden_size, is the authors' choice
+    for copy and adding; for pixel-by-pixel MNIST they use a tenth. ``init`` names the initialisation of A.
     """
 
     def __init__(

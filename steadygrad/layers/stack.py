@@ -11,9 +11,11 @@ from steadygrad.layers.recurrent import RecurrentLayer, State, as_tuple
 
 
 class Stack(nn.ModuleList):
-    """h = L_k(… L_1(x)): called as one layer. Its state is the tensors of all layers' states, in order.
+    """h = L_k(… L_1(x)),  L_1 … L_k recurrent layers, called as one layer.
 
-    Example: `Stack([NCGRU(43, 100), LSTM(100, 43)])`.
+    Example: `Stack([NCGRU(43, 100), LSTM(100, 43)])`. The state is the tuple of the tensors of all layers' states, in
+    order. Raise ValueError for an empty list, for a layer that is bidirectional or batch_first, and for a layer whose
+    input_size is not the output_size of the layer before it.
     """
 
     def __init__(self, layers: Sequence[RecurrentLayer]) -> None:
@@ -39,10 +41,11 @@ class Stack(nn.ModuleList):
         state: State | list[Tensor] | None = None,
         between: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, State]:
-        """Return the outputs of the last layer and the final states of all layers.
+        """Return the pair of the last layer's outputs (time, batch, features) and the final states of all layers.
 
-        x is (time, batch, features), or a `Lookup`. ``between`` is applied to the output of each layer but the last,
-        such as dropout.
+        x is (time, batch, features), or a `Lookup`. ``state`` and the final states are a tuple of the tensors of all
+        layers in order, or a single tensor if there is only one. ``between`` is a function such as dropout that is
+        applied to the output of each layer but the last.
         """
         ends: list[Tensor] = []
         for level, (layer, own) in enumerate(zip(self.layers(), self.parts(state), strict=True)):
@@ -53,13 +56,16 @@ class Stack(nn.ModuleList):
         return cast(Tensor, x), ends[0] if len(ends) == 1 else tuple(ends)
 
     def without_memory(self, state: State) -> State:
-        """Return the state with the layers' memories of past states emptied."""
+        """Return the state, in the same form, with the layers' memories of past states emptied."""
         both = zip(self.layers(), self.parts(state), strict=True)
         ends = [part for layer, own in both for part in as_tuple(layer.without_memory(own))]
         return ends[0] if len(ends) == 1 else tuple(ends)
 
     def parts(self, state: State | list[Tensor] | None) -> list[tuple[Tensor, ...]]:
-        """Split a state into the tensors of each layer, as a list. Raise ValueError if their number is wrong."""
+        """Split a state into a list with one tuple of tensors for each layer. For None the tuples are empty.
+
+        Raise ValueError if the number of tensors is wrong.
+        """
         given = tuple(state) if isinstance(state, list) else as_tuple(state)
         needed = sum(len(layer.state_parts) for layer in self.layers())
         if state is not None and len(given) != needed:
@@ -84,7 +90,7 @@ class Stack(nn.ModuleList):
         return list(self.layers())[-1].output_size
 
     def matrices(self) -> dict[str, Tensor]:
-        """Return the recurrent matrices of all layers, named ``{"0.recurrent_l0": W, "1.recurrent_l0": …}``."""
+        """Return a dict of the recurrent matrices of all layers: ``{"0.recurrent_l0": W, "1.recurrent_l0": …}``."""
         return {
             f"{level}.{name}": W for level, layer in enumerate(self.layers()) for name, W in layer.matrices().items()
         }
@@ -95,7 +101,11 @@ class Stack(nn.ModuleList):
 
     @property
     def blocks(self) -> dict[str, slice]:
-        """Slice of each layer in the flat state, in which all states are concatenated, by name."""
+        """Slice of each layer in the flat state, as a dict ``{"layer 0": slice(0, …), "layer 1": …}``.
+
+        The flat state is all states concatenated (`steadygrad.diagnostics.flow.flatten`), without memories of past
+        states.
+        """
         found, end = {}, 0
         for level, layer in enumerate(self.layers()):
             size = layer.num_layers * sum(layer.state_sizes)

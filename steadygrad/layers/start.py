@@ -16,22 +16,22 @@ Law = TypeVar("Law")
 
 
 def uniform(bound: float) -> Initialiser:
-    """Return a function that fills a tensor from U(−bound, bound)."""
+    """Return a function that fills a tensor in place from the uniform law U(−bound, bound)."""
     return partial(nn.init.uniform_, a=-bound, b=bound)
 
 
 def normal(std: float) -> Initialiser:
-    """Return a function that fills a tensor from N(0, std²)."""
+    """Return a function that fills a tensor in place from N(0, std²)."""
     return partial(nn.init.normal_, std=std)
 
 
 def he_uniform(fan_in: int) -> Initialiser:
-    """Return a function that fills a tensor from U(±√(6/fan_in)), TensorFlow's he_uniform."""
+    """Return a function that fills a tensor in place from U(±√(6/fan_in)), TensorFlow's he_uniform."""
     return uniform(math.sqrt(6 / fan_in))
 
 
 def he_normal(fan_in: int) -> Initialiser:
-    """Return a function that fills a tensor with the law of TensorFlow's he_normal.
+    """Return a function that fills a tensor in place with the law of TensorFlow's he_normal.
 
     The law is N(0, s²) truncated at ±2s, with s such that the standard deviation is √(2/fan_in).
     """
@@ -40,7 +40,10 @@ def he_normal(fan_in: int) -> Initialiser:
 
 
 def glorot_uniform(fan_in: int, fan_out: int) -> Initialiser:
-    """Return a function that fills a tensor from U(±√(6/(fan_in + fan_out))), also if its shape has other fans."""
+    """Return a function that fills a tensor in place from U(±√(6/(fan_in + fan_out))).
+
+    The bound depends on the arguments, not on the shape of the tensor.
+    """
     return uniform(math.sqrt(6 / (fan_in + fan_out)))
 
 
@@ -63,6 +66,9 @@ ORTHOGONAL_START: Spec = {"name": "free", "init": "henaff"}
 
 
 def choose(who: str, option: str, name: object, laws: Mapping[str, Law]) -> Law:
-    """Return the entry of ``laws``, initialisations by name, with this name. Raise ValueError if there is none."""
+    """Return the entry ``laws[name]`` of a dict of initialisations by name. Raise ValueError if there is none.
+
+    ``who`` and ``option`` are the names of the layer and of its option in the message.
+    """
     check_choice(who, option, name, laws)
     return laws[str(name)]

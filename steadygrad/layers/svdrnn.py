@@ -11,9 +11,10 @@ from steadygrad.layers.rnn import RNN
 class SpectralRNN(RNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = P diag(σ) Qᵀ,  1 − r < σ < 1 + r,  P and Q orthogonal.
 
-    ``margin`` is r. P and Q are products of ``reflections`` Householder reflections each; the default is 16, or
-    hidden_size if that is smaller. With ``bases="exponential"`` P and Q can be any rotations, as in the hard constraint
-    of Vorontsov et al. (2017). The authors start from ``init="normal"`` reflections and use a leaky ReLU.
+    σ are the singular values of W, and ``margin`` is r. P and Q are products of ``reflections`` Householder reflections
+    each; the default is 16, or hidden_size if that is smaller. With ``bases="exponential"`` P and Q can be any
+    rotations, as in the hard constraint of Vorontsov et al. (2017). ``init`` names the initialisation of P and Q. The
+    authors start from ``init="normal"`` reflections and use a leaky ReLU.
     """
 
     def __init__(

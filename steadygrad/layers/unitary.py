@@ -13,7 +13,8 @@ from steadygrad.layers.start import uniform
 class UnitaryRNN(RNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  h complex, W unitary.
 
-    Base class of the layers with complex units. ``recurrent`` is the kind of W.
+    Base class of the layers with complex units. The output is (Re h, Im h), 2 · hidden_size features. ``recurrent`` is
+    a dict {"name": …, options} of the kind of W.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class UnitaryRNN(RNN):
 
 
 class URNN(UnitaryRNN):
-    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = D₃ R₂ F⁻¹ D₂ Π R₁ F D₁ (Arjovsky, Shah & Bengio, 2016).
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = D₃ R₂ F⁻¹ D₂ Π R₁ F D₁ unitary, h complex (Arjovsky et al., 2016).
 
-    W has 7n parameters for n units, and a product with it costs O(n log n). It cannot represent most unitary matrices.
+    D are diagonal matrices of phases and R reflections, both trained. F is the Fourier transform, Π a fixed
+    permutation. W has 7n parameters for n = hidden_size complex units, and a product with it costs O(n log n). It
+    cannot represent most unitary matrices. The output is (Re h, Im h), 2n features.
     """
 
     def __init__(
@@ -55,9 +58,10 @@ class URNN(UnitaryRNN):
 
 
 class FullCapacityURNN(UnitaryRNN):
-    """h_t = modReLU(U x_t + W h_{t−1}; b),  W any unitary matrix (Wisdom et al., 2016).
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W any unitary matrix, h complex (Wisdom et al., 2016).
 
-    Each update moves W along the manifold of unitary matrices. Three options reproduce the authors' program:
+    The output is (Re h, Im h), 2 · hidden_size features. Each update moves W along the manifold of unitary matrices.
+    Three options reproduce the authors' program:
 
     - ``full_diagonal``: gradient descent with rate λ on the free numbers of W equals the authors' step with their λ.
       Without it the phases on the diagonal change half as fast (`StiefelSteps`);
@@ -65,8 +69,8 @@ class FullCapacityURNN(UnitaryRNN):
       instead of the fused kernel, so it is slower;
     - ``trained_state``: h_0 is trained and starts as U(±√(1.5/hidden_size)).
 
-    The authors train with the settings ``optimizer = "rmsprop-theano"`` and ``optimizer_constrained = "sgd"``.
-    One difference remains. The authors' step reads only the part of dL/dW that comes from Re h, about half of it; this
+    The authors train with the settings ``optimizer = "rmsprop-theano"`` and ``optimizer_constrained = "sgd"``. One
+    difference remains. The authors' step reads only the part of dL/dW that comes from Re h, about half of it; this
     layer uses the whole gradient.
     """
 
@@ -85,12 +89,16 @@ class FullCapacityURNN(UnitaryRNN):
         super().__init__(input_size, hidden_size, num_layers, recurrent, activation, bias=bias, **common)
 
     def reset_initial_state(self, start: Tensor) -> None:
-        """Fill one tensor of the trained initial state from U(±√(1.5/hidden_size))."""
+        """Fill one tensor of the trained initial state in place from the uniform law on ±√(1.5/hidden_size)."""
         uniform(math.sqrt(1.5 / self.hidden_size))(start)
 
 
 class ScuRNN(UnitaryRNN):
-    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = (I + A)⁻¹ (I − A) D,  D = diag(e^{iθ}) (Maduranga et al., 2019)."""
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = (I + A)⁻¹ (I − A) D,  D = diag(e^{iθ}) (Maduranga et al., 2019).
+
+    h is complex, A skew-Hermitian and W unitary; A and θ are trained. ``init`` names the initialisation of A. The
+    output is (Re h, Im h), 2 · hidden_size features.
+    """
 
     def __init__(
         self,
@@ -107,10 +115,11 @@ class ScuRNN(UnitaryRNN):
 
 
 class EURNN(UnitaryRNN):
-    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = F_L … F_1 D, layers of plane rotations (Jing et al., 2017).
+    """h_t = modReLU(U x_t + W h_{t−1}; b),  W = F_L … F_1 D unitary, layers of plane rotations (Jing et al., 2017).
 
-    ``capacity`` is L, 2 by default. ``style="full"`` has n layers and can represent every unitary matrix.
-    ``style="fft"`` has log₂ n layers, with pairs of units at distances 1, 2, 4 and so on.
+    h is complex, and the output is (Re h, Im h), 2n features for n = hidden_size. Each F rotates pairs of units, and D
+    is a diagonal of phases. ``capacity`` is L, 2 by default. ``style="full"`` has n layers and can represent every
+    unitary matrix. ``style="fft"`` has log₂ n layers, with pairs of units at distances 1, 2, 4 and so on.
     """
 
     def __init__(

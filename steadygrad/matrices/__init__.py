@@ -94,7 +94,8 @@ def build(spec: Spec, size: int, *, complex: bool = False) -> Matrix:
     """Return the `Matrix` given by ``spec``: a name, ``{"name": …, option: …}``, a function of the size or a `Matrix`.
 
     With ``complex=True``, ``size`` counts complex units. With ``complex=False``, the name of a complex matrix gives its
-    real form: the first half of the units are real parts, the second half imaginary parts.
+    real form: the first half of the units are real parts, the second half imaginary parts. Raise ValueError if the name
+    or an option is unknown, if the matrix has another size, or if it is complex and that is not allowed.
     """
     check_size("A matrix", size)
     match spec:
@@ -118,7 +119,11 @@ def build(spec: Spec, size: int, *, complex: bool = False) -> Matrix:
 
 
 def from_table(table: Mapping[str, Any], size: int, complex: bool) -> Matrix:
-    """Return the `Matrix` called ``table["name"]``, with the other entries as options. Raise ValueError if unknown."""
+    """Return the `Matrix` called ``table["name"]``, with the other entries as options. Raise ValueError if unknown.
+
+    ``complex`` is True if a complex matrix is allowed; otherwise a complex matrix is returned in its real form, which
+    needs an even size.
+    """
     name, options = table.get("name"), {key: value for key, value in table.items() if key != "name"}
     builders = MATRICES | COMPLEX
     if name not in list(builders):  # a list, so that an unhashable name also gives this error

@@ -15,7 +15,7 @@ from steadygrad.matrices.matrix import Matrix, check_square, is_orthogonal, near
 class CayleyGradient(torch.autograd.Function):
     """Autograd function that gives W = (I + A)⁻¹ (I − A) D its gradient with respect to the packed A.
 
-    The caller passes F = (I + A)⁻¹ and W. dL/dA = Vᵀ − V,  V = Fᵀ dL/dW (D + Wᵀ)
+    The caller passes F = (I + A)⁻¹, W and the diagonal D (n). dL/dA = Vᵀ − V,  V = Fᵀ dL/dW (D + Wᵀ)
     """
 
     @staticmethod
@@ -36,7 +36,10 @@ class CayleyGradient(torch.autograd.Function):
 
 
 def cayley(free: Tensor, D: Tensor) -> Tensor:
-    """Return W = (I + A)⁻¹ (I − A) D by standard torch operations, from the packed skew-symmetric A."""
+    """Return W = (I + A)⁻¹ (I − A) D by standard torch operations, from the packed skew-symmetric A.
+
+    D (n) is the diagonal of a diagonal matrix.
+    """
     A = skew(free, len(D))
     I = torch.eye(len(D), dtype=A.dtype, device=A.device)
     return torch.linalg.solve(I + A, I - A) * D
@@ -69,7 +72,7 @@ class ScaledCayley(nn.Module):
         return (-1) ** self.reflections
 
     def forward(self, free: Tensor) -> Tensor:
-        """Return W from the packed skew-symmetric A."""
+        """Return W (n, n) from the packed strict lower triangle of the skew-symmetric A, n(n − 1)/2 numbers."""
         if needs_plain(free):
             return cayley(free, self.D)
         with torch.no_grad():
@@ -103,6 +106,6 @@ class ScaledCayley(nn.Module):
 
 
 def scaled_cayley(size: int, *, reflections: int = 0, init: str = "cayley") -> Matrix:
-    """Return a `Matrix` with the map `ScaledCayley`, initialised by ``init``."""
+    """Return a `Matrix` with the map `ScaledCayley`, initialised by ``init``, the name of an initialiser."""
     map = ScaledCayley(size, reflections)
     return Matrix(map, free_tensor(init, map))

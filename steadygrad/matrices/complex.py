@@ -9,9 +9,9 @@ from steadygrad.matrices.matrix import Matrix, index_of
 
 
 def realify(W: Tensor) -> Tensor:
-    """Return the real form [[Re W, −Im W], [Im W, Re W]] of W.
+    """Return the real form [[Re W, −Im W], [Im W, Re W]], (2n, 2n), of W (n, n).
 
-    The real form of a unitary W is orthogonal, that of a skew-Hermitian W skew-symmetric.
+    The real form of a unitary W is orthogonal, that of a skew-Hermitian W skew-symmetric. A W of real dtype is allowed.
     """
     if not W.is_complex():
         return torch.block_diag(W, W)
@@ -19,7 +19,7 @@ def realify(W: Tensor) -> Tensor:
 
 
 def complexify(R: Tensor) -> Tensor:
-    """Return the complex W of its real form R = realify(W)."""
+    """Return the complex W (n, n) from its real form R = realify(W), (2n, 2n). Only the left half of R is read."""
     n = len(R) // 2
     return torch.complex(R[:n, :n], R[n:, :n])
 
@@ -31,7 +31,10 @@ def skew_hermitian_free(A: Tensor) -> Tensor:
 
 
 def skew_hermitian(free: Tensor, n: int) -> Tensor:
-    """Return the real form, realify(A), of a skew-Hermitian A = −Aᴴ from its n² packed numbers."""
+    """Return the real form, realify(A), of a skew-Hermitian A = −Aᴴ from its n² packed numbers.
+
+    The result is (2n, 2n). Raise ValueError unless ``free`` has n² numbers.
+    """
     if free.shape != (n * n,):
         raise ValueError(f"skew_hermitian expects {n * n} numbers for size {n}; got shape {tuple(free.shape)}")
     real, imaginary = free.split([n * (n - 1) // 2, n * (n + 1) // 2])
@@ -43,7 +46,10 @@ def skew_hermitian(free: Tensor, n: int) -> Tensor:
 
 @index_of
 def below(n: int, offset: int, device: torch.device) -> Tensor:
-    """Return the row and column indices of the lower triangle of an n × n matrix up to diagonal ``offset``."""
+    """Return the row and column indices (2, count) of the lower triangle of an n × n matrix up to diagonal ``offset``.
+
+    0 is the main diagonal, −1 the one below.
+    """
     return torch.tril_indices(n, n, offset, device=device)
 
 
@@ -78,14 +84,14 @@ def phases(angles: Tensor) -> Tensor:
 
 
 def haar_unitary(size: int) -> Tensor:
-    """Return a uniformly (Haar) distributed random unitary matrix."""
+    """Return a uniformly (Haar) distributed random unitary matrix, a complex tensor (size, size)."""
     Z = torch.randn(size, size, dtype=torch.complex128)
     Q, R = torch.linalg.qr(Z)
     return (Q * R.diagonal().sgn()).to(torch.get_default_dtype().to_complex())
 
 
 def nearest_unitary(W: Tensor) -> Tensor:
-    """Return the unitary matrix nearest to W, in double precision."""
+    """Return the unitary matrix nearest to W, detached and as complex128. Raise ValueError if W is not finite."""
     if not W.is_meta and not W.isfinite().all():
         raise ValueError(
             f"nearest_unitary expects finite entries; got {int((~W.isfinite()).sum())} NaN or infinite values"

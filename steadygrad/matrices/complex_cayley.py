@@ -22,7 +22,7 @@ from steadygrad.matrices.matrix import Matrix, check_square, skew, skew_free
 
 
 def cayley_unitary(free: Tensor, size: int) -> Tensor:
-    """Return (I + A)⁻¹ (I − A) for the packed skew-Hermitian A, in its real form of twice the size."""
+    """Return (I + A)⁻¹ (I − A) in its real form (2n, 2n), for the skew-Hermitian A (n, n) packed in n² numbers."""
     packed = skew_free(skew_hermitian(free, size))
     D = torch.ones(2 * size, dtype=packed.dtype, device=packed.device)
     if needs_plain(free):
@@ -45,7 +45,7 @@ class ComplexCayley(nn.Module):
         self.size = check_size("ComplexCayley", size)
 
     def forward(self, free: Tensor, theta: Tensor) -> Tensor:
-        """Return the unitary W from the packed A and the angles θ."""
+        """Return the unitary W (n, n), complex, from the packed A (n² numbers) and the angles θ (n) of D."""
         return complexify(cayley_unitary(free, self.size)) * phases(theta)  # multiplication by D scales the columns
 
     @torch.no_grad()
@@ -91,7 +91,10 @@ def complex_cayley(size: int, *, init: str = "cayley") -> Matrix:
 
 
 def real_start(who: str, init: str, size: int) -> Tensor:
-    """Return the packed form of a real skew-symmetric A from the skew initialiser named ``init``."""
+    """Return a real skew-symmetric A from the skew initialiser named ``init``, packed as skew-Hermitian: n² numbers.
+
+    Raise ValueError, in the name of ``who``, if there is no such initialiser.
+    """
     if init not in initialisers.SKEW:
         raise ValueError(f"{who} expects init out of {', '.join([*initialisers.SKEW, 'haar'])}; got {init!r}")
     A = skew(initialisers.SKEW[init](size), size)

@@ -25,12 +25,12 @@ class ComplexExponential(nn.Module):
         self.size = check_size("ComplexExponential", size)
 
     def forward(self, free: Tensor) -> Tensor:
-        """Return the unitary W = exp(L) from the packed L."""
+        """Return the unitary W = exp(L) (n, n), complex, from the packed L: n² real numbers."""
         return complexify(skew_exponential(skew_free(skew_hermitian(free, self.size)), 2 * self.size))
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Return the packed L of the nearest unitary matrix, with eigenvalues iθ, −π ≤ θ ≤ π."""
+        """Return the packed L of the unitary matrix nearest to W; L has eigenvalues iθ, −π ≤ θ ≤ π."""
         check_square("ComplexExponential", W, self.size)
         A, turn = turned_cayley(nearest_unitary(W))
         # iA is Hermitian with eigenvalues tan(θ/2), so its eigenvectors are orthogonal even where angles are equal

@@ -29,11 +29,14 @@ class ComplexSchur(nn.Module):
 
     @staticmethod
     def free_sizes(size: int) -> tuple[int, int, int, int]:
-        """Return how many real numbers the packed A, θ, γ and T hold."""
+        """Return how many real numbers the packed A, θ, γ and T hold, as a tuple of four."""
         return size * size, size, size, size * (size - 1)
 
     def forward(self, basis: Tensor, theta: Tensor, gamma: Tensor, T: Tensor) -> Tensor:
-        """Return the complex W from the packed A (``basis``), θ, γ and the packed T."""
+        """Return the complex W (n, n) from the packed A (``basis``), θ, γ and the packed T.
+
+        Raise ValueError if a tensor does not have the length in `free_sizes`.
+        """
         free = {"basis": basis, "theta": theta, "gamma": gamma, "T": T}
         for (name, tensor), length in zip(free.items(), self.free_sizes(self.size), strict=True):
             if tensor.shape != (length,):
@@ -46,7 +49,10 @@ class ComplexSchur(nn.Module):
         return P @ core @ P.mH
 
     def transients(self, T: Tensor) -> Tensor:
-        """Return the packed T as a matrix. Packed, T holds all real parts and then all imaginary parts."""
+        """Return the packed T as a strictly lower triangular complex matrix.
+
+        Packed, T holds all real parts and then all imaginary parts of the entries below the diagonal, row by row.
+        """
         entries = torch.complex(*T.chunk(2))
         return entries.new_zeros(self.size, self.size).index_put(tuple(below(self.size, -1, T.device)), entries)
 

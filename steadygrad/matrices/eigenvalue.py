@@ -16,6 +16,7 @@ from steadygrad.matrices.matrix import Matrix, check_square
 class Normalised(torch.autograd.Function):
     """Autograd function W = T / scale,  scale = ρ(T) + ε.  C/ρ is the gradient of ρ(T); if C is None, ρ is a constant.
 
+    ρ(T) is the spectral radius of T.
     dL/dT = (dL/dW − C Σ(dL/dW ∘ W) / ρ) / scale  (Prop. 3.2; its inner factor 1/(ρ + ε) is right for ε = 0 only)
     """
 
@@ -40,7 +41,10 @@ class Normalised(torch.autograd.Function):
 
 
 def normalised(T: Tensor, scale: float, rho: float, C: Tensor | None) -> Tensor:
-    """Return W = T / (ρ(T) + ε), as `Normalised` does, by standard torch operations."""
+    """Return W = T / (ρ(T) + ε), as `Normalised` does, by standard torch operations.
+
+    ``scale`` is the value of ρ(T) + ε and ``rho`` that of ρ(T). If C is None, ρ is a constant; else C is not used.
+    """
     if C is None:
         return T / scale
     return T / (largest_modulus(T) - rho + scale).to(T.dtype)
@@ -54,10 +58,11 @@ def largest_modulus(T: Tensor) -> Tensor:
 class EigenvalueNormalized(nn.Module):
     """Map W = T until ρ(T) > 1 for the first time,  W = T / (ρ(T) + ε) from then on.
 
-    The gradient includes the derivative of ρ(T), with one exception: the dominant eigenvalue may be so close to a
-    multiple eigenvalue that its eigenvectors are meaningless. The paper then trains with the usual gradient until the
-    eigenvalues have separated. Here W stays normalised meanwhile, so that ρ(W) ≤ 1 always holds, and ρ is treated as a
-    constant in such a step. ``multiple`` counts these steps.
+    ρ(T) is the spectral radius of T, and ε is ``epsilon``. The gradient includes the derivative of ρ(T), with one
+    exception: the dominant eigenvalue may be so close to a multiple eigenvalue that its eigenvectors are meaningless.
+    The paper then trains with the usual gradient until the eigenvalues have separated. Here W stays normalised
+    meanwhile, so that ρ(W) ≤ 1 always holds, and ρ is treated as a constant in such a step. ``multiple`` counts these
+    steps.
 
     ``radius`` selects how ρ(T) is computed. ``"exact"`` computes all eigenvalues in O(n³) operations. ``"power"`` uses
     the power method of section 3.2, with O(n²) operations per iteration. The power method starts from exact
@@ -95,7 +100,7 @@ class EigenvalueNormalized(nn.Module):
             self.register_buffer("fallbacks", torch.tensor(0))
 
     def forward(self, T: Tensor) -> Tensor:
-        """Return W from T. Once ρ(T) has exceeded 1, W is always normalised; the map remembers this."""
+        """Return W from T, both (n, n). Once ρ(T) has exceeded 1, W is always normalised; a buffer remembers this."""
         check_square("EigenvalueNormalized", T, self.size)
         if needs_plain(T):
             return self._plain(T)
@@ -176,14 +181,17 @@ def surely_below_one(T: Tensor) -> bool:
 
 
 class Pair(NamedTuple):
-    """A dominant eigenvalue λ with its right and left eigenvectors (n, 1): T u = λ u, v* T = λ v*."""
+    """A dominant eigenvalue λ with its right and left eigenvectors (n, 1): T u = λ u, v* T = λ v*.
+
+    ``value`` is λ, and v* is the conjugate transpose of v. Both vectors have length 1.
+    """
 
     value: complex
     u: Tensor
     v: Tensor
 
     def gradient(self) -> Tensor:
-        """Return C = Re(λ̄ S), S = v̄ uᵀ / (v* u), which is ρ times the gradient of ρ(T)."""
+        """Return C = Re(λ̄ S), S = v̄ uᵀ / (v* u), which is ρ times the gradient of the spectral radius ρ(T) = |λ|."""
         overlap = (self.v.mH @ self.u).squeeze()
         return (self.v.conj() @ (self.u.mT * (self.value.conjugate() / overlap))).real.contiguous()
 
@@ -202,8 +210,8 @@ class Pair(NamedTuple):
 def inverse_iteration(T: Tensor, eigenvalues: Tensor, tolerance: float) -> Pair | None:
     """Return the largest of T's ``eigenvalues`` in modulus, λ, with its eigenvectors, or None if they are unreliable.
 
-    They are unreliable if another eigenvalue is closer to λ than ``tolerance`` ρ, if the condition number of λ exceeds
-    1/``tolerance``, or if the residual does not become small.
+    The result is a `Pair`, and ρ = |λ|. The eigenvectors are unreliable if another eigenvalue is closer to λ than
+    ``tolerance`` ρ, if the condition number of λ exceeds 1/``tolerance``, or if the residual does not become small.
     """
     dominant = eigenvalues[eigenvalues.abs().argmax()]
     if closest(eigenvalues, dominant) <= tolerance * abs(dominant.item()):
@@ -242,6 +250,7 @@ def power_method(
 ) -> tuple[Pair | None, Tensor, Tensor]:
     """Return the dominant eigenvalue of T with its vectors, and bases (n, `BLOCK`) for T and Tᵀ to continue from.
 
+    ``right`` and ``left`` are such bases from an earlier call. The dominant eigenvalue λ, with ρ = |λ|, is in a `Pair`.
     The pair is None if its residual stays above ``precision`` ρ, if another eigenvalue is within ``tolerance`` ρ, or if
     the condition number of λ exceeds 1/``tolerance``.
     """
@@ -267,7 +276,7 @@ def power_method(
 
 
 def powers(T: Tensor, X: Tensor) -> Tensor:
-    """Return an orthonormal basis of the span of X, T X, T² X, …, T⁶ X."""
+    """Return an orthonormal basis, as columns, of the span of the columns of X, T X, T² X, …, T⁶ X."""
     columns = [X]
     for _ in range(PRODUCTS):
         columns.append(T @ columns[-1])
@@ -283,7 +292,10 @@ def norm_estimate(M: Tensor) -> float:
 
 
 def leading_space(values: Tensor, vectors: Tensor, block: int) -> Tensor:
-    """Return an orthonormal real basis (n, block) of the span of the eigenvectors of the largest eigenvalues."""
+    """Return an orthonormal real basis (n, block) of the span of the eigenvectors of the largest eigenvalues.
+
+    ``values`` are all eigenvalues of a real matrix, and the columns of ``vectors`` its eigenvectors.
+    """
     order = values.abs().argsort(descending=True)
     order = order[values[order].imag >= 0]  # one of a conjugate pair: its real and imaginary parts
     upper, paired = vectors[:, order], values[order].imag > 0
@@ -293,6 +305,6 @@ def leading_space(values: Tensor, vectors: Tensor, block: int) -> Tensor:
 
 
 def eigenvalue_normalized(size: int, *, epsilon: float = 0.0, radius: str = "exact", init: str = "disc") -> Matrix:
-    """Return a `Matrix` with the map `EigenvalueNormalized`, initialised by ``init``."""
+    """Return a `Matrix` with the map `EigenvalueNormalized`, initialised by ``init``, the name of an initialiser."""
     map = EigenvalueNormalized(size, epsilon, radius)
     return Matrix(map, free_tensor(init, map))

@@ -33,7 +33,10 @@ class UnitaryEvolution(nn.Module):
         self.register_buffer("permutation", torch.randperm(size))
 
     def operator(self, angles: Tensor, reflectors: Tensor) -> Operator:
-        """Return a function that maps rows h to rows h Wᵀ without forming W."""
+        """Return a function that maps complex rows h (batch, n) to rows h Wᵀ without forming W.
+
+        ``angles`` is (3, n), and ``reflectors`` (2, 2, n) has the real and imaginary parts of two vectors v.
+        """
         D1, D2, D3 = phases(angles)
         v = torch.complex(reflectors[:, 0], reflectors[:, 1])
         R1, R2 = v / v.norm(dim=1, keepdim=True)
@@ -46,7 +49,7 @@ class UnitaryEvolution(nn.Module):
         return multiply
 
     def forward(self, angles: Tensor, reflectors: Tensor) -> Tensor:
-        """Return W from ``angles`` (3, n) and the real and imaginary parts of two ``reflectors`` (2, 2, n)."""
+        """Return the complex W from ``angles`` (3, n) and two ``reflectors`` (2, 2, n), real and imaginary parts."""
         I = torch.eye(self.size, dtype=angles.dtype.to_complex(), device=angles.device)
         return self.operator(angles, reflectors)(I).mT
 
@@ -56,7 +59,7 @@ class UnitaryEvolution(nn.Module):
 
 
 def reflected(h: Tensor, v: Tensor) -> Tensor:
-    """Return the rows h reflected at v: h (I − 2 v vᴴ)ᵀ for ‖v‖ = 1."""
+    """Return the rows h (batch, n) reflected at v (n): h (I − 2 v vᴴ)ᵀ for ‖v‖ = 1."""
     return h - 2 * (h @ v.conj())[:, None] * v
 
 

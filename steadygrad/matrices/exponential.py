@@ -45,7 +45,7 @@ class Scheme(NamedTuple):
 
 
 def chebyshev_exp(radius: float, degree: int = 12) -> list[float]:
-    """Return the coefficients of Aᵏ in the truncated Chebyshev series of exp on [-i·radius, i·radius]."""
+    """Return the coefficients of Aᵏ, k = 0 … degree, in the Chebyshev series of exp on [-i·radius, i·radius]."""
 
     def bessel(k: int) -> float:  # J_k by its power series, without cancellation for the small radii used here
         half = radius / 2
@@ -129,7 +129,7 @@ class SkewExp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, free: Tensor, size: int) -> Tensor:
-        """Return exp(A) from the packed lower triangle of A."""
+        """Return exp(A) (n, n) from the packed strict lower triangle of A, n(n − 1)/2 numbers."""
         A = skew(free, size)
         if A.dtype not in SCHEMES:  # half precision has too little range
             A = A.float()
@@ -164,21 +164,25 @@ class SkewExp(torch.autograd.Function):
 
 
 def skew_exp(free: Tensor, size: int) -> Tensor:
-    """Return exp(A) by standard torch operations, for skew A from its packed triangle."""
+    """Return exp(A) (n, n) by standard torch operations, for skew A from its packed strict lower triangle."""
     A = skew(free, size)
     return torch.linalg.matrix_exp(A if A.dtype in SCHEMES else A.float()).to(free.dtype)
 
 
 def skew_exponential(free: Tensor, size: int) -> Tensor:
-    """Return exp(A) for skew A from its packed triangle, by the fastest implementation that can run."""
+    """Return exp(A) (n, n) for skew A from its packed strict lower triangle, n(n − 1)/2 numbers.
+
+    ``size`` is n. The fastest implementation that can run is used.
+    """
     return skew_exp(free, size) if needs_plain(free) else SkewExp.apply(free, size)
 
 
 class MovingBase(nn.Module):
     """Base class of maps around a rotation ``base`` that changes during training and stays orthogonal in its dtype.
 
-    `forward` updates the base if the free tensor has changed since the previous call. Such a map does not work with
-    optimizers that try parameter values and undo them (the line search of LBFGS), nor with weight averaging.
+    The `forward` of a subclass may update the base in training, if the free tensor has changed since the previous call.
+    Such a map does not work with optimizers that try parameter values and undo them (the line search of LBFGS), nor
+    with weight averaging.
     """
 
     base: Tensor
@@ -215,7 +219,7 @@ class MovingBase(nn.Module):
 
 
 class Exponential(MovingBase):
-    """Map W = B exp(A),  with A skew-symmetric and B a fixed rotation, so W is a rotation (det W = +1).
+    """Map W = B exp(A),  with A skew-symmetric and B a rotation without gradient, so W is a rotation (det W = +1).
 
     Without ``rebase_every`` B is always the identity: the static map of expRNN. With ``rebase_every=K``, exp(A) is
     multiplied into B after every K updates of A, and A restarts from 0 (dtriv). The gradient is then that of the
@@ -240,7 +244,10 @@ class Exponential(MovingBase):
             self.register_buffer("updates", torch.zeros((), dtype=torch.long))
 
     def forward(self, free: Tensor) -> Tensor:
-        """Return W from the packed A. In training with ``rebase_every``, it may first change the base and reset A."""
+        """Return W (n, n) from the packed strict lower triangle of A, n(n − 1)/2 numbers.
+
+        In training with ``rebase_every``, it may first change the base and set ``free`` to zero in place.
+        """
         if not self.rebase_every:
             return skew_exponential(free, self.size)
         with own_precision(free.device.type):
@@ -268,7 +275,10 @@ class Exponential(MovingBase):
         self.updates.zero_()
 
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Return the packed A whose matrix is W. A W that is not orthogonal is replaced by the nearest rotation."""
+        """Return the packed A whose matrix is W. A W that is not orthogonal is replaced by the nearest rotation.
+
+        Raise ValueError if W is orthogonal with determinant −1. With ``rebase_every``, A belongs to the current base.
+        """
         check_square("Exponential", W, self.size)
         if is_orthogonal(W) and torch.linalg.det(W.double()) < 0:
             raise ValueError(
@@ -290,7 +300,7 @@ def polished(B: Tensor) -> Tensor:
 
 
 def rotation_log(W: Tensor) -> Tensor:
-    """Return the skew A with exp(A) = W and angles in [0, π], for a rotation W."""
+    """Return the skew A (n, n), not packed, with exp(A) = W and angles in [0, π], for a rotation W."""
     W64 = W.detach().double()
     cosines, Q = torch.linalg.eigh((W64 + W64.mT) / 2)  # planes of equal angle share an eigenspace
     K = Q.mT @ (W64 - W64.mT) @ Q / 2  # sin θ times the rotation by 90° in each of these planes
@@ -306,7 +316,7 @@ def rotation_log(W: Tensor) -> Tensor:
 
 
 def exponential(size: int, *, init: str = "henaff", rebase_every: int | None = None) -> Matrix:
-    """Return a `Matrix` with the map `Exponential`, initialised by ``init``.
+    """Return a `Matrix` with the map `Exponential`, initialised by ``init``, a name in `init.SKEW` or `init.FULL`.
 
     With ``rebase_every`` the initial W is the first base.
     """

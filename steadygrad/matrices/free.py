@@ -30,6 +30,6 @@ class Free(nn.Module):
 
 
 def free(size: int, *, init: str = "uniform") -> Matrix:
-    """Return a `Matrix` without a constraint, initialised by ``init``."""
+    """Return a `Matrix` without a constraint, initialised by ``init``, the name of an initialiser."""
     map = Free(size)
     return Matrix(map, free_tensor(init, map))

@@ -18,7 +18,7 @@ Layout = list[list[tuple[int, int]]]
 def tunable_layout(size: int, capacity: int) -> Layout:
     """Return ``capacity`` layers of pairs of neighbours to rotate: alternately (0, 1), (2, 3), … and (1, 2), (3, 4), …
 
-    With ``capacity`` = size every unitary matrix can be represented.
+    A layer is a list of pairs. With ``capacity`` = size every unitary matrix can be represented.
     """
     return [[(i, i + 1) for i in range(layer % 2, size - 1, 2)] for layer in range(capacity)]
 
@@ -26,7 +26,7 @@ def tunable_layout(size: int, capacity: int) -> Layout:
 def fourier_layout(size: int) -> Layout:
     """Return layers of pairs to rotate, at distances 1, 2, 4, …, as in a fast Fourier transform.
 
-    For n = 2ᵏ every output depends on every input.
+    A layer is a list of pairs. For n = 2ᵏ every output depends on every input.
     """
     strides = [2**k for k in range(max(1, (size - 1).bit_length()))]
     return [[(i, i + s) for i in range(size - s) if (i // s) % 2 == 0] for s in strides]
@@ -46,7 +46,7 @@ def pairs_of(size: int, layers: int | None, device: torch.device) -> Tensor:
 
 @index_of
 def partners_of(size: int, layers: int | None, device: torch.device) -> Tensor:
-    """Return the partner of each unit in each layer of rotations, (layers, size); its own index if it has none."""
+    """Return the index of each unit's partner in each layer of rotations, (layers, size); its own if it has none."""
     partners = [list(range(size)) for _ in layout(size, layers)]
     for partner, layer in zip(partners, layout(size, layers), strict=True):
         for i, j in layer:
@@ -91,7 +91,10 @@ class Givens(nn.Module):
         return 768 if self.capacity <= 16 else 1 << 62
 
     def operator(self, theta: Tensor, phi: Tensor, omega: Tensor) -> Operator:
-        """Return a function that maps rows h to rows h Wᵀ without forming W."""
+        """Return a function that maps complex rows h (batch, n) to rows h Wᵀ without forming W.
+
+        The angles θ and φ have one entry per rotation, ω one per unit.
+        """
         rotate, D = self._rotate(theta, phases(phi)), phases(omega)
         return lambda h: rotate(h * D)
 
@@ -119,7 +122,7 @@ class Givens(nn.Module):
         return multiply
 
     def forward(self, theta: Tensor, phi: Tensor, omega: Tensor) -> Tensor:
-        """Return the unitary W from the angles θ and φ of the rotations and ω of D."""
+        """Return the unitary W (n, n), complex, from the angles θ and φ of the rotations and ω (n) of D."""
         I = torch.eye(self.size, dtype=theta.dtype.to_complex(), device=theta.device)
         return self.operator(theta, phi, omega)(I).mT
 
@@ -138,10 +141,11 @@ class PlaneRotations(Givens):
     kinds = ("angle",)
 
     def operator(self, theta: Tensor) -> Operator:  # type: ignore[override]  # there are no phases
+        """Return a function that maps real rows h (batch, n) to rows h Wᵀ without forming W, from the angles θ."""
         return self._rotate(theta, torch.ones_like(theta))
 
     def forward(self, theta: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the orthogonal W from the angles θ of the rotations."""
+        """Return the real orthogonal W (n, n) from the angles θ, one per rotation."""
         return self.operator(theta)(torch.eye(self.size, dtype=theta.dtype, device=theta.device)).mT
 
 

@@ -19,7 +19,7 @@ class Reflections(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, free: Tensor, n: int, k: int) -> Tensor:
-        """Return W, the product of k reflections, from the packed vectors."""
+        """Return W (n, n), the product of k reflections, from their vectors, packed without their leading zeros."""
         V, length = unit_rows(free, n, k)
         S = matmul(V, V.mT)
         S.diagonal().sub_(0.5)  # entries below the diagonal are ignored later
@@ -46,7 +46,7 @@ class Reflections(torch.autograd.Function):
 
 
 def compact(free: Tensor, n: int, k: int) -> Tensor:
-    """Return W, the product of k Householder reflections, by standard torch operations from the packed vectors."""
+    """Return W (n, n), the product of k Householder reflections, from packed vectors by standard torch operations."""
     V, _ = unit_rows(free, n, k)
     I = torch.eye(n, dtype=V.dtype, device=V.device)
     S = (V @ V.mT).triu(1) + torch.eye(k, dtype=V.dtype, device=V.device) / 2
@@ -64,7 +64,10 @@ def trapezoid(n: int, k: int, device: torch.device) -> Tensor:
 
 
 def unit_rows(free: Tensor, n: int, k: int) -> tuple[Tensor, Tensor]:
-    """Return the packed vectors scaled to length 1, as rows of a k × n matrix, and their original lengths (k, 1)."""
+    """Return the packed vectors scaled to length 1, as rows of a k × n matrix, and their original lengths (k, 1).
+
+    Raise ValueError if a vector is 0; compiled or traced code does not check this.
+    """
     V = free.new_zeros(k * n).scatter(0, trapezoid(n, k, free.device), free).view(k, n)
     largest = V.detach().abs().amax(1, keepdim=True)
     if not torch.compiler.is_compiling() and not needs_plain(free) and not largest.all():
@@ -95,7 +98,7 @@ class Householder(nn.Module):
 
     @property
     def free_size(self) -> int:
-        """Number of entries of the packed vectors."""
+        """Number of free parameters: the entries of all vectors without their leading zeros."""
         return self.reflections * (2 * self.size - self.reflections + 1) // 2
 
     @property
@@ -104,7 +107,10 @@ class Householder(nn.Module):
         return (-1) ** self.reflections
 
     def forward(self, free: Tensor) -> Tensor:
-        """Return the orthogonal W from the packed vectors of its reflections."""
+        """Return the orthogonal W (n, n) from the packed vectors of its reflections, `free_size` numbers.
+
+        Raise ValueError if their number is wrong or a vector is 0.
+        """
         make = compact if needs_plain(free) else Reflections.apply
         return make(self._checked(free), self.size, self.reflections)
 
@@ -114,7 +120,7 @@ class Householder(nn.Module):
         return 384 if self.reflections <= 16 else 1 << 62
 
     def operator(self, free: Tensor) -> Operator:
-        """Return a function that maps rows h to h Wᵀ in 2 n k multiplications per row, without forming W."""
+        """Return a function that maps rows h (batch, n) to h Wᵀ in 2 n k multiplications per row, without forming W."""
         V, _ = unit_rows(self._checked(free), self.size, self.reflections)
         S = V @ V.mT - 0.5 * torch.eye(len(V), dtype=V.dtype, device=V.device)
         X = torch.linalg.solve_triangular(S.mT, V, upper=False)
@@ -180,19 +186,19 @@ def reflected(rows: Tensor, v: Tensor) -> Tensor:
 
 
 def normal(size: int, reflections: int, generator: Generator | None = None) -> Tensor:
-    """Return random normal vectors of length 1 for Householder reflections, as rows; row i has i leading zeros.
+    """Return random normal vectors of length 1 for Householder reflections, as rows of a (k, n) matrix.
 
-    They are the initial values of oRNN and Spectral RNN.
+    Row i, counted from 0, has i leading zeros. They are the initial values of oRNN and Spectral RNN.
     """
     V = torch.randn(reflections, size, dtype=torch.float64, generator=generator).triu()
     return V / torch.linalg.vector_norm(V, dim=1, keepdim=True)
 
 
 def haar(size: int, reflections: int, generator: Generator | None = None) -> Tensor:
-    """Return Householder vectors, as rows, for which the first k columns of W are uniformly random (Stewart, 1980).
+    """Return Householder vectors, as rows (k, n), for which the first k columns of W are uniformly random.
 
-    H_i maps e_i to a random direction x, so u = x − e_i. With random directions u the columns would not be uniform: in
-    many dimensions such a reflection hardly changes e_i.
+    This is the method of Stewart (1980). H_i maps e_i to a random direction x, so u = x − e_i. With random directions u
+    the columns would not be uniform: in many dimensions such a reflection hardly changes e_i.
     """
     V = normal(size, reflections, generator)
     for i, x in enumerate(V):
@@ -204,7 +210,10 @@ STARTS = {"haar": haar, "normal": normal}
 
 
 def start(name: str, map: Householder) -> Tensor:
-    """Return the packed unit vectors from which a `Householder` map starts, by the initialiser ``name``."""
+    """Return the packed unit vectors from which a `Householder` map starts, by the initialiser "haar" or "normal".
+
+    Raise ValueError for another name.
+    """
     if name not in STARTS:
         raise ValueError(f"no initialiser {name!r} of reflections; choose from {', '.join(STARTS)}")
     V = STARTS[name](map.size, map.reflections)
@@ -212,6 +221,9 @@ def start(name: str, map: Householder) -> Tensor:
 
 
 def householder(size: int, *, reflections: int | None = None, init: str = "haar") -> Matrix:
-    """Return a `Matrix` with the map `Householder` of ``reflections`` vectors, by default ``size``."""
+    """Return a `Matrix` with the map `Householder` of ``reflections`` vectors, by default ``size``.
+
+    ``init`` is "haar" or "normal".
+    """
     map = Householder(size, reflections)
     return Matrix(map, start(init, map))

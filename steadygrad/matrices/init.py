@@ -15,8 +15,8 @@ from steadygrad.matrices.matrix import skew, skew_free
 def henaff(size: int, generator: Generator | None = None, *, two_sided: bool = False) -> Tensor:
     """Return the packed skew-symmetric A = ⊕ₖ [[0, sₖ], [−sₖ, 0]],  s ~ U(−π, 0).
 
-    exp(A) consists of plane rotations by all angles (Henaff, Szlam & LeCun, 2016). With ``two_sided`` s ~ U(−π, π), as
-    in later code of the expRNN authors.
+    exp(A) consists of plane rotations by −sₖ (Henaff, Szlam & LeCun, 2016). With ``two_sided`` s ~ U(−π, π), as in
+    later code of the expRNN authors. Packed, A is its strict lower triangle, n(n − 1)/2 numbers.
     """
     return planes(size, uniform_numbers(size // 2, -math.pi, math.pi if two_sided else 0.0, generator))
 
@@ -31,7 +31,7 @@ def cayley(size: int, generator: Generator | None = None) -> Tensor:
 
 
 def haar(size: int, generator: Generator | None = None, *, determinant: int | None = None) -> Tensor:
-    """Return a uniformly random orthogonal matrix, of determinant ``determinant`` (±1) if that is given."""
+    """Return a uniformly (Haar) random orthogonal matrix, of determinant ``determinant`` (±1) if that is given."""
     check_size("haar", size)
     Q, R = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator))
     Q = Q * R.diagonal().sign()  # QR alone favours some matrices (Mezzadri, 2007)
@@ -54,7 +54,7 @@ def random_orthogonal(size: int, generator: Generator | None = None) -> Tensor:
 
 
 def exp_cayley(size: int, generator: Generator | None = None) -> Tensor:
-    """Return exp(A) with the A of `cayley`: plane rotations by tan(t/2), t ~ U(0, π/2).
+    """Return the matrix exp(A) with the A of `cayley`: plane rotations by tan(t/2), t ~ U(0, π/2).
 
     This is the initialiser "Cayley" of nnRNN's program.
     """
@@ -101,7 +101,10 @@ def uniform_numbers(count: int, low: float, high: float, generator: Generator | 
 
 
 def planes(size: int, s: Tensor) -> Tensor:
-    """Return the packed skew-symmetric A with sₖ above the diagonal of 2 × 2 block k; an odd size ends with zeros."""
+    """Return the packed skew-symmetric A = ⊕ₖ [[0, sₖ], [−sₖ, 0]] of s (⌊n/2⌋); an odd size n ends with zeros.
+
+    Packed, A is its strict lower triangle, n(n − 1)/2 numbers.
+    """
     check_size("A start", size)
     A = torch.zeros(size, size)
     even = torch.arange(len(s)) * 2
@@ -137,9 +140,9 @@ class Map(Protocol):
 def free_tensor(name: str, map: Map, generator: Generator | None = None) -> Tensor:
     """Return the initial free tensor of ``map``, by the initialiser ``name``.
 
-    For a skew-parametrised map, a skew initialiser gives the parameter itself. For a map of a full matrix
-    (`from_skew = False`) its A is first turned into a rotation, as the initialiser's authors do. An initialiser that
-    returns a matrix goes through the map's right inverse.
+    For a skew-parametrised map, a skew initialiser gives the parameter itself. For a map of a full matrix (`from_skew =
+    False`) its A is first turned into a rotation, as the initialiser's authors do. An initialiser that returns a matrix
+    goes through the map's right inverse. Raise ValueError if the name is neither in `SKEW` nor `FULL`.
     """
     if name not in [*SKEW, *FULL]:
         raise ValueError(f"no initialiser {name!r}; choose from {', '.join([*SKEW, *FULL])}")

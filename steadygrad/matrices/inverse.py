@@ -31,7 +31,10 @@ def cayley_inverse(A: Tensor) -> Tensor:
 
 
 def by_blocks(M: Tensor) -> Tensor:
-    """Return the inverse of M through the Schur complement of its upper left block, recursively."""
+    """Return the inverse of M through the Schur complement of its upper left block, recursively.
+
+    There is no pivoting: the symmetric part of M must be positive definite, which is not checked.
+    """
     n = len(M)
     if n <= LEAF:
         return torch.linalg.inv_ex(M).inverse
@@ -51,13 +54,13 @@ def by_blocks(M: Tensor) -> Tensor:
 def orthogonality_error_estimate(W: Product, Wt: Product, vectors: Tensor) -> float:
     """Return an estimate of ‖WᵀW − I‖_F for W and Wᵀ given as functions z ↦ W z and z ↦ Wᵀ z.
 
-    The square of the norm is the mean of ‖WᵀW z − z‖² over vectors z of random signs.
+    The square of the norm is the mean of ‖WᵀW z − z‖² over vectors z of random signs: those of ``vectors`` (count, n).
     """
     # one by one, because one product with four columns takes longer than four products with one column
     return sum(float((Wt(W(z)) - z).square().sum()) / len(vectors) for z in vectors.sign()) ** 0.5
 
 
 def probes(like: Tensor, count: int) -> Tensor:
-    """Return ``count`` random row vectors of the size of ``like``, the same at every call, so runs are reproducible."""
+    """Return ``count`` random rows (count, n) for ``like`` (n, n), the same at every call, so runs are reproducible."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(count, len(like), dtype=torch.float64, generator=generator, device="cpu").to(like)

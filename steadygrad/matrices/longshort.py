@@ -59,7 +59,10 @@ class LongShort(nn.Module):
         return torch.cat([top, nn.functional.pad(W_S, (self.long_size, 0))])
 
     def right_inverse(self, W: Tensor) -> tuple[Tensor, ...]:
-        """Return the free tensors A, T and C of W, as far as they exist. The lower left block of W is taken as zero."""
+        """Return the tuple of the free tensors A, T and C of W, as far as they exist.
+
+        The lower left block of W is taken as zero.
+        """
         check_square("LongShort", W, self.size)
         n = self.long_size
         blocks = {"A": W[:n, :n], "T": W[n:, n:], "C": W[:n, n:]}
@@ -74,7 +77,7 @@ class LongShort(nn.Module):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kind of each free tensor: skew for A of the long part, matrix for T, coupling for C."""
+        """Kind of each free tensor that exists: what ``long`` declares for A, "matrix" for T, "coupling" for C."""
         kinds = {"A": getattr(self.long, "kinds", ("matrix",))[0], "T": "matrix", "C": "coupling"}
         return tuple(kinds[name] for name in self._names())
 

@@ -24,7 +24,8 @@ class NonFiniteError(ValueError):
 class Matrix(nn.Module):
     """Module of a square matrix W = map(*free): optimise the free tensors, call the module for the matrix.
 
-    The free tensors are packed, so ``parameters()`` counts exactly the degrees of freedom that papers report.
+    The free tensors are packed, so ``parameters()`` counts exactly the degrees of freedom that papers report. Computing
+    W raises `NonFiniteError` if a free tensor has NaN or infinity.
 
     In evaluation mode, W is cached if gradients are disabled or all parameters are frozen. The cached W is used until a
     free tensor, or a parameter or buffer of the map, gets another version counter or data pointer. An in-place edit
@@ -55,7 +56,7 @@ class Matrix(nn.Module):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kind of each free tensor, as the map declares it: skew, reflector, angle, modulus, …; by default matrix."""
+        """Names of the kinds of the free tensors, as the map declares them: "skew", "angle", …; by default "matrix"."""
         return getattr(self.map, "kinds", None) or ("matrix",) * len(self.free)
 
     @property
@@ -64,14 +65,15 @@ class Matrix(nn.Module):
         return set(self.kinds) <= {"skew", "reflector", "angle"}
 
     def readings(self) -> dict[str, float]:
-        """Return numbers to log during training; an empty dict if the map has none."""
+        """Return numbers to log during training, a dict by name; it is empty if the map has none."""
         read: Callable[[], dict[str, float]] | None = getattr(self.map, "readings", None)
         return {} if read is None else read()
 
     def operator(self) -> Operator | None:
-        """Return a function that maps rows h to rows h Wᵀ without forming W.
+        """Return a function that maps rows h (batch, n) to rows h Wᵀ without forming W.
 
-        Return None if the map has no such function, if forming W is faster, or if dropout is active.
+        For a complex W the rows are complex. Return None if the map has no such function, if forming W is faster, or if
+        dropout is active.
         """
         if self.size < getattr(self.map, "operator_from", math.inf) or (self.training and self.dropout):
             return None
@@ -82,14 +84,17 @@ class Matrix(nn.Module):
         return operator(*map(at_least_single, free))
 
     def forward(self) -> Tensor:
-        """Return W; in training, dropout is applied to its entries."""
+        """Return W (n, n); in training, dropout is applied to its entries."""
         W = self.value()
         if not (self.training and self.dropout):
             return W
         return W * dropout(torch.ones_like(W.real), self.dropout) if W.is_complex() else dropout(W, self.dropout)
 
     def value(self) -> Tensor:
-        """Return W without dropout. It is cached in evaluation mode."""
+        """Return W (n, n) without dropout.
+
+        It is cached in evaluation mode if gradients are disabled or all parameters are frozen. A cached W has no graph.
+        """
         free = self._free()
         if torch.compiler.is_compiling() or needs_plain(free[0]):
             return self._evaluate(free)
@@ -213,7 +218,7 @@ def index_of(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @index_of
 def lower_triangle(n: int, device: torch.device) -> Tensor:
-    """Return the positions of the strict lower triangle in a flattened n × n matrix, row by row."""
+    """Return the positions of the strict lower triangle in a flattened n × n matrix, row by row: n(n − 1)/2 indices."""
     rows, cols = torch.tril_indices(n, n, offset=-1, device=device)
     return rows * n + cols
 
@@ -234,12 +239,15 @@ class Skew(torch.autograd.Function):
 
 
 def unpacked(free: Tensor, n: int) -> Tensor:
-    """Return the strictly lower triangular L whose packed form is ``free``."""
+    """Return the strictly lower triangular L (n, n) whose packed form is ``free``, n(n − 1)/2 numbers row by row."""
     return free.new_zeros(n * n).scatter(0, lower_triangle(n, free.device), free).view(n, n)
 
 
 def skew(free: Tensor, size: int | None = None) -> Tensor:
-    """Return the skew-symmetric A whose strict lower triangle, row by row, is ``free`` of length n(n − 1)/2."""
+    """Return the skew-symmetric A whose strict lower triangle, row by row, is ``free`` of length n(n − 1)/2.
+
+    ``size`` is n; by default it follows from the length. Raise ValueError if the length does not fit.
+    """
     n = (1 + math.isqrt(1 + 8 * free.numel())) // 2 if size is None else size
     if free.dim() != 1 or free.numel() != n * (n - 1) // 2:
         expected = "n(n − 1)/2 numbers" if size is None else f"{n * (n - 1) // 2} numbers for size {n}"
@@ -257,13 +265,16 @@ def skew_free(A: Tensor) -> Tensor:
 
 
 def is_orthogonal(W: Tensor) -> bool:
-    """Return whether WᵀW = I up to rounding."""
+    """Return whether WᵀW = I up to rounding: no entry differs by √eps of W's dtype or more. W is real."""
     I = torch.eye(len(W), dtype=torch.float64, device=W.device)
     return bool((W.double().mT @ W.double() - I).abs().max() < torch.finfo(W.dtype).eps ** 0.5)
 
 
 def nearest_orthogonal(W: Tensor, determinant: int | None = None) -> Tensor:
-    """Return the orthogonal matrix, of this determinant (±1) if given, that is closest to W in the Frobenius norm."""
+    """Return the orthogonal matrix, of this determinant (±1) if given, that is closest to W in the Frobenius norm.
+
+    It is detached and has the dtype of W. Raise ValueError if W is not square or not finite.
+    """
     check_square("nearest_orthogonal", W)
     if not W.isfinite().all():
         raise ValueError(

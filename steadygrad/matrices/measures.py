@@ -9,26 +9,32 @@ from steadygrad.matrices.matrix import check_square
 
 
 def orthogonality_error(W: Tensor) -> float:
-    """Return ‖WᴴW − I‖_F, the distance of W from orthogonal or unitary."""
+    """Return ‖WᴴW − I‖_F, the distance of W from orthogonal or unitary.
+
+    Raise ValueError unless W is square and finite.
+    """
     W = checked("orthogonality_error", W)
     return float(torch.linalg.matrix_norm(W.mH @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)))
 
 
 def spectral_radius(W: Tensor) -> float:
-    """Return the spectral radius of W, ρ(W) = max |λ|."""
+    """Return the spectral radius of W, ρ(W) = max |λ|. Raise ValueError unless W is square and finite."""
     W = checked("spectral_radius", W)
     return float(torch.linalg.eigvals(W).abs().max()) if len(W) else 0.0
 
 
 def departure_from_normality(W: Tensor) -> float:
-    """Return (‖W‖_F² − Σ|λ|²)^½, Henrici's measure, which is 0 for a normal matrix."""
+    """Return (‖W‖_F² − Σ|λ|²)^½, Henrici's measure, which is 0 for a normal matrix.
+
+    λ are the eigenvalues of W. Raise ValueError unless W is square and finite.
+    """
     W = checked("departure_from_normality", W)
     excess = W.abs().square().sum() - torch.linalg.eigvals(W).abs().square().sum()
     return float(excess.clamp_min(0).sqrt())  # rounding may make it slightly negative
 
 
 def checked(who: str, W: Tensor) -> Tensor:
-    """Return W in double precision, or raise ValueError unless it is square and finite."""
+    """Return W in double precision, detached, or raise ValueError unless it is square and finite."""
     check_square(who, W)
     if wrong := int((~W.isfinite()).sum()):
         raise ValueError(f"{who} expects finite entries; got {wrong} NaN or infinite values")
@@ -41,7 +47,9 @@ def doubled(W: Tensor) -> Tensor:
 
 
 def largest_singular_values(matrices: Tensor) -> Tensor:
-    """Return the largest singular value of each matrix in a batch; infinite if an entry is NaN or infinite.
+    """Return the largest singular value (count) of each of the matrices (count, rows, columns).
+
+    It is infinite if an entry of the matrix is NaN or infinite.
 
     It is the root of the largest eigenvalue of MᴴM or MMᴴ, whichever is smaller.
     """

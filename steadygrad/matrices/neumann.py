@@ -18,8 +18,9 @@ from steadygrad.matrices.matrix import Matrix, same, skew
 class NeumannCayley(ScaledCayley):
     """Map W = Ã (I − A) D,  Ã ← (I + X + … + Xᵏ) Ã ≈ (I + A)⁻¹,  X = Ã δA,  δA = A_old − A_new,  k = ``order``.
 
-    Each evaluation with a new A is one update of Ã (Algorithm 1). Errors accumulate, so Ã is computed exactly at the
-    start, after ``reset_every`` updates, and in two more cases:
+    A is skew-symmetric and D the diagonal matrix of ±1 of `ScaledCayley`. Each evaluation with a new A is one update of
+    Ã (Algorithm 1). Errors accumulate, so Ã is computed exactly at the start, after ``reset_every`` updates, and in two
+    more cases:
 
     - ‖X‖₂ is not below ``exact_above``. The series converges for ‖X‖₂ < 1. But a single update of order 2 with
       ‖X‖₂ = 0.9 may have an error of 0.9³ and leave W that far from orthogonal until the next reset. Hence the stricter
@@ -65,18 +66,24 @@ class NeumannCayley(ScaledCayley):
 
     @property
     def neumann_norm(self) -> float:
-        """‖Ã δA‖₂ of the last update, whether it used the series or an exact inverse; 0 before the first update."""
+        """‖X‖₂ of the last update, also if that used an exact inverse and no series in X; 0 before the first update.
+
+        X is Ã δA, the inverse before the update times the change of A; `ReleasedNeumannCayley` has its own X.
+        """
         if self._step is None:
             return 0.0
         inverse, delta = self._step
         return float(torch.linalg.matrix_norm(inverse @ skew(delta, self.size), 2))
 
     def readings(self) -> dict[str, float]:
-        """Return numbers to log during training: ‖Ã δA‖₂ of the last update."""
+        """Return numbers to log during training: the dict {"neumann_norm": ‖X‖₂ of the last update}."""
         return {"neumann_norm": self.neumann_norm}
 
     def forward(self, free: Tensor) -> Tensor:
-        """Return W from the packed A. If A has changed, first update the stored inverse Ã."""
+        """Return W (n, n) from the packed strict lower triangle of the skew-symmetric A, n(n − 1)/2 numbers.
+
+        If A has changed, first update the stored Ã ≈ (I + A)⁻¹.
+        """
         if needs_plain(free):
             return cayley(free, self.D)
         with torch.inference_mode(False), torch.no_grad():  # Ã is used again after inference mode
@@ -186,14 +193,20 @@ class ReleasedNeumannCayley(NeumannCayley):
         """Ã of another matrix, from which the next series starts instead of this matrix's own Ã; None for its own"""
 
     def forward(self, free: Tensor) -> Tensor:
-        """Return Wᵀ from the packed A. In training, the backward pass adds the gradient of A to a buffer."""
+        """Return Wᵀ (n, n) from the packed A, after an update of Ã if A has changed.
+
+        In training, the backward pass adds the gradient of A to a buffer.
+        """
         if self.training and torch.is_grad_enabled() and free.requires_grad and not needs_plain(free):
             free = free.view_as(free)
             free.register_hook(self._add_gradient)
         return super().forward(free).mT
 
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Return the packed A whose Wᵀ is the given matrix."""
+        """Return the packed A for which `forward`, which returns a transposed matrix, gives the matrix W.
+
+        The conditions are those of `ScaledCayley.right_inverse`.
+        """
         return super().right_inverse(W.mT)
 
     def _add_gradient(self, gradient: Tensor) -> None:
@@ -245,7 +258,10 @@ def neumann_cayley(
     released_lr: float | None = None,
     init: str = "cayley",
 ) -> Matrix:
-    """Return a `Matrix` with the map `NeumannCayley` or, with ``released_lr``, `ReleasedNeumannCayley`."""
+    """Return a `Matrix` with the map `NeumannCayley` or, with ``released_lr``, `ReleasedNeumannCayley`.
+
+    The latter ignores ``exact_above`` and ``max_drift``. ``init`` is the name of an initialiser.
+    """
     map = (
         NeumannCayley(size, reflections, order, reset_every, exact_above, max_drift)
         if released_lr is None

@@ -14,11 +14,14 @@ from steadygrad.matrices.matrix import Matrix, index_of, lower_triangle
 
 
 class SchurProduct(torch.autograd.Function):
-    """Autograd function W = P (Λ + T) Pᵀ in two matrix products; its gradient takes four."""
+    """Autograd function W = P (Λ + T) Pᵀ in two matrix products; its gradient takes four.
+
+    Λ has 2 × 2 blocks γ (rotation by θ) on its diagonal, and T is strictly lower triangular.
+    """
 
     @staticmethod
     def forward(ctx: Any, P: Tensor, theta: Tensor, gamma: Tensor, T: Tensor, in_block: bool) -> Tensor:
-        """Return W from the basis P, the angles θ and moduli γ of Λ, and the packed T."""
+        """Return W (n, n) from the basis P (n, n), the angles θ (⌊n/2⌋) and moduli γ (⌈n/2⌉) of Λ, and the packed T."""
         n = len(P)
         core = strictly_lower(T, n, in_block)
         c, s = gamma[: len(theta)] * theta.cos(), gamma[: len(theta)] * theta.sin()
@@ -104,12 +107,15 @@ class RealSchur(nn.Module):
 
     @staticmethod
     def free_sizes(size: int, in_block: bool = False) -> tuple[int, int, int, int]:
-        """Return how many numbers the packed A, θ, γ and T hold."""
+        """Return how many numbers the packed A, θ, γ and T hold, as a tuple of four."""
         pairs, triangle = size // 2, size * (size - 1) // 2
         return triangle, pairs, size - pairs, triangle if in_block else triangle - pairs
 
     def forward(self, basis: Tensor, theta: Tensor, gamma: Tensor, T: Tensor) -> Tensor:
-        """Return W from the packed A (``basis``), the angles θ, the moduli γ and the packed T."""
+        """Return W (n, n) from the packed A (``basis``), the angles θ, the moduli γ and the packed T.
+
+        Raise ValueError if a tensor does not have the length in `free_sizes`.
+        """
         free = {"basis": basis, "theta": theta, "gamma": gamma, "T": T}
         for (name, tensor), length in zip(free.items(), self.free_sizes(self.size, self.in_block), strict=True):
             if tensor.shape != (length,):
@@ -141,7 +147,10 @@ def real_schur(size: int, *, in_block: bool = False, init: str = "henaff", modul
 
 
 def start_of_moduli(who: str, count: int, modulus: float | None) -> nn.Parameter:
-    """Return the initial moduli γ: ones that are trained or, with ``modulus``, that value, which is not trained."""
+    """Return the initial moduli γ (count): ones that are trained or, with ``modulus``, its value, which is not trained.
+
+    Raise ValueError, in the name of ``who``, unless ``modulus`` is None or above 0.
+    """
     if modulus is not None and not (is_number(modulus) and modulus > 0):
         raise ValueError(f"{who} expects a modulus above 0, or None for one that is trained; got {modulus!r}")
     return nn.Parameter(torch.full((count,), 1.0 if modulus is None else float(modulus)), requires_grad=modulus is None)

@@ -38,7 +38,10 @@ class StiefelSteps(MovingBase):
         self.register_buffer("seen", torch.zeros(size * size))
 
     def forward(self, free: Tensor) -> Tensor:
-        """Return the unitary W from the packed A. In training, first move the base B to W if A has changed."""
+        """Return the unitary W (n, n), complex, from the packed A: n² real numbers.
+
+        In training, first move the base B to W and set ``free`` to zero in place, if A has changed.
+        """
         counts = self.training and torch.is_grad_enabled() and free.is_leaf and not needs_plain(free)
         with own_precision(free.device.type):
             if counts and not torch.equal(free, self.seen):
@@ -62,12 +65,12 @@ class StiefelSteps(MovingBase):
         return cayley_unitary(free / 2, self.size) @ self.base.to(free.dtype)
 
     def polish(self, base: Tensor) -> Tensor:
-        """Return ``base`` after one step towards the nearest unitary matrix, in real form."""
+        """Return ``base`` after one step towards the nearest unitary matrix; both are in real form (2n, 2n)."""
         return polished(structured(base))
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Set B to the unitary matrix nearest to W and return A = 0."""
+        """Set B to the unitary matrix nearest to W and return the packed A = 0: n² zeros."""
         check_square("StiefelSteps", W, self.size)
         self.base = realify(nearest_unitary(W)).to(self.base.dtype)
         return self.seen.new_zeros(self.size**2)

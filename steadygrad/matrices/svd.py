@@ -20,7 +20,7 @@ class SVDProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, U: Tensor, sigma: Tensor, V: Tensor) -> Tensor:
-        """Return W from U, σ and V."""
+        """Return W (n, n) from U (n, n), σ (n) and V (n, n)."""
         ctx.save_for_backward(U, sigma, V)
         return matmul(U * sigma, V.mT)
 
@@ -77,7 +77,7 @@ class BoundedSVD(nn.Module):
         return 1 + self.margin * torch.tanh(p / 2)  # equal to the formula above, and exactly 1 at p = 0
 
     def forward(self, left: Tensor, right: Tensor, p: Tensor) -> Tensor:
-        """Return W from the free tensors of U and V, and p."""
+        """Return W (n, n) from the free tensors ``left`` of U and ``right`` of V, and p (n)."""
         if p.shape != (self.size,):
             raise ValueError(f"BoundedSVD of size {self.size} expects {self.size} numbers in p; got {tuple(p.shape)}")
         product = svd_product if needs_plain(p) else SVDProduct.apply

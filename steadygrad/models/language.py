@@ -23,11 +23,12 @@ Make = Callable[[int, Any], RecurrentLayer]
 class LanguageModel(Model):
     """p(x_{t+1} | x_1 … x_t) = softmax(C h_t + c),  h = L_k(… L_1(E x)).
 
-    tokens (batch, time) → logits (batch, time, vocabulary). ``make`` is called with the input size and the hidden size
-    of each layer, so it can be a layer class: `LanguageModel(NCGRU, 50, sizes=[430, 1000, 430])`.
+    tokens (batch, time) → logits (batch, time, vocabulary). E is the embedding, L_1 … L_k are recurrent layers.
+    ``make`` is called with the input size and the hidden size of each layer, so it can be a layer class:
+    `LanguageModel(NCGRU, 50, sizes=[430, 1000, 430])`.
 
     ``sizes``           hidden size of each layer; without it, one layer, for which ``make`` gets None as hidden size
-    ``tied``            C is E; the last layer must have an output size equal to ``embedding_size``
+    ``tied``            C is E; the last layer must have an output size equal to ``embedding_size``, else ValueError
     ``word_dropout``    dropout of words: share of the vocabulary whose embedding is zero in an update
     ``input_dropout``, ``layer_dropout``, ``output_dropout``   dropout of features before, between and after the
                         layers, with the same mask at all steps of a window (Gal and Ghahramani, 2016)
@@ -85,36 +86,49 @@ class LanguageModel(Model):
             self.readout.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits (batch, time, vocabulary) of the next token from tokens (batch, time)."""
+        """Return the logits (batch, time, vocabulary) of the next token from tokens (batch, time), integers.
+
+        The layers start from their initial state.
+        """
         return self.walk(tokens)[0]
 
     def walk(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return the logits for a window of tokens and the final state, starting from ``state``.
+        """Return the pair of the logits (batch, time, vocabulary) for tokens (batch, time) and the final state.
 
-        A state holds the states of all layers. Memories of past states are emptied at the end of the window.
+        The layers start from ``state``, or from their initial state if it is None. A state holds the states of all
+        layers, as in `Stack`. Memories of past states are emptied in the final state.
         """
         logits, state = self.walk_on(tokens, state)
         return logits, self.layers.without_memory(state)
 
     def walk_on(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return logits and final state like `walk`, but keep the memories of past states: the window goes on."""
+        """Return the pair of logits and final state as `walk` does, but keep the memories of past states.
+
+        Use this method if the next call continues the same window.
+        """
         between = partial(self.drop, share=self.layer_dropout)
         hidden, state = self.layers(self.embedded(tokens.t()), state, between)
         return self.read(self.drop(hidden, self.output_dropout)), state
 
     def read(self, hidden: Tensor) -> Tensor:
-        """Return the logits from the last layer's output (time, batch, features)."""
+        """Return the logits (batch, time, vocabulary) from the last layer's outputs (time, batch, features)."""
         return self.readout(hidden).transpose(0, 1)
 
     def inside(self, tokens: Tensor) -> Inside:
-        """Return the recurrent layers, their inputs for the tokens and the readout, for diagnostics."""
+        """Return an `Inside` of the recurrent layers, their inputs for tokens (batch, time) and the method `read`.
+
+        The layers are a `Stack`, or the layer itself if there is only one. The inputs are (batch, time,
+        embedding_size), without dropout.
+        """
         layer = self.layers[0] if len(self.layers) == 1 else self.layers
         return Inside(layer, self.embedding(tokens), self.read)
 
     def embedded(self, tokens: Tensor) -> Tensor | Lookup:
         """Return the embedded tokens (time, batch), after dropout, as input of the first layer.
 
-        With a small vocabulary the result is a `Lookup`. Raise ValueError for tokens outside the vocabulary.
+        The result is (time, batch, embedding_size). It is a `Lookup` instead if the vocabulary exceeds neither
+        ``embedding_size`` nor the number of tokens, and no ``input_dropout`` is active. Raise ValueError for tokens
+        that are not int64 or int32, or outside the vocabulary.
         """
         table = self.table()
         if tokens.dtype not in (torch.int64, torch.int32):
@@ -131,14 +145,21 @@ class LanguageModel(Model):
         return Lookup(F.embedding(tokens, unit), table)
 
     def table(self) -> Tensor:
-        """Return the embedding matrix E; in training, with zero rows for the dropped words."""
+        """Return the embedding matrix E (vocabulary, embedding_size).
+
+        In training with ``word_dropout``, the rows of the dropped words are zero, and the others are scaled up, as
+        dropout does.
+        """
         table = self.embedding.weight
         if self.training and self.word_dropout:
             table = F.dropout(table.new_ones(len(table), 1), self.word_dropout) * table
         return table
 
     def drop(self, x: Tensor, share: float) -> Tensor:
-        """Apply dropout to the features of x (time, batch, features), with the same mask at all time steps."""
+        """Return x (time, batch, features) after dropout of features with probability ``share``.
+
+        The mask is the same at all time steps. In evaluation mode x is returned unchanged.
+        """
         if not self.training or not share:
             return x
         return x * F.dropout(x.new_ones(1, *x.shape[1:]), share)
@@ -151,7 +172,11 @@ class LanguageModel(Model):
         *,
         window: int | None = None,
     ) -> "Tokens":
-        """Return an endless iterator over sampled tokens that continue ``tokens`` (time,).
+        """Return an endless iterator over sampled tokens, integers, that continue ``tokens`` (time,).
+
+        A token is sampled from softmax(logits / temperature); with temperature 0 it is the most likely one.
+        ``generator`` is the source of random numbers. The model runs in evaluation mode. Raise ValueError for no
+        tokens, a negative temperature or a window below 1, and while sampling for logits that are not finite.
 
         ``window``  number of tokens after which a memory of past states is emptied, as in training. Without it, the
                     memory is kept, and every token may take more time than the one before.
@@ -159,11 +184,12 @@ class LanguageModel(Model):
         return Tokens(self, tokens, temperature, generator, window)
 
     def penalty(self) -> Tensor | float:
+        """Return the sum of the layers' regularisation terms, which training adds to the loss."""
         return self.layers.penalty()
 
 
 class Tokens:
-    """Endless iterator over tokens sampled from a language model."""
+    """Endless iterator over tokens, integers, sampled from a language model. See `LanguageModel.generate`."""
 
     def __init__(
         self,
@@ -211,7 +237,8 @@ class Tokens:
     def read(self, tokens: Tensor) -> Tensor:
         """Return the logits (vocabulary,) of the token that follows ``tokens`` (1, time), and advance the state.
 
-        Memories of past states are emptied at the end of a window.
+        The model continues from the state after the previous call. Memories of past states are emptied at the end of a
+        window.
         """
         room = self.window - self.place
         for here in (tokens[:, :room], *tokens[:, room:].split(self.window, dim=1)):

@@ -18,14 +18,18 @@ SQUARES = (16, 32, 64)
 
 
 class PolicyModel(Model):
-    """π(a | x_1 … x_t) = softmax(a(h_t)),  V_t = v(h_t),  h from the layer over [conv(E x_t), others of x_t].
+    """π(· | x_1 … x_t) = softmax(actor(h_t)),  V_t = critic(h_t),  h from the layer over [conv(E x_t), others of x_t].
 
-    x (batch, time, features) → (batch, time, actions + 1): logits of the actions and the expected return. The first
-    ``view``² · len(``kinds``) features of x are integers: each square has one feature per entry of ``kinds``, below it.
-    ``others`` further features follow. x is NaN after the end of a sequence; the outputs are 0 there.
+    x (batch, time, features) → (batch, time, actions + 1): logits of the actions, then the expected return V. x is NaN
+    after the end of a sequence; the outputs are 0 there.
 
-    ``make`` is called with the input size of the layer. ``embedding_size`` is the size of the embedding of a square,
-    ``head_size`` the hidden size of the heads a and v. Other sizes and the convolutions are those of rl-starter-files.
+    An observation x_t is a view of ``view`` × ``view`` squares (at least 7 × 7, else ValueError), then ``others``
+    further features. A square has len(``kinds``) features, integers from 0 to kinds[i] − 1. Their embeddings E are
+    summed.
+
+    ``make`` is called with the input size of the layer and returns it; a bidirectional or batch_first layer raises
+    ValueError. ``embedding_size`` is the size of the embedding of a square, ``head_size`` the hidden size of actor and
+    critic. Other sizes and the convolutions are those of rl-starter-files.
     """
 
     def __init__(
@@ -67,11 +71,18 @@ class PolicyModel(Model):
         self.actor, self.critic = (head(self.layer.output_size, head_size, count) for count in (actions, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of the actions and the expected return, (batch, time, actions + 1)."""
+        """Return the logits of the actions and, last, the expected return: (batch, time, actions + 1).
+
+        x is (batch, time, features), NaN after the end of a sequence. The layer starts from its initial state.
+        """
         return self.walk(x)[0]
 
     def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return the outputs and the final state of each sequence, starting from ``state``."""
+        """Return the pair of the outputs (batch, time, actions + 1) and the layer's state at the end of each sequence.
+
+        x is (batch, time, features), NaN after the end of a sequence; the outputs are 0 there. The layer starts from
+        ``state``, or from its initial state if it is None. Raise ValueError if the number of features is wrong.
+        """
         if x.shape[-1] != self.features:
             raise ValueError(f"PolicyModel expects {self.features} features per step; got x of shape {tuple(x.shape)}")
         real = ~x[..., 0].isnan()
@@ -84,7 +95,10 @@ class PolicyModel(Model):
         return pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])[0], state
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the inputs of the recurrent layer from observations x (steps, features)."""
+        """Return the inputs of the recurrent layer (steps, inputs) from observations x (steps, features).
+
+        They are the features of the convolutions, then the ``others`` of x.
+        """
         squares, kinds = self.view**2, len(self.starts)
         seen = x[:, : squares * kinds].long().view(-1, kinds) + self.starts
         embedded = F.embedding_bag(seen, self.embedding.weight, mode="sum")
@@ -92,24 +106,37 @@ class PolicyModel(Model):
         return torch.cat([self.see(image), x[:, squares * kinds :]], dim=-1)
 
     def read(self, hidden: Tensor) -> Tensor:
-        """Return the logits of the actions and the expected return from the output of the recurrent layer."""
+        """Return the logits of the actions and, last, the expected return from the output of the recurrent layer.
+
+        The output of the layer is (…, features), the result (…, actions + 1).
+        """
         return torch.cat([self.actor(hidden), self.critic(hidden)], dim=-1)
 
     def inside(self, x: Tensor) -> Inside:
-        """Return the recurrent layer, its inputs for x and the readout, for diagnostics."""
+        """Return an `Inside` of the recurrent layer, its inputs for x (batch, time, features) and the readout.
+
+        x must have no NaN. The readout maps the layer's outputs (time, batch, features) to (batch, time, actions + 1).
+        """
         inputs = self.encode(x.flatten(0, 1)).unflatten(0, x.shape[:2])
         return Inside(self.layer, inputs, lambda hidden: self.read(hidden).transpose(0, 1))
 
     def rows(self, state: State, which: Tensor) -> State:
-        """Return the recurrent state of the sequences ``which`` of the batch."""
+        """Return the recurrent state of the sequences ``which`` of the batch, in the form of ``state``.
+
+        ``which`` is a tensor of indices or a Boolean mask (batch,).
+        """
         return tuple(part[:, which] for part in state) if isinstance(state, tuple) else state[:, which]
 
     def penalty(self) -> Tensor | float:
+        """Return the regularisation term of the recurrent layer, which training adds to the loss."""
         return self.layer.penalty()
 
 
 def head(features: int, units: int, count: int) -> nn.Sequential:
-    """Return a perceptron from ``features`` inputs over ``units`` tanh units to ``count`` outputs, near 0 at first."""
+    """Return an nn.Sequential: a perceptron from ``features`` inputs over ``units`` tanh units to ``count`` outputs.
+
+    The outputs are near 0 at first.
+    """
     last = nn.Linear(units, count)
     nn.init.orthogonal_(last.weight, gain=0.01)  # initially, actions are equally likely and V is 0, nearly
     nn.init.zeros_(last.bias)

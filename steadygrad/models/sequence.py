@@ -14,7 +14,7 @@ from steadygrad.models.model import Model
 
 
 class Inside(NamedTuple):
-    """Parts of a model for diagnostics: its recurrent layer, the inputs of the layer, and the readout."""
+    """Named tuple of the parts of a model for diagnostics: its recurrent layer, the layer's inputs and the readout."""
 
     layer: nn.Module
     """Recurrent layer, called like torch.nn.RNN with time first."""
@@ -25,7 +25,7 @@ class Inside(NamedTuple):
 
 
 def as_nnrnn(readout: nn.Linear) -> None:
-    """Initialise a readout y = C h + c: C Xavier normal, c as torch.nn.Linear.
+    """Initialise a readout y = C h + c in place: C Xavier normal, c not changed, so as torch.nn.Linear starts it.
 
     nnRNN's program does so on copy, MemoryNets on copy and denoise.
     """
@@ -33,31 +33,34 @@ def as_nnrnn(readout: nn.Linear) -> None:
 
 
 def as_denoise(readout: nn.Linear) -> None:
-    """Initialise a readout y = C h + c with C ~ U(±√0.3), c = 0.01, as NC-GRU's program on denoise."""
+    """Initialise a readout y = C h + c in place: C uniform in ±√0.3, c = 0.01, as NC-GRU's program on denoise."""
     nn.init.uniform_(readout.weight, -math.sqrt(0.3), math.sqrt(0.3))
     nn.init.constant_(readout.bias, 0.01)
 
 
 def as_parenthesis(readout: nn.Linear) -> None:
-    """Initialise a readout y = C h + c with C ~ N(0, σ²), σ = (units + outputs)⁻², c = 0, as NC-GRU on parenthesis."""
+    """Initialise a readout y = C h + c in place: C ~ N(0, σ²), c = 0, as NC-GRU's program on parenthesis.
+
+    σ = (in_features + out_features)⁻².
+    """
     nn.init.normal_(readout.weight, std=(readout.in_features + readout.out_features) ** -2)
     nn.init.zeros_(readout.bias)
 
 
 def as_xavier(readout: nn.Linear) -> None:
-    """Initialise a readout y = C h + c with C Xavier normal, c = 0."""
+    """Initialise a readout y = C h + c in place: C Xavier normal, c = 0."""
     nn.init.xavier_normal_(readout.weight)
     nn.init.zeros_(readout.bias)
 
 
 def as_urnn(readout: nn.Linear) -> None:
-    """Initialise a readout y = C h + c with C Xavier uniform, c = 0, as the uRNN programs."""
+    """Initialise a readout y = C h + c in place: C Xavier uniform, c = 0, as the uRNN programs."""
     nn.init.xavier_uniform_(readout.weight)
     nn.init.zeros_(readout.bias)
 
 
 def as_language_task(readout: nn.Linear) -> None:
-    """Initialise a readout y = C h + c with C ~ U(±0.1), c = 0, as nnRNN's program on text."""
+    """Initialise a readout y = C h + c in place: C uniform in ±0.1, c = 0, as nnRNN's program on text."""
     nn.init.uniform_(readout.weight, -0.1, 0.1)
     nn.init.zeros_(readout.bias)
 
@@ -75,7 +78,10 @@ READOUTS: dict[str, Callable[[nn.Linear], None]] = {
 
 
 def linear_readout(who: str, inputs: int, outputs: int, start: str) -> nn.Linear:
-    """Return a linear readout y = C h + c with the initialisation ``start``, a name in `READOUTS`."""
+    """Return a readout y = C h + c, an nn.Linear(inputs, outputs), initialised by ``start``, a name in `READOUTS`.
+
+    Raise ValueError for another name; ``who`` is the model's name in the message.
+    """
     readout = nn.Linear(inputs, outputs)
     choose(who, "readout", start, READOUTS)(readout)
     return readout
@@ -84,8 +90,9 @@ def linear_readout(who: str, inputs: int, outputs: int, start: str) -> nn.Linear
 class SequenceModel(Model):
     """y_t = C h_t + c for every step, or with ``last_only`` for the last alone; h from the layer.
 
-    x (batch, time, input_size) → y (batch, time, output_size) or (batch, output_size). ``readout`` is the
-    initialisation of C and c: a name in `READOUTS`.
+    x (batch, time, input_size) → y (batch, time, output_size), or (batch, output_size) with ``last_only``. A
+    bidirectional layer's h is then the final output of each direction. ``layer`` takes time first; with batch_first it
+    raises ValueError. ``readout`` is the initialisation of C and c: a name in `READOUTS`.
     """
 
     def __init__(
@@ -98,22 +105,32 @@ class SequenceModel(Model):
         self.readout = linear_readout("SequenceModel", layer.output_size, output_size, readout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return y from x (batch, time, input_size), at every step or with ``last_only`` at the last."""
+        """Return y from x (batch, time, input_size), starting from the layer's initial state.
+
+        y is (batch, time, output_size), or with ``last_only`` (batch, output_size).
+        """
         return self.walk(x)[0]
 
     def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return the outputs for x (batch, time, input_size) and the final state, starting from ``state``."""
+        """Return the pair of the outputs y for x (batch, time, input_size) and the layer's final state.
+
+        The layer starts from ``state``, or from its initial state if it is None. y is (batch, time, output_size), or
+        with ``last_only`` (batch, output_size).
+        """
         hidden, state = self.layer(x.transpose(0, 1), state)  # the kernels take time first
         return self.read(hidden), state
 
     def read(self, hidden: Tensor) -> Tensor:
-        """Return the model's outputs y from the layer's outputs (time, batch, features)."""
+        """Return the model's outputs y from the layer's outputs (time, batch, features).
+
+        y is (batch, time, output_size), or with ``last_only`` (batch, output_size).
+        """
         if self.last_only:
             return self.readout(self._ends(hidden))
         return self.readout(hidden).transpose(0, 1)
 
     def inside(self, x: Tensor) -> Inside:
-        """Return the recurrent layer, its inputs x and the readout, for diagnostics."""
+        """Return an `Inside` of the recurrent layer, its inputs x (batch, time, input_size) and the method `read`."""
         return Inside(self.layer, x, self.read)
 
     def _ends(self, hidden: Tensor) -> Tensor:
@@ -124,4 +141,5 @@ class SequenceModel(Model):
         return torch.cat([forward[-1], backward[0]], dim=-1)
 
     def penalty(self) -> Tensor | float:
+        """Return the regularisation term of the recurrent layer, which training adds to the loss."""
         return self.layer.penalty()

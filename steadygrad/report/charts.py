@@ -64,7 +64,7 @@ def gradient_curves(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def influence_maps(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return a chart of heat maps of ‖∂s_τ/∂x_t‖, one for each part of the state of each network.
+    """Return a list with one chart: heat maps of ‖∂s_τ/∂x_t‖, one for each part of the state s of each network.
 
     t goes to the right and τ downwards (ENRNN, figures 4 and 5). The list is empty without measurements.
     """
@@ -91,7 +91,7 @@ def attention_levels(networks: Sequence[Measurements]) -> list[tuple[str, int, d
 
 
 def attention_maps(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return a chart of heat maps of the attention α_{t,i}, with marks for the states that were kept (RelRNN, B.4).
+    """Return a list with one chart: heat maps of the attention α_{t,i}, with marks for kept states (RelRNN, B.4).
 
     States i go to the right and steps t downwards. The list is empty without measurements.
     """
@@ -130,7 +130,7 @@ def attention_curves(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def eigenvalue_planes(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return a chart of the eigenvalues of each recurrent matrix in the complex plane, at each observation.
+    """Return a list with one chart: the eigenvalues of each recurrent matrix in the complex plane, per observation.
 
     Without observations they are those of the portrait. The list is empty without matrices.
     """
@@ -154,7 +154,7 @@ def eigenvalue_planes(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def power_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return a line chart of ‖Wᵏ‖ against k, a curve for every recurrent matrix; an empty list without matrices."""
+    """Return a list with one line chart: ‖Wᵏ‖ against k for every recurrent matrix; an empty list without matrices."""
     curves = [
         series(n, range(len(found["powers"])), found["powers"], matrix_name(n, name))
         for n in networks
@@ -167,7 +167,7 @@ def power_curves(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def exponent_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return a line chart of the Lyapunov exponents of each network, the largest first; an empty list without them."""
+    """Return a list with one line chart: the Lyapunov exponents of each network, largest first; empty without them."""
     curves = [series(n, range(1, len(y) + 1), y) for n in networks if (y := n.portrait.get("exponents"))]
     explain = "Growth of a perturbation per step, direction by direction. With 0 it is kept for ever."
     return [lines("Lyapunov exponents", curves, "direction", "exponent", explain=explain)] if curves else []
@@ -243,7 +243,7 @@ def drift_curves(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def neumann_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return a line chart over training of the norm that must be below 1 for the Neumann series to converge."""
+    """Return a list with one line chart over training: the norm that must be below 1 for the Neumann series."""
     curves = [series(n, *n.neumann) for n in networks if n.neumann[0]]
     title, limit = "Norm that the Neumann series needs below 1", [{"name": "limit", "y": 1}]
     return [lines(title, curves, "update", "‖(I + A)⁻¹ δA‖₂", log=True, marks=limit)] if curves else []
@@ -296,7 +296,7 @@ def in_own_colours(curves: list[Chart], networks: Sequence[Measurements]) -> lis
 def series(
     network: Measurements, x: Sequence[float], y: Sequence[float | None], name: str = "", dash: bool = False
 ) -> Chart:
-    """Return one curve of a chart as a dict, in the network's colour. By default it has the network's name."""
+    """Return one curve of a chart: a dict of ``name`` (default: network's), ``x``, ``y``, ``colour`` and ``dash``."""
     return {"name": name or network.name, "x": list(x), "y": list(y), "colour": network.colour, "dash": dash}
 
 
@@ -311,7 +311,10 @@ def lines(
     bounds: list[float] | None = None,
     explain: str = "",
 ) -> Chart:
-    """Return a line chart, as a dict, from curves that `series` returned."""
+    """Return a line chart, as a dict, from curves that `series` returned.
+
+    ``marks`` are horizontal lines, dicts of ``name`` and ``y``. ``bounds`` are the least and the largest y.
+    """
     return {
         "kind": "lines",
         "title": title,
@@ -328,7 +331,8 @@ def lines(
 def maps(title: str, panels: list[Chart], range: tuple[float, float], explain: str, **look: Any) -> list[Chart]:
     """Return a list with one chart of heat maps on a common scale; empty without panels.
 
-    With ``exponent`` the values are logarithms to base 10.
+    ``range`` is the smallest and the largest value of the scale. ``look`` are further entries of the chart, a dict:
+    with ``exponent`` the values are logarithms to base 10.
     """
     found = {"kind": "maps", "title": title, "explain": explain, "panels": panels, "range": list(range), **look}
     return [found] if panels else []

@@ -33,7 +33,7 @@ class HeldOutResult(NamedTuple):
 def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
     """Return the gradient norms ‖∂L/∂s_t‖ along time by name, of the first run of each group that has them.
 
-    Runs that differ only in their seed form a group.
+    Runs that differ only in their seed form a group. L is the loss, s_t the state. The dict is empty without such runs.
 
     The norms are averages over a batch if all these runs have them, otherwise those of one sequence.
     """
@@ -80,7 +80,7 @@ def gradients_along_time(norms: Mapping[str, Numbers], path: str | Path, title: 
 def held_out_accuracy(results: Sequence[HeldOutResult], path: str | Path, title: str = "") -> Path:
     """Draw accuracy against the number of held-out shapes to the file ``path``, and return the path.
 
-    There is a panel for each task and a line for each network.
+    There is a panel for each task and a line for each network. Raise ValueError without results.
 
     A line is the median of runs that differ only in their seeds. The band around it extends from the worst to the best
     run. The dashed line is guessing. The figure follows Kerg et al. (2022).

@@ -90,7 +90,7 @@ def plain(text: str) -> str:
 def save(figure: Figure, path: str | Path) -> Path:
     """Save the figure as PNG, SVG or PDF by the suffix of ``path``, close the figure, and return the path.
 
-    The file is written completely or not at all.
+    The file is written completely or not at all. Raise ValueError for another suffix.
     """
     target = Path(path)
     try:

@@ -72,7 +72,10 @@ def render(title: str, sections: Sequence[Section], version: str) -> str:
 
 
 def script_json(value: Any) -> str:
-    """Return JSON in which characters of markup are escaped, so that it is safe inside a script element."""
+    """Return JSON in which characters of markup are escaped, so that it is safe inside a script element.
+
+    Raise ValueError if there is NaN or infinity in the value.
+    """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 

@@ -70,7 +70,7 @@ def draw_run(run: Run, name: str, stem: Path, format: str, kinds: Sequence[str] 
 
 
 def drawing_functions(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
-    """Return functions that draw the figures for which a run has data, by kind. Each returns a matplotlib figure."""
+    """Return a dict, by kind, of functions that draw the figures for which a run has data and return a `Figure`."""
     portrait = run.portrait or {}
     found: dict[str, Callable[[], Figure]] = {}
     if "input_maps" in portrait:
@@ -146,7 +146,10 @@ def mark_kept(axis: Axes, found: Portrait) -> None:
 
 
 def draw_map(axis: Axes, rows: Sequence[Sequence[float | None]], every: int, scale: Normalize) -> None:
-    """Draw a heat map on the axis, from logarithms to base 10 given row by row up to the diagonal. None stays white."""
+    """Draw a heat map on the axis, from logarithms to base 10 given row by row up to the diagonal. None stays white.
+
+    ``every`` is the number of time steps in a cell, ``scale`` the scale of the values, not of their logarithms.
+    """
     size = len(rows)
     square = [[math.nan if v is None else 10**v for v in row] + [math.nan] * (size - len(row)) for row in rows]
     extent = (0, size * every, size * every, 0)
@@ -201,7 +204,10 @@ def eigenvalues(portrait: Portrait, name: str) -> Figure:
 
 
 def schur(found: Portrait, name: str) -> Figure:
-    """Return a figure of |Λ + T|, mean |T| by sub-diagonal, and a histogram of the angles (nnRNN, figures 3 and 5)."""
+    """Return a figure of |Λ + T|, mean |T| by sub-diagonal, and a histogram of the angles (nnRNN, figures 3 and 5).
+
+    ``found`` is a learned Schur form, an entry of ``schur`` in a portrait.
+    """
     _, means, angles = charts.schur_form_charts(found, name, Measurements(name, 0, {}))
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.3), layout="constrained")
     picture = left.imshow(schur_form(found), cmap="magma_r", norm=Normalize(0, 1), interpolation="nearest")

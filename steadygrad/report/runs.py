@@ -49,7 +49,7 @@ class Run:
         return shlex.join([*words, "--seed", str(self.seed)])
 
     def curve(self, metric: str, split: str = "valid") -> tuple[list[int], list[float]]:
-        """Return the updates at which the metric was measured, and its values there."""
+        """Return the updates at which the metric was measured, and its values there, as two lists."""
         rows = [row for row in self.rows if row["split"] == split and is_number(row.get(metric))]
         return [row["step"] for row in rows], [row[metric] for row in rows]
 
@@ -63,7 +63,10 @@ class PaperTable:
 
 
 def find(folders: Sequence[str | Path]) -> list[Run]:
-    """Return every finished or stopped run in these folders, at any depth. Raise ValueError if there is none."""
+    """Return every finished or stopped run in these folders, at any depth. Raise ValueError if there is none.
+
+    Raise ValueError too if a folder does not exist or a file of a run is invalid.
+    """
     runs: list[Run] = []
     for folder in map(Path, folders):
         if not folder.is_dir():
@@ -97,7 +100,7 @@ def read(folder: Path) -> Run:
 
 
 def read_portrait(path: Path) -> dict[str, Any] | None:
-    """Return the content of a ``portrait.json``, or None if there is no such file."""
+    """Return the content of a ``portrait.json``, a dict, or None if there is none. Raise RunError if it is invalid."""
     return records.read_json(path, dict, "a portrait") if path.exists() else None
 
 
@@ -128,9 +131,9 @@ def longer_if_needed(names: list[str], words: Sequence[str]) -> list[str]:
 
 
 def distinct_names(tables: Sequence[dict[str, Any]], but: Collection[str] = ()) -> list[str]:
-    """Return the name of each table of settings, with the settings in which tables of that name differ.
+    """Return a label for each dict of settings: its ``name``, then the settings in which dicts of that name differ.
 
-    Settings in ``but`` are left out.
+    A label is like "RNN, hidden_size 64". Settings in ``but`` are left out.
     """
     values: dict[tuple[str, str], set[str]] = {}
     for table in tables:

@@ -43,9 +43,10 @@ def score(value: float | None) -> str:
 
 
 def runs_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None) -> tuple[list[str], Rows]:
-    """Return the header and the rows of a table of runs, one row for each run.
+    """Return the header and the rows of a table of runs, one row for each run, as lists of strings.
 
-    A row has the best evaluation, which is the one with the lowest validation loss, and the test score of a data set.
+    ``names`` are the names of the runs, by default their `labels`. A row has the best evaluation, which is the one with
+    the lowest validation loss, and the test score of a data set.
     """
     tested = any(run.result.get("test") for run in runs)
     columns = ["best validation", "its loss", *(["test"] if tested else [])]
@@ -72,7 +73,7 @@ def runs_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None
 
 
 def paper_header_and_rows(table: Sequence[TableRow]) -> tuple[list[str], Rows]:
-    """Return the header and rows of a paper's numbers next to ours.
+    """Return the header and rows of a paper's numbers next to ours, as lists of strings.
 
     Ours are the median over seeds, with the range if there are several.
     """
@@ -94,7 +95,7 @@ def paper_header_and_rows(table: Sequence[TableRow]) -> tuple[list[str], Rows]:
 
 
 def transfer_header_and_rows(table: Sequence[TableRow]) -> tuple[list[str], Rows]:
-    """Return the header and rows of tests on settings that the weights were not trained on.
+    """Return the header and rows, as lists of strings, of tests on settings that the weights were not trained on.
 
     Each setting has a column with the paper's number / ours. The setting of training comes first. If every row has one
     test and the rows differ in their setting of training, the settings are in the cells instead. Both lists are empty
@@ -115,7 +116,7 @@ def transfer_header_and_rows(table: Sequence[TableRow]) -> tuple[list[str], Rows
 
 
 def transfer_cells(row: TableRow, printed: bool) -> dict[str, str]:
-    """Return the cells of a row in the table of transfer tests by column name. ``printed``: with the paper's number."""
+    """Return a dict, by column, of a row's cells in the table of transfer tests. ``printed``: with paper's number."""
     values = {f"{TRAINED}{row['trained_on']}": (row["published"], [run["value"] for run in row["runs"]])}
     for test in row["transfer"]:
         done = [one for run in row["runs"] for one in run.get("transfer", []) if one["name"] == test["name"]]
@@ -125,7 +126,7 @@ def transfer_cells(row: TableRow, printed: bool) -> dict[str, str]:
 
 
 def ours(row: TableRow) -> str:
-    """Return our numbers for a row of a paper as text, median and range, or why there are none."""
+    """Return our numbers for a paper's row as text, median and range; "not run" without runs, "–" without numbers."""
     if not row["runs"]:
         return "not run"
     return spread([run["value"] for run in row["runs"] if run["value"] is not None], number)
@@ -167,7 +168,7 @@ def paper_table(table: Sequence[TableRow]) -> str:
 
 
 def paper_notes(table: Sequence[TableRow]) -> list[str]:
-    """Return the notes below a table: its evaluation, what was reduced, remarks, and why numbers are missing."""
+    """Return the notes below a table, a list of lines: evaluation, reductions, remarks, why numbers are missing."""
     lines = [evaluation_note(table)]
     tests = [done for row in table for run in row["runs"] for done in run.get("transfer", []) if not done.get("why")]
     counts = ", ".join(map(str, sorted({done["examples"] for done in tests})))

@@ -20,9 +20,10 @@ GUIDED = 20  # a slope is drawn over the last part of a curve, from 1/20 of its 
 
 
 def fisher(chains: Mapping[tuple[float, float, float], Curve], normal: Curve, bound: float, path: str | Path) -> Path:
-    """Draw the Fisher memory J(k) of chains by (α, β, d), a panel for each d, and its sums with Ganguli's bound.
+    """Draw Fisher memory curves J(k), a panel for each d, and their sums with Ganguli's bound, to the file ``path``.
 
-    Write the file ``path`` and return it.
+    ``chains`` are the curves of chains by (α, β, d): α is on the first sub-diagonal, β below it, d on the diagonal.
+    ``normal`` is the curve of a normal network. ``bound`` is Ganguli's bound of the sums. Return the path.
     """
     diagonals = sorted({d for _, _, d in chains})
     colours = palette(alpha for alpha, _, _ in chains)
@@ -52,9 +53,10 @@ def fisher(chains: Mapping[tuple[float, float, float], Curve], normal: Curve, bo
 
 
 def transients(chains: Mapping[tuple[float, float], tuple[Band, Band]], path: str | Path) -> Path:
-    """Draw the norm of h_t of chains by (α, β) over time, and its standard deviation across units, to a file.
+    """Draw the standard deviation of h_t across units, and the norm of h_t, over time to the file ``path``.
 
-    Bands show the spread over random starts. Return the path of the file.
+    ``chains`` has these two, in this order, for chains by (α, β): α is on the first sub-diagonal, β below it. Each is a
+    mean and a standard deviation over random starts, which is drawn as a band. Return the path.
     """
     colours = palette(alpha for alpha, _ in chains)
     with plt.rc_context(STYLE):
@@ -78,7 +80,8 @@ def transients(chains: Mapping[tuple[float, float], tuple[Band, Band]], path: st
 def powers(norms: Mapping[int, Curve], x: float, growth: float, path: str | Path) -> Path:
     """Draw ‖Wᵏ‖ by size N to a file and return its path.
 
-    Each curve has a line of slope N − 1 through its end. growthᵏ, an exponential, is drawn for comparison.
+    ``norms`` has the norms for k = 0, 1, … by N. x, the entry above the diagonal of W, is in the title. Each curve has
+    a line of slope N − 1 through its end. growthᵏ, an exponential, is drawn for comparison.
     """
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
@@ -105,8 +108,9 @@ def attention(
 ) -> Path:
     """Draw |ds_T/dh_t| in two panels to a file and return its path.
 
-    Left, by λ: without attention and with uniform attention, whose rate is r in Tʳ. Right, by κ: sparse attention with
-    its bound.
+    Left, by eigenvalue λ: ``plain`` has the curves without attention, ``uniform`` those with uniform attention, each
+    with its rate r in Tʳ. Right, by the number κ of attended states: ``sparse`` has the curves of sparse attention and
+    their bounds. ``sparse_eigenvalue`` is λ on the right.
     """
     with plt.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.7), layout="constrained")

@@ -40,6 +40,7 @@ class Adding(Task):
         return self.length
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Return inputs (batch, time, 2), values and markers, and targets (batch, 1), the sums."""
         half = (self.length - 1) // 2  # where ENRNN's authors divide the sequence
         first = torch.randint(0, half, (batch, 1), generator=generator)
         second = torch.randint(half, self.length, (batch, 1), generator=generator)
@@ -49,11 +50,11 @@ class Adding(Task):
         return torch.stack([values, markers], dim=-1), values.gather(1, places).sum(1, keepdim=True)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean squared error."""
+        """Return the mean squared error, a scalar tensor, of outputs and targets (batch, 1)."""
         return F.mse_loss(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the mean squared error as ``mse``."""
+        """Return the dict {"mse": mean squared error}."""
         return {"mse": F.mse_loss(outputs, targets).item()}
 
     @property

@@ -29,6 +29,7 @@ class Copy(Recall):
         self.check_choice("recall", RECALL)
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Return one-hot inputs (batch, time, symbols + 2) and integer targets (batch, time), 0 for blank."""
         string = torch.randint(1, self.symbols + 1, (batch, self.length), generator=generator)
         tokens = torch.zeros(batch, self.steps, dtype=torch.int64)
         targets = torch.zeros_like(tokens)

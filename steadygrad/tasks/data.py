@@ -94,7 +94,8 @@ class DataSet:
     def fetch(self, who: str, file: str) -> bytes:
         """Return the uncompressed content of a file from the public source, and store the file in the cache.
 
-        Only one process downloads at a time. A partial download is resumed.
+        Only one process downloads at a time. A partial download is resumed. Raise ValueError if the download fails or
+        has a wrong SHA-256.
         """
         folder = cache_folder() / self.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -137,7 +138,10 @@ class DataSet:
 
 # pooch would replace this function, but it cannot resume a download
 def download(who: str, url: str, target: Path) -> None:
-    """Download a URL to ``target``, with a progress bar. Resume an earlier partial download."""
+    """Download a URL to ``target``, with a progress bar. Resume an earlier partial download.
+
+    Raise a ValueError that names ``who`` if the download fails.
+    """
     part = target.with_name(f"{target.name}.part")
     have = part.stat().st_size if part.exists() else 0
     console = Console(stderr=True)

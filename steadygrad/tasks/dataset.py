@@ -24,7 +24,10 @@ class DataTask(Task):
     def epoch(
         self, split: str, batch: int, window: int | None = None, generator: Generator | None = None
     ) -> Sequence[Batch]:
-        """Return the batches of one pass through ``split``, made on access. ``generator`` shuffles the sequences."""
+        """Return the batches of one pass through ``split``, made on access. ``generator`` shuffles the sequences.
+
+        The split is "train", "valid" or "test". ``batch`` is the number of sequences of a batch.
+        """
         raise NotImplementedError
 
     @property
@@ -35,7 +38,7 @@ class DataTask(Task):
     def held_out_batches(
         self, split: str, examples: int, batch: int, window: int | None, generator: Callable[[int], Generator]
     ) -> Sequence[Batch]:
-        """Return the batches of the whole split. ``examples`` and ``generator`` are ignored."""
+        """Return the batches of the whole split by `epoch`, in order. ``examples`` and ``generator`` are ignored."""
         return self.epoch(split, batch, window)
 
     def check_split(self, split: str) -> None:
@@ -53,12 +56,16 @@ class ExampleTask(DataTask):
         raise NotImplementedError
 
     def take(self, split: str, which: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of the sequences with the indices ``which``."""
+        """Return inputs (n, time, …) and targets (n, …) of the sequences of a split with the indices ``which`` (n,)."""
         raise NotImplementedError
 
     def epoch(
         self, split: str, batch: int, window: int | None = None, generator: Generator | None = None
     ) -> Sequence[Batch]:
+        """Return the batches of one pass through ``split``, made on access. ``generator`` shuffles the sequences.
+
+        The last batch may be smaller. Raise ValueError if the split is unknown or ``window`` is not None.
+        """
         self.check_split(split)
         if window is not None:
             raise ValueError(f"{type(self).__name__} is trained on whole sequences and expects no window; got {window}")
@@ -107,7 +114,7 @@ class TextTask(DataTask):
         return self.sizes["train"]
 
     def tokens(self, split: str) -> Tensor:
-        """Return the whole text of a split as a tensor of token indices."""
+        """Return the whole text of a split as a one-dimensional tensor of token indices."""
         raise NotImplementedError
 
     def encode(self, text: str) -> Tensor:
@@ -123,7 +130,8 @@ class TextTask(DataTask):
     ) -> Sequence[Batch]:
         """Return the batches of one pass through a split: windows in the order of the text.
 
-        Each starts where the last one ended. ``generator`` is ignored.
+        Inputs and targets are (batch, window). Each window starts where the last one ended; the last one may be
+        shorter. ``generator`` is ignored. Raise ValueError without a window, or if there are fewer tokens than rows.
         """
         who = type(self).__name__
         self.check_split(split)

@@ -32,6 +32,7 @@ class Denoise(Recall):
         return self.symbols + (1 if self.authors else 2)
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Return one-hot inputs (batch, time, input_size) and integer targets (batch, time), 0 for blank."""
         string = torch.randint(1, self.symbols + 1, (batch, self.length), generator=generator)
         cue = self.delay + self.length - 1
         if self.authors:

@@ -27,7 +27,8 @@ class EnvironmentTask(Task):
     """Base class of reinforcement-learning tasks. Agents learn from whole episodes by PPO (Schulman et al., 2017).
 
     Inputs (episodes, time, input_size) are NaN after the end of an episode. The task holds the settings of the
-    environment and of the optimization. The algorithm is in `steadygrad.training.ppo`.
+    environment and of the optimization. The algorithm is in `steadygrad.training.ppo`. There are no sequences without
+    an agent: `sample`, `sample_unseen`, `held_out_batches`, `loss` and `metrics` cannot be used.
     """
 
     episodes: int = 32
@@ -93,5 +94,5 @@ class EnvironmentTask(Task):
         raise ValueError(f"{who} has no sequences of its own, because they depend on an agent; play episodes instead")
 
     def conclude(self, means: dict[str, float]) -> dict[str, float]:
-        """Return the metrics with the loss 1 − reward, because the loss of PPO does not show how good an agent is."""
+        """Return the dict of metrics with ``loss`` = 1 − ``reward``. The loss of PPO does not rate an agent."""
         return means | {"loss": 1 - means["reward"]}

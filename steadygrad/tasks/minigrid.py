@@ -156,7 +156,8 @@ class Grid:
 def visible(squares: list[Any]) -> list[bool]:
     """Return which squares of the field of view are visible, as a list of booleans.
 
-    Light spreads from the agent's row to the farthest row, and walls stop it.
+    ``squares`` are its 49 objects, None for an empty square, column by column. Light spreads from the agent's row to
+    the farthest row, and walls stop it.
     """
     there = [False] * len(squares)
     lit = 1 << VIEW // 2
@@ -176,7 +177,7 @@ def visible(squares: list[Any]) -> list[bool]:
 def spread(lit: int, opaque: int) -> tuple[int, int]:
     """Return the lit squares of a row of the view, and of the next row, as bit masks of columns.
 
-    Opaque squares stop the light.
+    ``lit`` are the squares of the row that the previous row lights. The squares ``opaque`` stop the light.
     """
     beyond = 0
     for columns, side in ((range(VIEW - 1), 1), (range(VIEW - 1, 0, -1), -1)):
@@ -188,7 +189,10 @@ def spread(lit: int, opaque: int) -> tuple[int, int]:
 
 
 def bag(mission: str) -> np.ndarray:
-    """Return the words of a mission as an array: 1 for each of `WORDS` that it contains, else 0."""
+    """Return the words of a mission as an array: 1 for each of `WORDS` that it contains, else 0.
+
+    Raise ValueError for a word that is not one of `WORDS`.
+    """
     words = mission.split()
     if unknown := [word for word in words if word not in WORDS]:
         raise ValueError(f"MiniGrid expects missions in the words {', '.join(WORDS)}; got {', '.join(unknown)}")

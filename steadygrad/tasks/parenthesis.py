@@ -46,6 +46,7 @@ class Parenthesis(Task):
         return self.length
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Return one-hot tokens (batch, time, input_size) and one-hot counts (batch, time, types · (cap + 1))."""
         tokens = torch.randint(self.input_size, (batch, self.length), generator=generator)
         moves = np.zeros((self.input_size, self.types), np.int16)  # by token: opening, closing, noise
         moves[: self.types], moves[self.types : 2 * self.types] = np.eye(self.types), -np.eye(self.types)
@@ -54,11 +55,11 @@ class Parenthesis(Task):
         return one_hot(tokens, self.input_size), torch.from_numpy(targets).flatten(2)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean squared error."""
+        """Return the mean squared error of outputs and one-hot targets, both (batch, time, output_size)."""
         return F.mse_loss(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the share of counts that are right as ``accuracy``."""
+        """Return the dict {"accuracy": share of counts that are right}."""
         shape = self.types, self.cap + 1
         return {"accuracy": accuracy(outputs.unflatten(-1, shape), targets.unflatten(-1, shape).argmax(-1))}
 
@@ -78,7 +79,9 @@ class Parenthesis(Task):
 
 
 def clipped_walk(moves: np.ndarray, cap: int) -> np.ndarray:
-    """Return the walk x_t = min(max(x_{t−1} + moves_t, 0), cap) along the first axis, from x = 0.
+    """Return the walk x_t = min(max(x_{t−1} + moves_t, 0), cap) along the first axis of ``moves``, from x = 0.
+
+    The result is an array of integers of the same shape, without the start.
 
     It takes log₂ T rounds instead of T steps.
 

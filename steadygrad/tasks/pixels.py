@@ -86,6 +86,7 @@ class PixelMNIST(ExampleTask):
         return {"train": TRAINING - self.held_back, "valid": self.held_back, "test": TESTS}[split]
 
     def take(self, split: str, which: Tensor) -> tuple[Tensor, Tensor]:
+        """Return pixels (n, 784, 1) in [0, 1] and labels (n,) of the images with the indices ``which`` (n,)."""
         images, labels = images_and_labels(self.fashion, split == "test")
         which = which + self.count("train") if split == "valid" else which
         pixels = images[which].float() / 255
@@ -97,7 +98,7 @@ class PixelMNIST(ExampleTask):
         return cross_entropy(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the share of images that are classified right as ``accuracy``."""
+        """Return the dict {"accuracy": share of images that are classified right}."""
         return {"accuracy": accuracy(outputs, targets)}
 
     @property
@@ -108,7 +109,7 @@ class PixelMNIST(ExampleTask):
 
 @cache
 def order(seed: int) -> Tensor:
-    """Return the fixed random permutation of the 784 pixels for this seed."""
+    """Return the fixed random permutation of the 784 pixels for this seed, a tensor of indices."""
     return torch.from_numpy(np.random.RandomState(seed).permutation(PIXELS))
 
 

@@ -49,7 +49,7 @@ class PennTreebank(TextTask):
 
     @property
     def vocabulary(self) -> list[str]:
-        """Words or characters by index, in the order of their first occurrence in the training text."""
+        """List of words or characters by index, in the order of their first occurrence in the training text."""
         return corpus(type(self).__name__, self.form).vocabulary
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class PennTreebank(TextTask):
         return cross_entropy(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the share of tokens that are predicted right as ``accuracy``."""
+        """Return the dict {"accuracy": share of tokens that are predicted right}."""
         return {"accuracy": accuracy(outputs, targets)}
 
     def numbered(self, tokens: Sequence[str]) -> Tensor:
@@ -86,7 +86,7 @@ class CharPTB(PennTreebank):
     training: ClassVar[Mapping[str, Any]] = {"epochs": 10, "batch": 128, "window": 150, "evaluate_batch": 10}
 
     def conclude(self, means: dict[str, float]) -> dict[str, float]:
-        """Return the means with ``bpc``, bits per character, added."""
+        """Return the dict of means with ``bpc``, bits per character, added: the loss divided by ln 2."""
         return means | {"bpc": means["loss"] / math.log(2)}
 
     def encode(self, text: str) -> Tensor:
@@ -114,7 +114,7 @@ class WordPTB(PennTreebank):
     training: ClassVar[Mapping[str, Any]] = {"epochs": 10, "batch": 20, "window": 70, "evaluate_batch": 10}
 
     def conclude(self, means: dict[str, float]) -> dict[str, float]:
-        """Return the means with ``perplexity`` added."""
+        """Return the dict of means with ``perplexity`` added: e to the power of the loss."""
         return means | {"perplexity": math.exp(min(means["loss"], 700.0))}
 
     def encode(self, text: str) -> Tensor:
@@ -152,7 +152,7 @@ def corpus(who: str, form: str) -> Corpus:
 
 
 def tokenised(raw: dict[str, bytes]) -> dict[str, Any]:
-    """Return arrays from the raw texts of the splits: the vocabulary, and the token indices of each split."""
+    """Return a dict of arrays from the raw texts by split: ``vocabulary``, and the token indices under each split."""
     texts = {
         split: [
             token for line in content.decode("ascii").splitlines() if line.strip() for token in (*line.split(), END)
@@ -166,7 +166,7 @@ def tokenised(raw: dict[str, bytes]) -> dict[str, Any]:
 
 
 def read_cache(path: Path) -> dict[str, Any] | None:
-    """Return the vocabulary and token arrays in a cache file, or None if the file is missing or damaged."""
+    """Return the dict of arrays of `tokenised` from a cache file, or None if the file is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in ("vocabulary", *SPLITS)}
@@ -175,7 +175,7 @@ def read_cache(path: Path) -> dict[str, Any] | None:
 
 
 def write_cache(path: Path, arrays: dict[str, Any]) -> None:
-    """Write the vocabulary and token arrays to a cache file. Disk errors are ignored."""
+    """Write the dict of arrays of `tokenised` to a cache file. Disk errors are ignored."""
     content = io.BytesIO()
     np.savez(content, **arrays)
     with suppress(OSError):  # without the cache, every run tokenises again, which takes a second

@@ -40,7 +40,7 @@ class Recall(Task):
         return cross_entropy(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the share of recalled symbols that are right as ``accuracy``."""
+        """Return the dict {"accuracy": share of right symbols in the last ``length`` steps}."""
         return {"accuracy": accuracy(outputs[:, -self.length :], targets[:, -self.length :])}
 
     @property

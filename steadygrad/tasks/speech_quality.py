@@ -26,7 +26,8 @@ QUIET = 40.0
 def segmental_snr(clean: Tensor, estimate: Tensor) -> float:
     """Return the segmental SNR mean_k 10 log₁₀(Σ x² / Σ (x − y)²) of an estimate y of a clean signal x, in dB.
 
-    k are segments of 10 ms, each limited to −10 … 35 dB. The result is NaN if all is silent.
+    k are segments of 10 ms, each limited to −10 … 35 dB. The result is NaN if all is silent. Raise ValueError if x and
+    y differ in length.
 
     Segments that are 40 dB or more below the loudest are silence and are left out. Samples after the last complete
     segment are ignored.
@@ -44,7 +45,7 @@ def segmental_snr(clean: Tensor, estimate: Tensor) -> float:
 def stoi(clean: Tensor, estimate: Tensor) -> float:
     """Return the short-time objective intelligibility (STOI) of an estimate of clean speech, 0 to 1.
 
-    It is NaN below 0.4 s of speech (Taal et al., 2011).
+    It is NaN below 0.4 s of speech (Taal et al., 2011). Raise ValueError if the package pystoi is not installed.
     """
     if len(clean) < 0.4 * RATE or not clean.any():  # pystoi has no score, or 0, for these
         return math.nan
@@ -60,7 +61,7 @@ def stoi(clean: Tensor, estimate: Tensor) -> float:
 def pesq(clean: Tensor, estimate: Tensor) -> float:
     """Return the perceptual quality (PESQ) of an estimate of clean speech, 1 to 4.5; NaN without speech.
 
-    It is MOS-LQO of P.862.1, narrow band.
+    It is MOS-LQO of P.862.1, narrow band. Raise ValueError if the package pesq is not installed.
     """
     library: Any = import_optional("pesq", PACKAGES["pesq"], "speech")
     if not estimate.any():
@@ -83,12 +84,13 @@ def score_predictions(
     keep: Callable[[int, str, Tensor, Tensor], object] = lambda number, name, original, predicted: None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Return quality scores of a model's predictions of all TIMIT test sentences.
+    """Return quality scores of a model's predictions of all TIMIT test sentences, as a dict.
 
-    Returns ``sentences``, the scores of each sentence, and the means: ``mse`` in dB² over all frames, the others over
-    sentences. ``padded_mse`` is the error as the papers count it: sentences are padded to the longest, and padding has
-    an error of 0. Scores whose package is not installed are left out. ``keep`` is called with the number, name,
-    original sound and predicted sound of each sentence. ``progress`` is called with the time steps done and in total.
+    It has ``sentences``, a list with the name and scores of each sentence, and the means: ``mse`` in dB² over all
+    frames; ``segsnr``, ``stoi`` and ``pesq`` over sentences. ``padded_mse`` is the error as the papers count it:
+    sentences are padded to the longest, and padding has an error of 0. Scores whose package is not installed are left
+    out. ``keep`` is called with the number, name, original sound and predicted sound of each sentence. ``progress`` is
+    called with the time steps done and in total.
     """
     scores = {name: score for name, score in SCORES.items() if name not in missing_scores()}
     recordings, frames = task.part("test")
@@ -113,7 +115,10 @@ def missing_scores() -> list[str]:
 
 
 def predicted_sound(model: nn.Module, task: TIMIT, number: int, original: Tensor) -> tuple[Tensor, float]:
-    """Return test sentence ``number`` as sound, each frame predicted from those before it, and the mse in dB²."""
+    """Return test sentence ``number`` as sound, each frame predicted from those before it, and the mse in dB².
+
+    ``original`` is its recorded sound, whose phases are used. Sounds are signals (samples,).
+    """
     inputs, targets = task.take("test", torch.tensor([number]))
     outputs = model(inputs)
     first = speech.log_magnitude(speech.stft(original))[:1]  # the first frame is silence and is not predicted

@@ -12,7 +12,10 @@ from steadygrad.check import check_choice, check_integers, is_integer
 
 
 class Batch(NamedTuple):
-    """Inputs and targets of several sequences, and whether they continue those of the previous batch."""
+    """Inputs and targets of several sequences, with the shapes of `Task`.
+
+    ``goes_on`` says whether they continue the sequences of the previous batch.
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -86,7 +89,7 @@ class Task:
 
     @property
     def model_sizes(self) -> dict[str, int]:
-        """Sizes by name that a model for this task depends on. Weights fit another task of the same sizes."""
+        """Sizes that a model for this task depends on, a dict by name. Weights fit another task of the same sizes."""
         return {"inputs": self.input_size, "outputs": self.output_size}
 
     @property
@@ -95,32 +98,39 @@ class Task:
         return None
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of ``batch`` new sequences for training."""
+        """Return inputs and targets of ``batch`` random sequences for training, as a pair of tensors.
+
+        Inputs are (batch, time, input_size), targets (batch, time, …) or, if last_only, (batch, …).
+        """
         raise NotImplementedError
 
     def sample_unseen(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of ``batch`` new sequences for tests.
+        """Return inputs and targets of ``batch`` sequences for tests, shaped as those of `sample`.
 
-        Some tasks include kinds of sequences that training never shows.
+        Some tasks include kinds of sequences that training never shows. The others return the result of `sample`.
         """
         return self.sample(batch, generator)
 
     def held_out_batches(
         self, split: str, examples: int, batch: int, window: int | None, generator: Callable[[int], Generator]
     ) -> Sequence[Batch]:
-        """Return the batches of a held-out split, made on access: ``examples`` new sequences.
+        """Return the batches for evaluation, made on access by `sample_unseen`: ``examples`` sequences in all.
 
-        ``generator(i)`` is the random generator of batch i. ``window`` is for text, which is read in windows.
+        ``batch`` is the number of sequences of a batch, and ``generator(i)`` the random generator of batch i. ``split``
+        and ``window`` are for data sets and text; they are ignored here.
         """
         sizes = [min(batch, examples - begin) for begin in range(0, examples, batch)]
         return BatchList(lambda i: Batch(*self.sample_unseen(sizes[i], generator(i))), len(sizes))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the training loss of a batch, a scalar tensor, from a model's outputs and the targets."""
+        """Return the training loss of a batch, a scalar tensor, from a model's outputs and the targets.
+
+        Outputs are (batch, time, output_size) or, if last_only, (batch, output_size).
+        """
         raise NotImplementedError
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return metrics of a batch besides the loss, by name, from a model's outputs and the targets."""
+        """Return metrics of a batch besides the loss, a dict by name, from a model's outputs and the targets."""
         raise NotImplementedError
 
     @property
@@ -129,11 +139,11 @@ class Task:
         raise NotImplementedError
 
     def weight(self, targets: Tensor) -> float:
-        """Return the weight of a batch with these targets in a mean over batches."""
+        """Return the weight of a batch with these targets in a mean over batches: the number of its sequences."""
         return len(targets)
 
     def conclude(self, means: dict[str, float]) -> dict[str, float]:
-        """Return final loss and metrics from their means over all batches. Subclasses add what is no mean."""
+        """Return final loss and metrics, a dict, from their means over all batches. Subclasses add what is no mean."""
         return means
 
     def check(self, **least: int) -> None:
@@ -164,10 +174,10 @@ def one_hot(tokens: Tensor, classes: int) -> Tensor:
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy over batch and time: outputs (batch, time, classes), targets (batch, time)."""
+    """Return the mean cross-entropy over all targets, a scalar tensor: outputs (…, classes) are logits, targets (…)."""
     return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of targets for which the target class has the largest output."""
+    """Return the share of targets (…) for which the target class has the largest of the outputs (…, classes)."""
     return (outputs.argmax(-1) == targets).float().mean().item()

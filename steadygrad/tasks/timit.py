@@ -112,6 +112,10 @@ class TIMIT(ExampleTask):
         return len(self.part(split).recordings)
 
     def take(self, split: str, which: Tensor) -> tuple[Tensor, Tensor]:
+        """Return frames and next frames (n, time, 129) of the sentences with the indices ``which`` (n,).
+
+        Shorter sentences are padded at the end: inputs with 0, targets with NaN.
+        """
         frames = self.part(split).frames
         chosen = [self.normalise(frames[number]) for number in which.tolist()]
         inputs = pad_sequence([sentence[:-1] for sentence in chosen], batch_first=True)
@@ -124,7 +128,7 @@ class TIMIT(ExampleTask):
         return read(self.folder()).scale if self.normalised else Scale(torch.zeros(()), 1.0)
 
     def normalise(self, decibels: Tensor) -> Tensor:
-        """Return spectrogram frames in dB as network inputs: (frame − mean) / deviation."""
+        """Return spectrogram frames in dB, (…, 129), as network inputs: (frame − mean) / deviation."""
         mean, deviation = self.scale
         return (decibels - mean) / deviation
 
@@ -139,7 +143,7 @@ class TIMIT(ExampleTask):
         return torch.where(real, outputs - targets, 0).square().sum() / real.sum()
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the mean squared error in dB² as ``mse``."""
+        """Return the dict {"mse": mean squared error in dB²}, without the padding."""
         return {"mse": self.loss(outputs, targets).item() * self.scale.deviation**2}
 
     @property
@@ -224,9 +228,10 @@ def measure(sentences: list[Tensor]) -> Scale:
 
 
 def of_sample(folder: Path) -> dict[str, list[Path]]:
-    """Return the folders of the speakers of each split, for NLTK's sample of TIMIT.
+    """Return the folders of the speakers of each split, a dict of lists, for NLTK's sample of TIMIT.
 
-    The last two speakers, a woman and a man of dialect region 8, are for tests, those of region 7 for validation.
+    The last two speakers, a woman and a man of dialect region 8, are for tests, those of region 7 for validation. Raise
+    ValueError if there are fewer than five speakers.
     """
     speakers = [path for path in subfolders(folder) if path.name.lower().startswith("dr")]
     if len(speakers) < 5:
@@ -235,9 +240,10 @@ def of_sample(folder: Path) -> dict[str, list[Path]]:
 
 
 def of_corpus(folder: Path) -> dict[str, list[Path]]:
-    """Return the folders of the speakers of each split, for the full TIMIT corpus.
+    """Return the folders of the speakers of each split, a dict of lists, for the full TIMIT corpus.
 
-    Training uses all of TRAIN. Of TEST, the core test set is for tests and other speakers are for validation.
+    Training uses all of TRAIN. Of TEST, the core test set is for tests and other speakers are for validation. Raise
+    ValueError if one of these speakers is missing.
     """
     train, test = (by_name(folder, part) for part in ("train", "test"))
     chosen = {"valid": DEVELOPMENT.split(), "test": CORE_TEST.split()}
@@ -247,7 +253,10 @@ def of_corpus(folder: Path) -> dict[str, list[Path]]:
 
 
 def by_name(folder: Path, part: str) -> dict[str, Path]:
-    """Return the speakers' folders in TRAIN or TEST by name. Each is in the folder of a dialect region."""
+    """Return a dict of the speakers' folders in TRAIN or TEST by name. Each is in the folder of a dialect region.
+
+    Raise ValueError if there are none.
+    """
     regions = [region for top in subfolders(folder) if top.name.lower() == part for region in subfolders(top)]
     if not (speakers := {path.name.lower(): path for region in regions for path in subfolders(region)}):
         raise ValueError(f"TIMIT expects speakers in {folder}/{part.upper()}, such as DR1/FVMH0; got none")
@@ -257,7 +266,8 @@ def by_name(folder: Path, part: str) -> dict[str, Path]:
 def spoken(speaker: Path) -> list[Recording]:
     """Return the recordings in a speaker's folder without the sentences sa1 and sa2.
 
-    Every speaker reads these two sentences, so training would reveal sentences of the tests.
+    Every speaker reads these two sentences, so training would reveal sentences of the tests. Raise ValueError if there
+    are no others.
     """
     files = sorted(path for path in speaker.iterdir() if path.suffix.lower() == ".wav" and path.name[0] != ".")
     by_sentence = {path.name.partition(".")[0].lower(): path for path in files}  # one of SX1.WAV and SX1.WAV.wav

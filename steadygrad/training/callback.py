@@ -32,7 +32,10 @@ class Callback:
         """Called after ``result.json`` has been written."""
 
     def lacks(self, trainer: "Trainer", result: Mapping[str, Any]) -> bool:
-        """Return whether a finished run was killed before `end` had completed. `end` is then called again."""
+        """Return whether a finished run was killed before `end` had completed. `end` is then called again.
+
+        By default it is False.
+        """
         return False
 
     def tested(self, what: str, done: int, total: int) -> None:

@@ -43,7 +43,10 @@ class Batches:
 
     @staticmethod
     def examples(task: Any, model: nn.Module, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a few sequences, for diagnostics of a model."""
+        """Return inputs and targets of ``batch`` random training sequences, for diagnostics of a model.
+
+        They come from the task's `sample`. A subclass may let the model make them.
+        """
         return task.sample(batch, generator)
 
     def attach(self, model: nn.Module, progress: Callable[[float], object]) -> None:
@@ -62,23 +65,23 @@ class Batches:
         return self.train.steps
 
     def is_over(self, step: int) -> bool:
-        """Return whether the training data are used up after ``step`` updates."""
+        """Return whether the training data are used up after ``step`` updates; by default they never are."""
         return False
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of a batch that training minimises."""
+        """Return the loss of a batch that training minimises, a scalar tensor."""
         return self.task.loss(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the metrics of a training batch besides the loss, by name."""
+        """Return the metrics of a training batch besides the loss, a dict by name."""
         return self.task.metrics(outputs, targets)
 
     def counts(self) -> dict[str, int]:
-        """Return further counters of the run besides updates, by name, such as frames."""
+        """Return further counters of the run besides updates, a dict by name, such as frames."""
         return {}
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors that a checkpoint must store to restore the batches."""
+        """Return a dict of the tensors that a checkpoint must store to restore the batches."""
         return {}
 
     def restore(self, state: dict[str, Tensor]) -> None:

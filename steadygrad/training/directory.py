@@ -21,6 +21,7 @@ from steadygrad import files, records
 from steadygrad.files import METRICS, OBSERVATIONS, PORTRAIT, RESULT, SETTINGS, RunError
 from steadygrad.manifest import MANIFEST, Manifest, RunningDigest, verify
 from steadygrad.records import Result
+from steadygrad.training.compare import differences
 from steadygrad.training.settings import Settings, with_current_names
 from steadygrad.training.tensors import apart, digest, read_tensors
 
@@ -30,8 +31,6 @@ FILES = (SETTINGS, METRICS, RESULT, OBSERVATIONS, PORTRAIT, BEST, LAST, CHECKPOI
 """files of a run that training writes"""
 REVISIONS = "revisions"
 """table of ``settings.toml`` in addition to the settings, written if a revision is above 1"""
-LENGTHS = ("train.steps", "train.epochs", "train.frames")
-"""settings that give the length of a run"""
 
 
 class InUseError(RunError):
@@ -113,7 +112,11 @@ class RunDirectory:
         self.write(SETTINGS, files.toml_text(tables))  # also when resumed: the run may be longer now
 
     def refuse(self, settings: Settings, resume: bool) -> None:
-        """Raise RunError if the directory cannot be used for this run. Change no files."""
+        """Raise RunError if the directory cannot be used for this run. Change no files.
+
+        It can be used if it does not exist, is empty, holds a run that has not begun or, with ``resume``, one with the
+        same settings, which may be shorter. Raise ValueError if TOML cannot represent a setting.
+        """
         wanted = settings.resolved()
         files.toml_text(wanted)  # raises ValueError if a setting has no TOML: such a run could not be resumed
         if self.is_empty():
@@ -149,7 +152,10 @@ class RunDirectory:
             raise RunError(f"{self} expects to be a run's directory or empty; it has files but no {SETTINGS}")
 
     def settings(self) -> Settings:
-        """Return the settings of the run from ``settings.toml``, under the names that settings have now."""
+        """Return the settings of the run from ``settings.toml``, under the names that settings have now.
+
+        Raise RunError if the file is missing or not readable, ValueError if a setting is invalid.
+        """
         tables = {key: value for key, value in self.tables().items() if key != REVISIONS}
         return Settings.from_tables(with_current_names(tables), str(self.file(SETTINGS)))
 
@@ -313,33 +319,6 @@ def length(train: Mapping[str, Any]) -> tuple[int, int]:
     return (other, 0 if other else train["steps"])
 
 
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """List the settings in which ``wanted`` differs from the saved run ``found``.
-
-    More updates, epochs or frames are no difference: they extend the run. The exception is the cosine schedule, because
-    its learning rates depend on the length.
-    """
-    flat_found, flat_wanted = flat(found), flat(wanted)
-    cosine = flat_found.get("train.schedule") == "cosine"
-    why = dict.fromkeys(LENGTHS, " (a cosine is made for its length)") if cosine else {}
-    for length in () if cosine else LENGTHS:
-        if length in flat_found and flat_found[length] <= flat_wanted.get(length, 0):
-            flat_found[length] = flat_wanted[length]
-    return [
-        f"{key} {flat_found.get(key, 'not given')!r}, asked {flat_wanted.get(key, 'not given')!r}{why.get(key, '')}"
-        for key in sorted(flat_found.keys() | flat_wanted.keys())
-        if flat_found.get(key) != flat_wanted.get(key)
-    ]
-
-
 def with_revisions(tables: Mapping[str, Any], revisions: Mapping[str, int]) -> dict[str, Any]:
     """Return settings tables with the table of revisions added, if there are any."""
     return {**tables, **({REVISIONS: dict(revisions)} if revisions else {})}
-
-
-def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested tables as one dict with keys TABLE.KEY."""
-    result: dict[str, Any] = {}
-    for key, value in tables.items():
-        result |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, Mapping) else {key: value}
-    return result

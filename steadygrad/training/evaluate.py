@@ -35,8 +35,9 @@ def evaluate(
 ) -> dict[str, float]:
     """Return a model's loss and metrics: means over ``examples`` sequences or episodes, or over a data set's split.
 
-    The same seed, split and batch give the same sequences. ``window`` is for text, which is read this many tokens at a
-    time. ``progress`` is called with the share that is done, after every batch or every time step of episodes.
+    The result is a dict of ``loss`` and the task's metrics by name. The same seed, split and batch give the same
+    sequences. ``window`` is for text, which is read this many tokens at a time. ``progress`` is called with the share
+    that is done, after every batch or every time step of episodes.
     """
     return kind_of(task).evaluate(
         model, task, examples, seed=seed, split=split, batch=batch, window=window, progress=progress
@@ -49,7 +50,7 @@ def parameter_count(module: nn.Module) -> int:
 
 
 def readings(model: nn.Module) -> dict[str, float]:
-    """Return the numbers to log of the model's matrices by name; of several with the same name, the largest."""
+    """Return a dict of the numbers to log of the model's matrices; of several with the same name, the largest."""
     found: dict[str, float] = {}
     for module in model.modules():
         if isinstance(module, Matrix):
@@ -60,9 +61,10 @@ def readings(model: nn.Module) -> dict[str, float]:
 def load_model(
     directory: RunDirectory, settings: Settings | None = None, weights: str = "best"
 ) -> tuple[Model, Task, Settings]:
-    """Return a run's model with its ``best`` or ``last`` weights, the task and the settings.
+    """Return a run's model with its ``best`` or ``last`` weights, the task and the settings, as a tuple.
 
-    The task is the run's own, or that of other ``settings``.
+    Task and settings are the run's own, or those of other ``settings``. Raise ValueError (RunError is one) if there is
+    no such run, or if its weights do not fit the task.
     """
     files = {"best": BEST, "last": LAST}
     check_choice("load_model", "weights", weights, files)
@@ -103,7 +105,7 @@ def evaluate_run(
     examples: int | None = None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> dict[str, float]:
-    """Return loss and metrics of a run's weights on the task of ``settings``, which may differ from the run's own.
+    """Return loss and metrics, a dict, of a run's weights on the task of ``settings``, which may be another task.
 
     The ``test`` split has ``examples`` new sequences, by default 1000, or all test data of a data set. The ``valid``
     split holds the sequences of the evaluations during training. With the run's own settings its numbers are those of

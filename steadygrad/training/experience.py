@@ -42,7 +42,10 @@ class Experience(Batches):
 
     @staticmethod
     def examples(task: EnvironmentTask, model: Any, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of episodes that the model plays, cut to the length of the shortest."""
+        """Return inputs (batch, time, input_size) and PPO targets (batch, time, 5) of episodes that the model plays.
+
+        They are cut to the length of the shortest episode.
+        """
         seeds = torch.randint(2**62, (batch,), generator=generator).tolist()
         episodes = play(task, model, seeds, device=next(model.parameters()).device)
         shortest = int((~episodes.rewards.isnan()).sum(1).min())
@@ -97,11 +100,11 @@ class Experience(Batches):
         return ppo_loss(self.task, outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the mean reward of an episode and the terms of the PPO loss."""
+        """Return a dict of the mean reward of an episode and the terms of the PPO loss, as `ppo_metrics` does."""
         return ppo_metrics(self.task, outputs, targets)
 
     def counts(self) -> dict[str, int]:
-        """Return the number of time steps played so far, as ``frames``."""
+        """Return the dict {"frames": number of time steps played so far}."""
         return {"frames": self.frames}
 
     def state(self) -> dict[str, Tensor]:
@@ -129,9 +132,9 @@ def evaluate_policy(
     window: int | None,
     progress: Callable[[float], object],
 ) -> dict[str, float]:
-    """Return the mean reward and the loss of a model that plays ``examples`` episodes.
+    """Play ``examples`` episodes and return a dict of ``reward``, the mean reward of an episode, and ``loss``.
 
-    Training never uses the seeds of these episodes.
+    The loss is 1 − reward, not the loss of PPO. Training never uses the seeds of these episodes.
     """
     agent = cast(Agent, model)
     device = next(model.parameters()).device

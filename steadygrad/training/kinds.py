@@ -19,7 +19,7 @@ MakeLayer = Callable[..., RecurrentLayer]
 
 
 class Evaluate(Protocol):
-    """Protocol of a function that returns loss and metrics of a model on a held-out split."""
+    """Protocol of a function that returns ``loss`` and metrics of a model on a held-out split, a dict by name."""
 
     def __call__(
         self,
@@ -91,7 +91,7 @@ def kind_of(task: Task | type[Task] | str) -> Kind:
 
 
 def networks_for(task: str) -> dict[str, Callable[..., nn.Module]]:
-    """Return the layers and networks that can be trained on a task, by name.
+    """Return the classes of layers and networks that can be trained on the task of this name, a dict by name.
 
     A name that a layer and a network of the kind share, such as lstm, means the network of the kind.
     """

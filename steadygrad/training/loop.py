@@ -78,7 +78,7 @@ class Trainer:
 
     @property
     def progress(self) -> tuple[int, int, str]:
-        """How much is done, the total, and the unit: updates or frames."""
+        """How much is done, the total, and the unit, "updates" or "frames", as a tuple."""
         if self.options.frames is not None:
             return self.batches.counts()["frames"], self.options.frames, "frames"
         return self.step, self.options.steps, "updates"
@@ -89,16 +89,16 @@ class Trainer:
         return self.seconds_before + time.perf_counter() - self.started
 
     def weights(self) -> dict[str, Tensor]:
-        """Return a copy of the model's current weights by name."""
+        """Return a copy of the model's current weights, a dict by name."""
         return {key: value.detach().clone() for key, value in self.model.state_dict().items()}
 
     @property
     def best_weights(self) -> dict[str, Tensor]:
-        """Weights of the best evaluation by name, or the current weights if there is none yet."""
+        """Weights of the best evaluation, a dict by name, or the current weights if there is none yet."""
         return self.kept or self.weights()
 
     def run(self) -> dict[str, Any]:
-        """Resume from the checkpoint if there is one, train, and return the result."""
+        """Resume from the checkpoint if there is one, train, and return the content of ``result.json`` as a dict."""
         take_up(self)
         try:
             return self.follow()
@@ -107,7 +107,7 @@ class Trainer:
                 callback.close()
 
     def follow(self) -> dict[str, Any]:
-        """Train until the run is done, interrupted or diverged. Write and return the result."""
+        """Train until the run is done, interrupted or diverged. Write the result, a dict, and return it."""
         for callback in self.callbacks:
             callback.begin(self)
         status, why = "done", None
@@ -146,7 +146,7 @@ class Trainer:
         self.stop_if_asked()
 
     def update(self) -> None:
-        """Run one update on a batch or on a window of it. Log and evaluate if it is time."""
+        """Run one update on a batch or a window of it. Log and evaluate if it is time. It may raise DivergedError."""
         logs = (self.step + 1) % self.options.log_every == 0
         loss, metrics = self.forward_and_backward(logs)
         norm = self.gradient_norm(logs)
@@ -163,7 +163,7 @@ class Trainer:
             self.evaluate()
 
     def forward_and_backward(self, logs: bool) -> tuple[float, dict[str, float]]:
-        """Compute the gradients of the next batch. Return its loss and, if ``logs``, its metrics."""
+        """Compute the gradients of the next batch. Return its loss and metrics; without ``logs`` these are empty."""
         self.optimizer.zero_grad(set_to_none=True)
         try:
             inputs, targets, goes_on = self.batches(self.step)
@@ -180,7 +180,7 @@ class Trainer:
         return value, self.metrics(outputs, targets) if logs else {}
 
     def outputs(self, inputs: Tensor, goes_on: bool) -> Tensor:
-        """Return the model's outputs. With truncated back-propagation, store the detached final state."""
+        """Return the model's outputs. With truncated back-propagation, store the detached final state in ``state``."""
         outputs, state = self.model.walk(inputs, self.state if goes_on else None)
         if self.options.window is not None and state is not None:
             self.state = detached(state)
@@ -207,7 +207,7 @@ class Trainer:
         return DivergedError(f"at update {step or self.step} {what}{before}; {advice}")
 
     def evaluate(self) -> None:
-        """Evaluate on the validation split, log the result, and keep the weights if they are the best so far."""
+        """Evaluate on the validation split, log it, keep the best weights. Raise DivergedError if the loss is NaN."""
         try:
             found = self.evaluated("valid")
         except NonFiniteError as error:
@@ -226,7 +226,7 @@ class Trainer:
             self.schedule.after_evaluation(improved)
 
     def evaluated(self, split: str) -> dict[str, float]:
-        """Return the model's loss and metrics on a held-out split."""
+        """Return the model's loss and metrics on a held-out split, "valid" or "test", as a dict by name."""
         options = self.options
         return evaluate(
             self.model,
@@ -280,7 +280,7 @@ class Trainer:
         self.saved = time.perf_counter()
 
     def data(self) -> dict[str, str]:
-        """Return the fingerprint of the training data as ``data``; an empty dict if the task has none."""
+        """Return the dict {"data": fingerprint of the training data}; an empty dict if the task has none."""
         found = self.task.fingerprint
         return {} if found is None else {"data": found}
 

@@ -16,8 +16,8 @@ from steadygrad.training.options import OPTIMIZERS, Train
 class TensorFlowRMSprop(Optimizer):
     """m ← α m + (1 − α) g²,  p ← p − lr g / √(m + ε),  m₀ = ``start`` (default 1).
 
-    This is RMSProp of TensorFlow 1. RMSprop of torch starts at m₀ = 0 and adds ε outside the square root, so its first
-    updates are much larger.
+    p is a parameter, g its gradient, m the mean square of g, α ``alpha`` and ε ``eps``. This is TensorFlow 1's RMSProp.
+    RMSprop of torch starts at m₀ = 0 and adds ε outside the square root, so its first updates are much larger.
     """
 
     def __init__(
@@ -107,7 +107,10 @@ def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
 
 
 def of_kind(kind: str, groups: list[dict[str, Any]], train: Train) -> Optimizer:
-    """Return an optimizer of the named kind, such as adam, for these parameter groups."""
+    """Return an optimizer of the named kind, such as adam, for these parameter groups.
+
+    The kinds are those in `OPTIMIZERS`. Raise ValueError for another.
+    """
     match kind:
         case "adam":
             betas = (0.9 if train.beta1 is None else train.beta1, train.smoothing or 0.999)
@@ -131,11 +134,12 @@ of a weight, so the constrained group has no weight decay"""
 
 
 def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
-    """Return the parameter groups of a model with their options and ``optimizer``, the kind of optimizer.
+    """Return the parameter groups of a model: dicts of ``params``, options and ``optimizer``, the kind of optimizer.
 
     Skew parts and reflectors have ``lr_constrained`` and ``optimizer_constrained``. Transients have
     ``decay_transients``. Free matrices and the readout have their own groups if ``decay_matrices`` and
-    ``decay_readout`` are set. The last group holds all other parameters, including angles.
+    ``decay_readout`` are set. The last group holds all other parameters, including angles. Raise ValueError if
+    ``decay_readout`` is set and the model has no linear ``readout``.
     """
     groups: dict[Tensor, str] = {}
     kinds = GROUPS | ({"matrix": "matrix"} if train.decay_matrices else {})
@@ -165,7 +169,11 @@ def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
 
 
 class Schedule:
-    """Learning-rate schedule: constant, multiplied by ``lr_factor`` at certain updates or evaluations, or a cosine."""
+    """Learning-rate schedule of an optimizer, by ``train.schedule``: constant, step, plateau or cosine.
+
+    Learning rates are multiplied by ``lr_factor`` every ``lr_every`` updates (step) or after each evaluation without
+    improvement (plateau), or follow half a cosine to 0.
+    """
 
     def __init__(self, optimizer: Optimizer, train: Train) -> None:
         self.optimizer, self.train = optimizer, train

@@ -22,14 +22,20 @@ class Agent(Protocol):
         """Return an iterator over the parameters."""
 
     def walk(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """Return the outputs for observations x and the final recurrent state, starting from ``state``."""
+        """Return the outputs for observations x (batch, time, input_size) and the final recurrent state.
+
+        ``state`` is the recurrent state to start from, or None.
+        """
 
     def rows(self, state: Any, which: Tensor) -> Any:
-        """Return the recurrent state of the sequences ``which`` of the batch."""
+        """Return the recurrent state of those sequences of the batch for which ``which`` (batch,) is True."""
 
 
 class Episodes(NamedTuple):
-    """Episodes that an agent has played: tensors (episodes, time, …), NaN after the end of an episode."""
+    """Episodes that an agent has played: ``inputs`` (episodes, time, input_size), the others (episodes, time).
+
+    All tensors are NaN after the end of an episode.
+    """
 
     inputs: Tensor
     actions: Tensor
@@ -64,7 +70,7 @@ def play(
     device: torch.device | str = "cpu",
     progress: Callable[[float], object] = lambda share: None,
 ) -> Episodes:
-    """Let an agent play one episode for each seed, and return the episodes.
+    """Let an agent play one episode for each seed, in evaluation mode, and return them as `Episodes`.
 
     A seed determines the environment and, unless ``greedy``, the sampled actions.
 
@@ -113,16 +119,21 @@ def ppo_targets(task: EnvironmentTask, episodes: Episodes) -> Tensor:
 
 
 def ppo_loss(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the PPO loss E[−min(r A, clip(r, 1 − ε, 1 + ε) A)] + c (V − R)² − β H,  r = π(a)/π_old(a).
+    """Return the PPO loss E[−min(r A, clip(r, 1 − ε, 1 + ε) A)] + c (V − R)² − β H,  r = π(a)/π_old(a), a scalar.
 
-    The terms are means over all steps.
+    The terms are means over all steps. ``outputs`` (episodes, time, actions + 1) are the logits of π and the expected
+    return V. ``targets`` are those of `ppo_targets`: action a, log π_old(a), advantage A, return R, reward. H is the
+    entropy of π. ε, c and β are the task's ``clip_ratio``, ``value_weight`` and ``entropy``.
     """
     policy, value, entropy, _ = ppo_terms(task, outputs, targets)
     return policy + task.value_weight * value - task.entropy * entropy
 
 
 def ppo_terms(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the terms of PPO: policy loss, squared error of values, entropy, and an estimate of KL(π_old ‖ π)."""
+    """Return the terms of PPO: policy loss, squared error of values, entropy, and an estimate of KL(π_old ‖ π).
+
+    They are scalar tensors. The arguments are those of `ppo_loss`.
+    """
     real = ~targets[..., 0].isnan()
     outputs, (actions, before, gain, returns, _) = outputs[real], targets[real].unbind(-1)
     log_probs, values = outputs[:, :-1].log_softmax(-1), outputs[:, -1]
@@ -134,7 +145,10 @@ def ppo_terms(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> tuple[
 
 
 def ppo_metrics(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    """Return the mean reward of an episode and the terms of the PPO loss by name."""
+    """Return a dict of the mean reward of an episode and the terms of PPO.
+
+    The keys are ``reward``, ``policy_loss``, ``value_loss``, ``entropy`` and ``divergence``.
+    """
     policy, value, entropy, divergence = (term.item() for term in ppo_terms(task, outputs, targets))
     found = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "divergence": divergence}
     return {"reward": mean_reward(targets[..., -1]), **found}
@@ -146,7 +160,7 @@ def mean_reward(rewards: Tensor) -> float:
 
 
 def sampled(log_probs: Tensor, luck: Tensor) -> Tensor:
-    """Return a sampled action for each row of log-probabilities (batch, actions).
+    """Return a sampled action (batch,) for each row of log-probabilities (batch, actions).
 
     ``luck`` (batch,) are uniform random numbers, which are transformed.
     """
@@ -157,7 +171,8 @@ def sampled(log_probs: Tensor, luck: Tensor) -> Tensor:
 def advantages(rewards: Tensor, values: Tensor, discount: float, trace: float) -> Tensor:
     """Return the advantages A_t = Σ_k (γλ)ᵏ δ_{t+k},  δ_t = r_t + γ V_{t+1} − V_t, (episodes, time).
 
-    They are NaN after the end of an episode, where V is 0. ``discount`` is γ, ``trace`` λ.
+    They are NaN after the end of an episode, where V is 0. ``discount`` is γ, ``trace`` λ. Rewards r and values V, the
+    expected returns, are (episodes, time), NaN after the end.
     """
     real = ~rewards.isnan()
     rewards, values = rewards.where(real, 0), values.where(real, 0)
@@ -170,7 +185,11 @@ def advantages(rewards: Tensor, values: Tensor, discount: float, trace: float) -
 
 
 def side_by_side(moments: Sequence[tuple[Tensor, Tensor, Tensor]], count: int) -> tuple[Tensor, ...]:
-    """Return tensors (episodes, time, …) from records of each time step: running episodes, observations, results."""
+    """Return tensors from records of each time step: indices of running episodes, their observations, their results.
+
+    The first tensor has the observations (episodes, time, input_size). The others (episodes, time) have one result
+    each. All are NaN after the end of an episode. ``count`` is the number of episodes.
+    """
     _, seen, what = moments[0]
     inputs = torch.full((count, len(moments), seen.shape[1]), torch.nan)
     notes = torch.full((count, len(moments), what.shape[1]), torch.nan)

@@ -39,7 +39,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of steadygrad, torch, NumPy and Python by name."""
+    """Return the versions of steadygrad, torch, NumPy and Python as text, a dict by name."""
     return {
         "steadygrad": steadygrad.__version__,
         "torch": torch.__version__,

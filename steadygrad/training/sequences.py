@@ -22,7 +22,10 @@ def evaluate_sequences(
     window: int | None,
     progress: Callable[[float], object],
 ) -> dict[str, float]:
-    """Return loss and metrics as means over the sequences of a held-out split. ``model`` may be any module."""
+    """Return loss and metrics as means over the sequences of a held-out split, a dict. ``model`` may be any module.
+
+    The model is in evaluation mode meanwhile. ``progress`` is called with the share that is done.
+    """
     was_training = model.training
     model.eval()
     try:

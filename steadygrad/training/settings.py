@@ -47,7 +47,10 @@ class Settings:
         return build(TASKS[name], {k: v for k, v in self.task.items() if k != "name"}, f"task {name}")
 
     def build_model(self, task: Task) -> Model:
-        """Return a new model for the task. It is initialised from torch's global generator: seed that first."""
+        """Return a new model for the task. It is initialised from torch's global generator: seed that first.
+
+        Raise ValueError if an option of the layer is unknown, missing, of the wrong type or not possible for the task.
+        """
         name, given = self.network(), self.given_options()
         who = f"layer {name}"
         refuse_unknown(who, given, self.known_options())
@@ -88,7 +91,7 @@ class Settings:
         return named_network(self.layer, named("task", self.task, TASKS))
 
     def given_options(self) -> dict[str, Any]:
-        """Return the options given in ``layer``, without the name."""
+        """Return the dict of the options given in ``layer``, without the name."""
         known = self.known_options()
         given = {key: value for key, value in self.layer.items() if key != "name"}
         return {
@@ -96,20 +99,23 @@ class Settings:
         }
 
     def known_options(self) -> dict[str, Any]:
-        """Return the options that ``layer`` may have besides the name, as `inspect.Parameter`s."""
+        """Return the options that ``layer`` may have besides the name, as a dict of `inspect.Parameter`s."""
         name, kind = self.network(), kind_of(self.task["name"])
         if name in kind.networks:
             return keyword_options(kind.networks[name])
         return layer_options(LAYERS[name]) | keyword_options(kind.model)
 
     def resolved(self) -> dict[str, Any]:
-        """Return all settings, including defaults. Settings that are None are left out, because TOML has no null."""
+        """Return all settings as a dict: ``seed`` and the tables ``layer``, ``task`` and ``train`` with all defaults.
+
+        Settings that are None are left out, because TOML has no null.
+        """
         tables = self.complete()
         known = {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
         return {"seed": self.seed, **known}
 
     def complete(self) -> dict[str, dict[str, Any]]:
-        """Return the tables layer, task and train with all defaults, including those that are None."""
+        """Return a dict of the tables layer, task and train with all defaults, including those that are None."""
         known = self.known_options()
         defaults = {key: p.default for key, p in known.items() if p.default is not inspect.Parameter.empty}
         return {
@@ -119,7 +125,7 @@ class Settings:
         }
 
     def revisions(self) -> dict[str, int]:
-        """Return the revision numbers above 1 of layer, model and task by role.
+        """Return the revision numbers above 1 of layer, model and task, a dict by role ("layer", "model", "task").
 
         The ``revision`` of a class is raised when the same settings no longer mean the same.
         """

@@ -27,9 +27,14 @@ def train(
 
     The result is also written to ``result.json``.
 
-    With ``resume`` a stopped run continues from its last checkpoint, exactly as if it had not been stopped. All files
-    of the run are checked first. With ``restart`` the run begins anew, and a run that is in ``out`` is kept: its
-    directory is renamed to ``out`` with ``.before-1`` added, or the next free number.
+    With ``resume`` a stopped run continues from its last checkpoint, exactly as if it had not been stopped. If the run
+    has diverged, or is done and not to be extended, its stored result is returned. With ``restart`` the run begins
+    anew. A run that is in ``out`` is kept: its directory gets the name of ``out`` with ``.before-1`` added, or the next
+    free number.
+
+    All files of the run are checked before one is changed. Raise RunError if a file is damaged, if ``out`` has a run
+    and neither ``resume`` nor ``restart`` is given, if its settings differ, or if another process trains there
+    (InUseError).
     """
     if resume and restart:
         raise ValueError("train expects either resume or restart; got both")

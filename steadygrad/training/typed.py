@@ -23,17 +23,20 @@ def refuse_unknown(who: str, given: Iterable[str], known: Iterable[str]) -> None
 
 
 def layer_options(layer: Callable[..., nn.Module]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a layer's constructor that settings may give, by name."""
+    """Return the parameters of a layer's constructor that settings may give, a dict by name."""
     return {key: p for key, p in inspect.signature(layer).parameters.items() if key not in NOT_FOR_LAYERS}
 
 
 def keyword_options(model: type[nn.Module]) -> dict[str, inspect.Parameter]:
-    """Return the keyword-only parameters of a model's constructor by name. The task gives the others."""
+    """Return the keyword-only parameters of a model's constructor, a dict by name. The task gives the others."""
     return {key: p for key, p in inspect.signature(model).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
 def construct(who: str, cls: Any, positional: Sequence[Any], given: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
-    """Return ``cls(*positional, **given)``. Raise ValueError if an option is unknown, missing or of the wrong type."""
+    """Return ``cls(*positional, **given)``. Raise ValueError if an option is unknown, missing or of the wrong type.
+
+    ``known`` are the options of ``cls``, `inspect.Parameter`s by name. A TypeError of ``cls`` becomes a ValueError too.
+    """
     refuse_unknown(who, given, known)
     if missing := [key for key, option in known.items() if option.default is option.empty and key not in given]:
         raise ValueError(f"{who} expects {', '.join(missing)}; got {', '.join(given) or 'nothing'}")
@@ -45,7 +48,10 @@ def construct(who: str, cls: Any, positional: Sequence[Any], given: Mapping[str,
 
 
 def build(cls: type[Record], given: Mapping[str, Any], who: str) -> Record:
-    """Return a dataclass instance of ``cls`` from a dict. Raise ValueError if a key or a type is wrong."""
+    """Return a dataclass instance of ``cls`` from a dict of its fields.
+
+    Raise ValueError if a key is unknown or missing, or if a value has the wrong type.
+    """
     record: Any = cls  # a dataclass, which a type variable cannot express
     known = {field.name: field for field in fields(record)}
     refuse_unknown(who, given, known)

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import report, speed
 from benchmarks.claims import LIMIT, MATRIX_CLAIMS, MEMORY_CLAIMS, STEP_CLAIMS, Claim, judged
-from benchmarks.contenders import RIVALS, SIZES, Size, Update, training_step
+from benchmarks.contenders import CANDIDATES, SIZES, Size, Update, training_step
 from benchmarks.limit import LIMITS, WALK_ABI, Products, flops
 from benchmarks.matrices import BUILD
 from benchmarks.peers import MissingError, optional
@@ -136,7 +136,7 @@ def test_claim_verdict_compares_ratio_with_bound():
 
 
 def test_claims_name_contenders_and_have_a_bound_for_each_size():
-    known = {*RIVALS, LIMIT}
+    known = {*CANDIDATES, LIMIT}
     for claim in (*STEP_CLAIMS, *MEMORY_CLAIMS):
         assert {claim.above, claim.below} <= known
         assert not isinstance(claim.bounds, tuple) or len(claim.bounds) == len(SIZES)
@@ -144,7 +144,7 @@ def test_claims_name_contenders_and_have_a_bound_for_each_size():
     assert BUILD.keys() >= MATRICES.keys()
 
 
-@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("name", CANDIDATES)
 def test_training_step_changes_parameters_and_fills_gradients(name):
     """The output has the shape that all share, every parameter gets a gradient, and no two steps see equal values."""
     try:
@@ -280,7 +280,7 @@ def test_quick_run_measures_everything(quick):
     assert result["versions"]["torch"] == torch.__version__
     (steps,), (matrices,), (memory,) = result["steps"], result["matrices"], result["memory"]
 
-    expected = {*RIVALS, *LIMITS, LIMIT} - steps["missing"].keys()
+    expected = {*CANDIDATES, *LIMITS, LIMIT} - steps["missing"].keys()
     assert steps["size"] == SIZES[0]._asdict()
     assert steps["milliseconds"].keys() >= expected
     assert f"limit: {steps['limit']}" in LIMITS

@@ -11,8 +11,9 @@ class AttentionLayer(nn.Module):
 
     Q = W_q x,  K = W_k y,  V = W_v y, each ``inner_size`` wide, d = inner_size / heads. A post-norm layer without
     dropout: the queries x (batch, queries, width) attend to the tokens y (batch, tokens, token_width); the result has
-    the shape of x. A transformer's encoder layer has y = x. ``symmetric`` uses W_q for the keys too. Weights are
-    initialised as in torch's `nn.Linear`.
+    the shape of x. W₁ has ``hidden_size`` units. A transformer's encoder layer has y = x. ``symmetric`` uses W_q for
+    the keys too. Weights are initialised as in torch's `nn.Linear`. If inner_size is not a multiple of heads,
+    ValueError is raised.
     """
 
     def __init__(
@@ -31,7 +32,10 @@ class AttentionLayer(nn.Module):
         self.feedforward_norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
-        """Return x after attending to ``tokens``, followed by the feed-forward part; the shape is that of x."""
+        """Return x after attending to ``tokens``, followed by the feed-forward part.
+
+        x and the result are (batch, queries, width), ``tokens`` is (batch, tokens, token_width).
+        """
         key = self.query if self.key is None else self.key
         query, keys, values = (self._by_head(part) for part in (self.query(x), key(tokens), self.value(tokens)))
         attended = F.scaled_dot_product_attention(query, keys, values)

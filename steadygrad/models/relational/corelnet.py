@@ -14,11 +14,12 @@ from steadygrad.problem import Problem
 class CoRelNet(RelationalModel):
     """y = MLP(R),  R_i = softmax_j(z_i · z_j) over j ≤ i.
 
-    The network answers from the similarities of the objects and from nothing else. The MLP has one hidden layer. Its
-    input is the lower triangle of R with the diagonal, which gives the parameter counts of the paper. ``full`` uses all
-    j and all of R, as in the paper's equation. ``asymmetric`` compares z¹_i = norm(W₁ s_i + b₁) with
-    z²_j = norm(W₂ s_j + b₂), s the encoder's output. ``sensory`` adds z (if asymmetric, z¹) to the input of the MLP.
-    CoRelNet-nhid has a ``hidden_size`` that gives it as many parameters as ESBN.
+    z_i are the normalised features of object i, y the logits. The network answers from the similarities of the objects
+    and from nothing else. The MLP has one hidden layer. Its input is the lower triangle of R with the diagonal, which
+    gives the parameter counts of the paper. ``full`` uses all j and all of R, as in the paper's equation.
+    ``asymmetric`` compares z¹_i = norm(W₁ s_i + b₁) with z²_j = norm(W₂ s_j + b₂), s the encoder's output. ``sensory``
+    adds z (if asymmetric, z¹) to the input of the MLP. CoRelNet-nhid has a ``hidden_size`` that gives it as many
+    parameters as ESBN.
 
     Initialisation follows the authors' program (giancarlok/relationaltasks, CoRelNet.py): torch's default.
     """
@@ -45,4 +46,5 @@ class CoRelNet(RelationalModel):
         return self.decoder(torch.cat([relations, views(z)[0].flatten(1)], dim=1) if self.sensory else relations)
 
     def relate(self, z: Tensor) -> Tensor:
+        """Return R (batch, objects, objects), whose rows sum to 1. Without ``full`` it is 0 above the diagonal."""
         return row_softmax(similarity(z), self.full)

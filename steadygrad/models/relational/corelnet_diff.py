@@ -12,7 +12,8 @@ from steadygrad.problem import Problem
 class CoRelNetDiff(RelationalModel):
     """y = MLP(D),  D_ij = w · (z_i − z_j).
 
-    D is antisymmetric, so this network can tell which of two objects is larger. A symmetric similarity cannot.
+    z_i are the normalised features of object i, y the logits, w is learned. D is antisymmetric, so this network can
+    tell which of two objects is larger. A symmetric similarity cannot.
     """
 
     def __init__(self, problem: Problem, *, hidden_size: int = 256, **shared: Any) -> None:
@@ -25,11 +26,15 @@ class CoRelNetDiff(RelationalModel):
         return self.decoder(self.relate(z).flatten(1))
 
     def relate(self, z: Tensor) -> Tensor:
+        """Return the differences D (batch, objects, objects), an antisymmetric matrix."""
         return self.difference(z)
 
 
 class Difference(nn.Module):
-    """D_ij = w · (z_i − z_j):  z (batch, objects, features) → D (batch, objects, objects)."""
+    """D_ij = w · (z_i − z_j):  z (batch, objects, features) → D (batch, objects, objects).
+
+    The vector w (features,) is learned.
+    """
 
     def __init__(self, features: int) -> None:
         super().__init__()

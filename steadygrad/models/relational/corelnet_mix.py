@@ -18,11 +18,12 @@ from steadygrad.problem import Problem
 class CoRelNetMix(RelationalModel):
     """y = MLP(a_R R + a_D D),  (a_R, a_D) = gumbel-softmax(K Q z / √d / τ),  R of CoRelNet, D of CoRelNet-diff.
 
-    R and D are two rules. The rows of K are their signatures, Q z is a query computed from all objects. With ``hard``,
-    one rule is selected, and the gradient is that of the soft selection. Otherwise both rules are weighted by their
-    shares. Evaluation adds no noise. The thesis does not give d, τ and ``hard``: 32, 1 and True are choices made here.
-    ``asymmetric`` means the same as in CoRelNet; D and the query then use z¹. No program was released. Initialisation
-    is torch's default, with K ~ N(0, 1).
+    z are the normalised features of the objects, y the logits. R and D are two rules. The rows of K (2, d) are their
+    signatures, Q z is a query computed from all objects. d is ``signature_size`` and τ the ``temperature``. With
+    ``hard``, one rule is selected, and the gradient is that of the soft selection. Otherwise both rules are weighted by
+    their shares. Evaluation adds no noise. The thesis does not give d, τ and ``hard``: 32, 1 and True are choices made
+    here. ``full`` and ``asymmetric`` mean the same as in CoRelNet; if asymmetric, D and the query use z¹. No program
+    was released. Initialisation is torch's default, with K ~ N(0, 1).
     """
 
     def __init__(
@@ -51,11 +52,15 @@ class CoRelNetMix(RelationalModel):
         return self.decoder(self.relate(z).flatten(1))
 
     def relate(self, z: Tensor) -> Tensor:
+        """Return a_R R + a_D D (batch, objects, objects). In training the weights a are random."""
         rules = torch.stack([row_softmax(similarity(z), self.full), self.difference(views(z)[0])], dim=1)
         return torch.einsum("br,brij->bij", self.shares(z), rules)
 
     def shares(self, z: Tensor) -> Tensor:
-        """Return the weights of the two rules, similarity and difference, (batch, 2)."""
+        """Return the weights (a_R, a_D) of the two rules, similarity and difference, (batch, 2), from the features z.
+
+        Each row sums to 1; with ``hard`` it is one-hot. In training the weights are random.
+        """
         scores = self.question(views(z)[0].flatten(1)) @ self.signatures.mT / math.sqrt(self.signatures.shape[1])
         if self.training:
             return F.gumbel_softmax(scores, self.temperature, self.hard)

@@ -15,11 +15,12 @@ from steadygrad.problem import Problem
 class CoRelNetT(RelationalModel):
     """y = MLP(attention(q, t)),  t_i = Σ_j R_ij p_j,  R_i = softmax_j(z_i · z_j) over j ≤ i.
 
-    CoRelNet with attention in front of its MLP. Each row of R mixes the learned position vectors p_j into one token.
-    One learned query q, the same for every problem, attends to the tokens with 8 heads of 64 and passes through a
-    feed-forward part of 128 units; the MLP has 256. ``layers`` above 1 repeats attention and feed-forward part with the
-    same weights. ``sensory`` appends z_i (if asymmetric, z¹_i) to token i. ``full`` and ``asymmetric`` mean the same as
-    in CoRelNet.
+    CoRelNet with attention in front of its MLP. z_i are the normalised features of object i, y the logits. Each row of
+    R mixes the learned position vectors p_j into one token t_i. One learned query q, the same for every problem,
+    attends to the tokens with 8 heads of 64 and passes through a feed-forward part of 128 units; the MLP has 256.
+    ``layers`` above 1 repeats attention and feed-forward part with the same weights. ``sensory`` appends z_i (if
+    asymmetric, z¹_i) to token i. ``full`` and ``asymmetric`` mean the same as in CoRelNet. ``width`` is that of all
+    heads together.
 
     Computation and initialisation follow the authors' program (giancarlok/relationaltasks, CoRelNet_qtsf.py): p and q
     are N(0, 1), all else is torch's default. The program also registers parameters that have no influence on the answer
@@ -69,9 +70,13 @@ class CoRelNetT(RelationalModel):
         return self.decoder(query.squeeze(1))
 
     def tokens(self, z: Tensor) -> Tensor:
-        """Return one token per object, (batch, objects, position_size), with 128 features more if ``sensory``."""
+        """Return one token per object, (batch, objects, position_size), from the features z that `encode` returns.
+
+        With ``sensory`` a token has 128 features more, those of the object.
+        """
         mixed = self.relate(z) @ self.positions
         return torch.cat([mixed, views(z)[0]], dim=2) if self.sensory else mixed
 
     def relate(self, z: Tensor) -> Tensor:
+        """Return R (batch, objects, objects), whose rows sum to 1. Without ``full`` it is 0 above the diagonal."""
         return row_softmax(similarity(z), self.full)

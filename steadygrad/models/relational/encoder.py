@@ -15,9 +15,9 @@ SMALLEST = 8  # side of an image that three convolutions of stride 2 reduce to o
 class Encoder(nn.Module):
     """z = relu(W₂ relu(W₁ conv³(x))), a conv: 32 channels, 4 × 4, stride 2, padding 1, ReLU.
 
-    images (n, channels, size, size) → z (n, 128). Three convolutions reduce an image of 32 × 32 pixels to 4 × 4
-    positions, and a cell of 12 × 12 to one position. This position depends on the whole cell, because its receptive
-    field is 22 × 22 pixels.
+    images (n, channels, size, size) → z (n, 128). Images of fewer than 8 × 8 pixels raise ValueError. Three
+    convolutions reduce an image of 32 × 32 pixels to 4 × 4 positions, and a cell of 12 × 12 to one position. This
+    position depends on the whole cell, because its receptive field is 22 × 22 pixels.
     """
 
     def __init__(self, image_size: int, channels: int) -> None:
@@ -37,6 +37,9 @@ class Encoder(nn.Module):
 
 def encode_each_once(encode: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     """Return encode(images), a row of features for each image, but encode equal images only once.
+
+    ``encode`` is a function from images (n, channels, size, size) to features (n, …). All images are encoded if they
+    require a gradient, are on the meta device or are traced by torch.func.
 
     Equal rows of a matrix product may be rounded differently, and normalisation over objects would amplify the
     difference between two encodings of the same image. Encoding once also saves time. A batch of RMTS may show five

@@ -16,11 +16,12 @@ from steadygrad.problem import Problem
 class ESBN(RelationalModel):
     """h_t = LSTM(r_{t−1}, h_{t−1}),  r_t = σ(g · h_t) Σ_{k<t} a_tk [relu(K h_k), σ(α s_tk + β)],  a_t = softmax(s_t).
 
-    s_tk = z_t · z_k. The controller writes a key for each object. It reads the keys of earlier objects that are similar
-    to the present one, and a confidence. It takes one step more than there are objects and answers from its last state.
-    ``asymmetric`` compares z¹_t = norm(W₁ s_t + b₁) with z²_k = norm(W₂ s_k + b₂), s the encoder's output. ``sensory``
-    adds z_{t−1} (if asymmetric, z¹_{t−1}) to the input r_{t−1} of the controller. ``normalisation`` "segmented" is that
-    of Webb's scripts for RMTS, "context" that of Kerg et al. (2022).
+    s_tk = z_t · z_k are similarities of the objects' normalised features z. The controller writes a key relu(K h_t) for
+    each object. It reads the keys of earlier objects that are similar to the present one, and a confidence σ(α s_tk +
+    β). It takes one step more than there are objects; its last state h gives the logits. ``asymmetric`` compares z¹_t =
+    norm(W₁ e_t + b₁) with z²_k = norm(W₂ e_k + b₂), e the encoder's output. ``sensory`` adds z_{t−1} (if asymmetric,
+    z¹_{t−1}) to the input r_{t−1} of the controller. ``normalisation`` "segmented" is that of Webb's scripts for RMTS,
+    "context" that of Kerg et al. (2022).
 
     Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, ESBN.py) and its variants in
     giancarlok/relationaltasks (ESBN_cat.py, ESBN_asym1.py, whose w2 is W₁ here and w1 W₂). The LSTM, g and the readout
@@ -73,17 +74,26 @@ class ESBN(RelationalModel):
         return self.readout(h)
 
     def relate(self, z: Tensor) -> Tensor:
-        """Return a_tk, the attention of step t to the key of object k, (batch, objects, objects)."""
+        """Return a_tk, the attention of step t to the key of object k, (batch, objects, objects), from the features z.
+
+        Row t sums to 1 over k < t and is 0 for k ≥ t, so row 0 is 0.
+        """
         attention = attention_to_past(similarity(z))
         return torch.stack([F.pad(row, (0, len(attention) - row.shape[1])) for row in attention], dim=1)
 
     def retrieve(self, attention: Tensor, scores: Tensor, keys: list[Tensor]) -> Tensor:
-        """Return the mean of keys and confidences of earlier objects, weighted by attention: (batch, key_size + 1)."""
+        """Return the mean of keys and confidences of earlier objects, weighted by attention: (batch, key_size + 1).
+
+        ``attention`` and the similarities ``scores`` are (batch, t); ``keys`` is a list of t tensors (batch, key_size).
+        """
         confidence = (self.confidence_gain * scores + self.confidence_bias).sigmoid()
         bound = torch.cat([torch.stack(keys, dim=1), confidence.unsqueeze(2)], dim=2)
         return (attention.unsqueeze(1) @ bound).squeeze(1)
 
 
 def attention_to_past(scores: Tensor) -> list[Tensor]:
-    """Return the attention a_t = softmax(s_t) to the objects k < t, as a list with (batch, t) for each t."""
+    """Return a list of the attention a_t = softmax(s_t) to the objects k < t, a tensor (batch, t) for each t.
+
+    ``scores`` are the similarities s_tk (batch, objects, objects). The first tensor is empty, (batch, 0).
+    """
     return [scores[:, t, :t].softmax(dim=1) for t in range(scores.shape[1])]

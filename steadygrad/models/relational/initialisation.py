@@ -7,7 +7,11 @@ TANH_GAIN = 5 / 3
 
 
 def kaiming(module: nn.Module) -> None:
-    """Initialise a layer that a ReLU follows: weights N(0, 2 / fan_in), as in He et al. (2015), biases 0."""
+    """Initialise a Conv2d or Linear in place: weights N(0, 2 / fan_in), as in He et al. (2015), biases 0.
+
+    It is meant for a layer that a ReLU follows. Other modules are not changed, so it can be passed to
+    `nn.Module.apply`.
+    """
     if isinstance(module, nn.Conv2d | nn.Linear):
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         if module.bias is not None:
@@ -15,7 +19,10 @@ def kaiming(module: nn.Module) -> None:
 
 
 def xavier(module: nn.Module, gain: float = 1.0) -> None:
-    """Initialise a layer with weights N(0, 2 gain² / (fan_in + fan_out)), as in Glorot & Bengio (2010), biases 0."""
+    """Initialise a Linear in place: weights N(0, 2 gain² / (fan_in + fan_out)), as in Glorot & Bengio (2010), biases 0.
+
+    Other modules are not changed.
+    """
     if isinstance(module, nn.Linear):
         nn.init.xavier_normal_(module.weight, gain)
         if module.bias is not None:
@@ -23,16 +30,20 @@ def xavier(module: nn.Module, gain: float = 1.0) -> None:
 
 
 def decoder(layers: nn.Sequential) -> None:
-    """Initialise an output perceptron in place: `kaiming` before each ReLU, `xavier` for the last layer."""
+    """Initialise an output perceptron in place: `kaiming` before each ReLU, `xavier` for the last layer.
+
+    ``layers`` is an nn.Sequential that ends with a Linear.
+    """
     layers.apply(kaiming)
     xavier(layers[-1])
 
 
 @torch.no_grad()
 def lstm_gates(weights: Tensor) -> None:
-    """Initialise the weights (4 hidden_size, inputs) of an LSTM's input, forget, cell and output gates, in this order.
+    """Initialise the ``weights`` (4 · hidden_size, inputs) of an LSTM's gates in place, Xavier normal.
 
-    Xavier normal, the input and the forget gate as one matrix, the cell gate with the gain 5/3 of tanh.
+    The gates are input, forget, cell and output, in this order. The input and the forget gate count as one matrix. The
+    cell gate has the gain 5/3 of tanh.
     """
     hidden_size = len(weights) // 4
     nn.init.xavier_normal_(weights[: 2 * hidden_size])
@@ -41,7 +52,7 @@ def lstm_gates(weights: Tensor) -> None:
 
 
 def lstm_cell(cell: nn.LSTMCell) -> None:
-    """Initialise the weights of an LSTM cell by `lstm_gates`, and its biases to 0."""
+    """Initialise the weights of an nn.LSTMCell in place by `lstm_gates`, and its biases to 0."""
     lstm_gates(cell.weight_ih)
     lstm_gates(cell.weight_hh)
     nn.init.zeros_(cell.bias_ih)

@@ -16,7 +16,8 @@ from steadygrad.problem import Problem
 class RelationalLSTM(Recurrent):
     """y = C h_T + c,  h = LSTM(z) of 512 units.
 
-    A recurrent baseline. It reads the objects one by one and answers from its last state.
+    A recurrent baseline. It reads the objects one by one and answers from its last state h_T. z are the normalised
+    features of the objects, y the logits.
 
     Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, LSTM.py): weights are Xavier
     normal, biases are 0. The program has two bias vectors and only uses their sum; here there is one, b = b_ih + b_hh.
@@ -31,7 +32,7 @@ class RelationalLSTM(Recurrent):
 
 @torch.no_grad()
 def initialise(layer: RecurrentLayer) -> None:
-    """Initialise the cells of an LSTM layer as in Webb's program: weights Xavier normal, biases 0."""
+    """Initialise the cells of an `LSTM` layer in place as in Webb's program: weights Xavier normal, biases 0."""
     for cell in layer.cells:
         assert isinstance(cell, LSTMCell)
         initialisation.lstm_gates(cell.W)

@@ -13,11 +13,12 @@ from steadygrad.problem import Problem
 class MNM(RelationalModel):
     """y = C (W [h_T, v_T]),  h_t = LSTM([z_t, v_{t−1}], h_{t−1}),  v_t = f_t(k'_t),  f(k) = M_L tanh(… tanh(M_1 k)).
 
-    A recurrent baseline whose memory f is a network. From h_t come a rate b in (0, 1), a key k and a value u to write,
-    and a key k' to read with. One local step, M_l −= 2/d (o_l − e_l) (b o_{l−1})ᵀ for all layers at once, brings f(k)
-    closer to u. Here o_l is the output of layer l for the key k (o_0 = k), e_l = E_l u + c_l is its target, and d is
-    ``memory_size``. There is one step more than there are objects, with z_T = 0. `penalty` adds the meta loss
-    1/T Σ_t mean((f_t(k_t) − u_t)²) of the last forward pass: the error of the written values.
+    A recurrent baseline whose memory f is a network of L = ``memory_layers`` matrices M. z_t are the normalised
+    features of object t, y the logits. From h_t come a rate b in (0, 1), a key k and a value u to write, and a key k'
+    to read with. One local step, M_l −= 2/d (o_l − e_l) (b o_{l−1})ᵀ for all layers at once, brings f(k) closer to u.
+    Here o_l is the output of layer l for the key k (o_0 = k), e_l = E_l u + c_l is its target, and d is
+    ``memory_size``. There is one step more than there are objects, with z_T = 0. `penalty` adds the meta loss 1/T Σ_t
+    mean((f_t(k_t) − u_t)²) of the last forward pass: the error of the written values.
 
     Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, MNM.py), which uses torch's
     default throughout. Every problem begins with the same M, which is drawn once and never trained. Webb's program does
@@ -44,6 +45,10 @@ class MNM(RelationalModel):
         self.meta_loss: Tensor | float = 0.0
 
     def answer(self, z: Tensor) -> Tensor:
+        """Return the logits (batch, answers) from z (batch, objects, 128), the features that `encode` returns.
+
+        The attribute ``meta_loss`` is set to the meta loss of this pass, a scalar tensor.
+        """
         memory = [M.expand(len(z), -1, -1) for M in self.memory]
         value = z.new_zeros(len(z), self.memory.shape[-1])
         h = c = z.new_zeros(len(z), self.lstm.hidden_size)
@@ -58,7 +63,11 @@ class MNM(RelationalModel):
         return self.readout(self.merge(torch.cat([h, value], dim=1)))
 
     def write(self, memory: list[Tensor], key: Tensor, target: Tensor, rate: Tensor) -> list[Tensor]:
-        """Return the layers of the memory network f after one local step of each towards f(key) = target."""
+        """Return the layers of the memory network f after one local step of each towards f(key) = target.
+
+        ``memory`` and the result are lists of matrices (batch, memory_size, memory_size), one for each layer;
+        ``memory`` is not changed. ``key`` and ``target`` are (batch, memory_size), ``rate`` is (batch, 1).
+        """
         outputs = [key, *recall(memory, key)]
         expected = self.expected(target).chunk(len(memory), dim=1)
         step = 2 / self.memory.shape[-1] * rate
@@ -77,7 +86,11 @@ class MNM(RelationalModel):
 
 
 def recall(memory: list[Tensor], key: Tensor) -> list[Tensor]:
-    """Return the output of each layer of the memory network for a key, (batch, memory_size). The last is the value."""
+    """Return a list of the output (batch, memory_size) of each layer of the memory network for a key.
+
+    The last output is the value. ``memory`` is a list of matrices (batch, memory_size, memory_size), one for each
+    layer, ``key`` is (batch, memory_size).
+    """
     outputs = []
     for layer, M in enumerate(memory, 1):
         key = (M @ key.unsqueeze(2)).squeeze(2)

@@ -22,8 +22,8 @@ NORMALISATIONS = ("context", "segmented", "none")
 class RelationalModel(Model):
     """Base class of networks that answer from relations between images: x → z = normalised(encoder(x)) → answer(z).
 
-    images (batch, objects, channels, image_size, image_size) → logits (batch, answers), sizes as in ``problem``.
-    Options of all networks, which a subclass takes as ``**shared``:
+    images (batch, objects, channels, image_size, image_size) → logits (batch, answers), sizes as in ``problem``. z are
+    the features of the objects, (batch, objects, 128). Options of all networks, which a subclass takes as ``**shared``:
 
     ``encoder``        "learned", or "random": the encoder keeps its initial weights
     ``normalisation``  "context" over all objects, "segmented" over the objects of each segment, or "none"
@@ -31,7 +31,8 @@ class RelationalModel(Model):
                        such layer
 
     An ``asymmetric`` network has two linear layers after the encoder, whose outputs are normalised with the same gain
-    and shift (`Views`); with ``l1`` the penalty is summed over both.
+    and shift (`Views`); with ``l1`` the penalty is summed over both. Options or a problem with invalid values raise
+    ValueError.
     """
 
     __signature__: ClassVar[inspect.Signature]
@@ -86,7 +87,11 @@ class RelationalModel(Model):
         return self.answer(self.encode(images))
 
     def encode(self, images: Tensor) -> Tensor:
-        """Return the normalised features z of images (batch, objects, 128); (batch, objects, 2, 128) with `Views`."""
+        """Return the normalised features z of images (batch, objects, channels, image_size, image_size).
+
+        z is (batch, objects, 128), or (batch, objects, 2, 128) for an asymmetric network (`Views`). Raise ValueError
+        for images of another shape, or of another dtype than the weights unless autocast is enabled.
+        """
         if tuple(images.shape[1:]) != self.shape:
             raise ValueError(f"{self._name} expects images (batch, *{self.shape}); got {tuple(images.shape)}")
         dtype = self.encoder.out.weight.dtype
@@ -96,12 +101,18 @@ class RelationalModel(Model):
         return z if self.normalisation is None else self.normalisation(z)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the features of each image (n, channels, size, size): (n, 128), or (n, 2, 128) with `Views`."""
+        """Return the features of each image (n, channels, size, size), not normalised.
+
+        They are (n, 128), or (n, 2, 128) for an asymmetric network (`Views`).
+        """
         z = self.encoder(images)
         return z if self.selection is None else self.selection(z)
 
     def answer(self, z: Tensor) -> Tensor:
-        """Return the logits (batch, answers) from the normalised features z (batch, objects, …)."""
+        """Return the logits (batch, answers) from z (batch, objects, …), the features that `encode` returns.
+
+        Each network defines this method; `RelationalModel` raises NotImplementedError.
+        """
         raise NotImplementedError
 
     def relate(self, z: Tensor) -> Tensor | None:
@@ -109,7 +120,10 @@ class RelationalModel(Model):
         return None
 
     def penalty(self) -> Tensor | float:
-        """Return the regularisation term that training adds to the loss: λ times the L1 norm of the linear layer."""
+        """Return the regularisation term that training adds to the loss: ``l1`` times the L1 norm of the linear layers.
+
+        It is 0.0 without ``l1``.
+        """
         if self.selection is None or not self.l1:
             return 0.0
         return self.l1 * sum(parameter.abs().sum() for parameter in self.selection.parameters())
@@ -120,7 +134,7 @@ class RelationalModel(Model):
         return type(self).__name__
 
     def check_counts(self, **counts: int) -> None:
-        """Raise ValueError unless every count is an integer of at least 1."""
+        """Raise ValueError unless every keyword argument is an integer of at least 1."""
         check_integers(self._name, **counts)
 
     def check_choice(self, name: str, value: str, known: Iterable[str]) -> None:
@@ -129,13 +143,16 @@ class RelationalModel(Model):
 
 
 def perceptron(*sizes: int) -> nn.Sequential:
-    """Return a perceptron with layers of these sizes: linear layers with a ReLU between successive layers."""
+    """Return an nn.Sequential of linear layers sizes[0] → sizes[1] → … with a ReLU between successive layers."""
     layers = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)]
     parts = [part for layer in layers for part in (layer, nn.ReLU())]
     return nn.Sequential(*parts[:-1])
 
 
 def with_position(z: Tensor) -> Tensor:
-    """Return z with the position of each object, 0 … objects − 1, as one more feature."""
+    """Return z (batch, objects, features) with the position of each object, 0 … objects − 1, as one more, last feature.
+
+    The result is (batch, objects, features + 1).
+    """
     position = torch.arange(z.shape[1], dtype=z.dtype, device=z.device)
     return torch.cat([z, position.expand(len(z), -1).unsqueeze(2)], dim=2)

@@ -17,10 +17,11 @@ SHIFTS = (-1, 0, 1)
 class NTM(RelationalModel):
     """y = C h_T,  h_t = LSTM([z_t, r_{t−1}], h_{t−1}),  r_t = v_t M_{t−1},  M_t = M_{t−1} ∘ (1 − w_t e_t) + w_t a_t.
 
-    A recurrent baseline with a memory M of ``slots`` × ``width``. v and w are the attention weights of the read head
-    and the write head over the slots. e in (0, 1) erases, a in (−1, 1) is added. Each step reads before it writes; the
-    first step does not read (r_0 = 0). There is one step more than there are objects, with z_T = 0, so that the last
-    state depends on r_{T−1}. Sizes are those of Webb et al. (2021).
+    A recurrent baseline with a memory M of ``slots`` × ``width``. z_t are the normalised features of object t, y the
+    logits. v and w are the attention weights of the read head and the write head over the slots. e in (0, 1) erases, a
+    in (−1, 1) is added. Each step reads before it writes; the first step does not read (r_0 = 0). There is one step
+    more than there are objects, with z_T = 0, so that the last state depends on r_{T−1}. Sizes are those of Webb et al.
+    (2021). Fewer than 3 slots raise ValueError.
 
     Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, NTM.py). M_{−1} is learned. It
     and all weights are Xavier normal (gain 5/3 before a tanh), except that strength and sharpness are Kaiming normal.
@@ -89,7 +90,11 @@ class Head(nn.Module):
         initialisation.kaiming(self.sharpness)
 
     def forward(self, h: Tensor, memory: Tensor, previous: Tensor | None) -> Tensor:
-        """Return the attention weights w (batch, slots) from the state h, the memory and the previous weights."""
+        """Return the attention weights w (batch, slots) from the state h, the memory and the previous weights.
+
+        The weights of a row sum to 1. h is (batch, hidden), ``memory`` (batch, slots, width) and ``previous`` (batch,
+        slots), or None in the first call.
+        """
         cosine = F.cosine_similarity(self.key(h).tanh().unsqueeze(1), memory, dim=2)
         weights = (F.softplus(self.strength(h)) * cosine).softmax(dim=1)
         if previous is not None:

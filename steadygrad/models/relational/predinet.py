@@ -14,9 +14,10 @@ from steadygrad.problem import Problem
 class PrediNet(RelationalModel):
     """y = MLP([S (e₁ − e₂), t₁, t₂] of all heads),  e = softmax((Q flat(x)) · K x_j) x,  x_j = [z_j, j].
 
-    Each head attends to the objects twice and compares the two results. K and S are shared by all heads; each head has
-    one Q for e₁ and one for e₂, and t is the position in e. Sizes are the paper's: keys of 16, 32 heads, 16 relations,
-    8 hidden units. A position is one number, 0 … objects − 1, where the paper has two, the coordinates in the image.
+    z_j are the normalised features of object j, y the logits. Each head attends to the objects twice and compares the
+    two results e₁ and e₂. K and S are shared by all heads; each head has one Q for e₁ and one for e₂, and t is the
+    position in e. Sizes are the paper's: keys of 16, 32 heads, 16 relations, 8 hidden units. A position is one number,
+    0 … objects − 1, where the paper has two, the coordinates in the image.
 
     Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, PrediNet.py): Xavier normal,
     Kaiming normal before the ReLU, biases 0.
@@ -53,6 +54,10 @@ class PrediNet(RelationalModel):
         return self.decoder(torch.cat([self.relations(first - second), *positions], dim=2).flatten(1))
 
     def attend(self, query: nn.Linear, x: Tensor) -> Tensor:
-        """Return the mean of the objects x under the attention of each head: (batch, heads, 129)."""
+        """Return the mean of the objects x under the attention of each head: (batch, heads, 129).
+
+        x is (batch, objects, 129), the features and the position. ``query`` is the linear layer that computes the
+        queries of all heads from all objects.
+        """
         queries = query(x.flatten(1)).unflatten(1, (self.heads, -1))
         return (queries @ self.key(x).mT).softmax(dim=2) @ x

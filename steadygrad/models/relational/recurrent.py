@@ -14,7 +14,9 @@ from steadygrad.problem import Problem
 class Recurrent(RelationalModel):
     """y = C h_T + c,  h = layer(z): a relational network with any recurrent layer.
 
-    The layer reads one object per step. ``layer`` has input size 128 and takes time first: `LAYERS["nnrnn"](128, 256)`.
+    The layer reads one object per step, and the last output h_T gives the logits y. z are the normalised features of
+    the objects. ``layer`` takes time first: `LAYERS["nnrnn"](128, 256)`. An input size other than 128 raises
+    ValueError.
     """
 
     def __init__(self, layer: RecurrentLayer, problem: Problem, **shared: Any) -> None:
@@ -27,7 +29,10 @@ class Recurrent(RelationalModel):
         return self.sequence(z)
 
     def inside(self, x: Tensor) -> Inside:
-        """Return the recurrent layer, its inputs for the images x and the readout, for diagnostics."""
+        """Return an `Inside` of the recurrent layer, its inputs z for the images x and the readout.
+
+        x is (batch, objects, channels, image_size, image_size), z is (batch, objects, 128).
+        """
         return self.sequence.inside(self.encode(x))
 
     def penalty(self) -> Tensor | float:

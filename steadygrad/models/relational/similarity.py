@@ -37,7 +37,10 @@ def similarity(z: Tensor) -> Tensor:
 
 
 def row_softmax(scores: Tensor, full: bool) -> Tensor:
-    """Return the softmax of each row i of scores: over all j if ``full``, else over j ≤ i with zeros for j > i."""
+    """Return the softmax of each row i of scores (batch, n, n): over all j if ``full``, else over j ≤ i.
+
+    Without ``full`` the entries with j > i are 0.
+    """
     if full:
         return scores.softmax(dim=-1)
     later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)

@@ -18,8 +18,9 @@ POSITIONS = ("sinusoidal", "learned")
 class Transformer(RelationalModel):
     """y = MLP(mean_t norm(transformer(z + p)_t)),  p sines and cosines, or learned.
 
-    A baseline that uses the features of the objects themselves. The sizes are those of Webb et al. (2021): one layer of
-    8 heads, ``hidden_size`` 512 of the feed-forward part, ``decoder_size`` 256 of the MLP. ``symmetric`` uses the
+    z are the normalised features of the objects, y the logits. A baseline that uses the features of the objects
+    themselves. ``positions`` is ``"sinusoidal"`` or ``"learned"``. The sizes are those of Webb et al. (2021): one layer
+    of 8 heads, ``hidden_size`` 512 of the feed-forward part, ``decoder_size`` 256 of the MLP. ``symmetric`` uses the
     queries as keys, (Q z_i) · (Q z_j): the counterpart of an asymmetric CoRelNet (giancarlok/relationaltasks,
     tsf_sym.py).
 
@@ -62,9 +63,9 @@ class Transformer(RelationalModel):
 
 
 def initialise(layer: nn.Module) -> None:
-    """Initialise a layer in place as in Webb's program, if it is an `AttentionLayer`.
+    """Initialise a layer in place as in Webb's program, if it is an `AttentionLayer`. Other modules are not changed.
 
-    Queries, keys and values are one Xavier matrix (3 width, width), also if queries and keys share their weights.
+    Queries, keys and values count as one Xavier matrix (3 width, width), also if queries and keys share their weights.
     """
     if not isinstance(layer, AttentionLayer):
         return
@@ -78,7 +79,7 @@ def initialise(layer: nn.Module) -> None:
 def sinusoidal(z: Tensor) -> Tensor:
     """Return position vectors p_t = (sin ω₀t, cos ω₀t, sin ω₁t, …) for z (batch, objects, width): (objects, width).
 
-    ω_k = 10000^(−2k / width)
+    ω_k = 10000^(−2k / width). The width must be even. Only shape, dtype and device of z matter.
     """
     _, count, width = z.shape
     frequency = 10000 ** (-torch.arange(0, width, 2, dtype=z.dtype, device=z.device) / width)

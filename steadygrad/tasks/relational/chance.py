@@ -12,7 +12,10 @@ def permutations(batch: int, length: int, generator: Generator) -> Tensor:
 
 
 def draw_until(accept: Callable[[Tensor], Tensor], draw: Callable[[int], Tensor], batch: int) -> Tensor:
-    """Return ``batch`` rows from ``draw(count)``. Rows that ``accept`` rejects are drawn again."""
+    """Return ``batch`` rows from ``draw(count)``. Rows that ``accept`` rejects are drawn again.
+
+    ``accept(rows)`` returns a boolean for each row.
+    """
     rows = draw(batch)
     while (rejected := ~accept(rows)).any():
         rows[rejected] = draw(int(rejected.sum()))
@@ -20,5 +23,5 @@ def draw_until(accept: Callable[[Tensor], Tensor], draw: Callable[[int], Tensor]
 
 
 def all_differ(rows: Tensor) -> Tensor:
-    """Return for each row whether all its entries are different."""
+    """Return for each of the rows (batch, count) whether all its entries are different: booleans (batch,)."""
     return (rows.sort(dim=1).values.diff(dim=1) != 0).all(1)

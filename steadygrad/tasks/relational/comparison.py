@@ -36,11 +36,17 @@ class Comparison(ShapeTask):
         return 1
 
     def pairs(self, unseen: bool) -> tuple[tuple[int, int], ...]:
-        """Return the pairs of sizes in problems of training, or of tests if ``unseen``. Each also occurs in reverse."""
+        """Return the pairs of sizes in problems of training, or of tests if ``unseen``. Each also occurs in reverse.
+
+        Sizes are indices of `SIZES`, such as `SMALL`.
+        """
         return ((SMALL, LARGE),)
 
     def problems(self, batch: int, generator: Generator, unseen: bool) -> tuple[Tensor, Tensor]:
-        """Return images and answers of random problems, of training or of tests if ``unseen``."""
+        """Return images (batch, 2, 3, 32, 32) and answers (batch,) of random problems.
+
+        They are problems of training, or of tests if ``unseen``. The answer is the place of the larger shape, 0 or 1.
+        """
         sizes = torch.tensor([sizes[::order] for sizes in self.pairs(unseen) for order in (1, -1)])
         sizes = sizes[torch.randint(len(sizes), (batch,), generator=generator)]
         shapes = self.assign_shapes(torch.zeros_like(sizes), generator, unseen)

@@ -90,9 +90,14 @@ class RelationalGame(ObjectTask):
         return 4 if self.game == "colour-shape" else 2
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Return images (batch, 9, 3, 12, 12) and answers (batch,) of random problems with pentominoes."""
         return self.problems(polyominoes(PENTOMINOES), batch, generator)
 
     def sample_unseen(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Return images (batch, 9, 3, 12, 12) and answers (batch,) of problems with ``test_shapes``.
+
+        With ``real`` they are drawn from the authors' images, with replacement.
+        """
         if not self.real:
             return self.problems(TEST_SHAPES[self.test_shapes](), batch, generator)
         folder = needed_data_set("RelationalGame", "relational_games")
@@ -101,7 +106,7 @@ class RelationalGame(ObjectTask):
         return images[which] / 255, labels[which]
 
     def problems(self, pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Return images and answers of random problems of the game with these pieces."""
+        """Return images (batch, 9, 3, 12, 12) and answers (batch,) of random problems of the game with these pieces."""
         objects, targets = GAMES[self.game](pieces, batch, generator)
         return pieces.images[objects], targets
 
@@ -169,7 +174,7 @@ def board_with(objects: str, places: tuple[int, ...]) -> str:
 
 
 def anywhere(objects: str) -> Iterator[str]:
-    """Return an iterator over boards, one for each choice of places, with the objects in order."""
+    """Return an iterator over boards, one for each choice of places, with the objects, such as "AB", in order."""
     return (board_with(objects, places) for places in combinations(range(CELLS), len(objects)))
 
 
@@ -189,7 +194,10 @@ def under_one(above: str, *rows: str) -> Iterator[str]:
 
 @cache
 def tables(boards: Callable[[], Boards]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the boards of a game as tensors: cells as letter indices with −1 for none, answers, probabilities."""
+    """Return the boards of a game as three tensors: cells, answers and probabilities.
+
+    Cells (boards, 9) are letter indices, −1 for none. ``boards`` is the function that lists the boards.
+    """
     cells, answers, shares = zip(*boards(), strict=True)
     numbers = [[-1 if mark == "." else ord(mark) - ord("A") for mark in board] for board in cells]
     return torch.tensor(numbers), torch.tensor(answers), torch.tensor(shares)
@@ -198,7 +206,10 @@ def tables(boards: Callable[[], Boards]) -> tuple[Tensor, Tensor, Tensor]:
 def from_boards(
     boards: Callable[[], Boards], pieces: Pieces, batch: int, generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return random problems from a game's boards: indices of the objects in the cells (batch, 9), and answers."""
+    """Return random problems from a game's boards: indices of the objects in the cells (batch, 9), answers (batch,).
+
+    ``boards`` is the function that lists the boards. The objects of a problem are all different.
+    """
     cells, answers, shares = tables(boards)
     which = torch.multinomial(shares, batch, replacement=True, generator=generator)
     letters = int(cells.max()) + 1
@@ -242,7 +253,10 @@ def left_of(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, T
 
 
 def at_random_cells(objects: Tensor, pieces: Pieces, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Put two objects (batch, 2) into random cells. Return the cells (batch, 9) and the places (batch, 2)."""
+    """Put two objects (batch, 2) into random cells. Return the cells (batch, 9) and the places (batch, 2).
+
+    Cells hold indices of objects, or that of the blank image.
+    """
     places = permutations(len(objects), CELLS, generator)[:, :2]
     return torch.full((len(objects), CELLS), pieces.blank).scatter_(1, places, objects), places
 

@@ -29,7 +29,7 @@ def resolve(source: str) -> str:
 def glyphs(who: str, source: str) -> Tensor:
     """Return the images of the glyphs (100, 32, 32): drawn if ``source`` is "own", else read from files.
 
-    Ink is 0, paper is 1.
+    Ink is 0, paper is 1. Raise a ValueError that names ``who`` if there are no files.
     """
     return draw_glyphs() if source == "own" else read_glyphs(needed_data_set(who, FOLDER))
 
@@ -42,7 +42,7 @@ def colours() -> Tensor:
 
 @cache
 def read_glyphs(folder: Path) -> Tensor:
-    """Return the glyphs (100, 32, 32) in the files 0.png to 99.png of a folder."""
+    """Return the glyphs (100, 32, 32) in the files 0.png to 99.png of a folder. Raise ValueError for a wrong size."""
     from matplotlib.image import imread  # slow to import
 
     images = [imread(folder / f"{number}.png") for number in range(COUNT)]

@@ -42,7 +42,7 @@ class ObjectTask(Task):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Number of images in each row, as papers draw a problem."""
+        """Numbers of images in each row, as papers draw a problem: a tuple such as (3, 2, 4)."""
         raise NotImplementedError
 
     @property
@@ -70,14 +70,15 @@ class ObjectTask(Task):
         return self.channels * self.image_size**2
 
     def sample_unseen(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Return images and answers of ``batch`` random problems for tests, with held-out shapes and relations."""
         raise NotImplementedError
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of the answers."""
+        """Return the mean cross-entropy of the answers (batch,), from logits (batch, output_size)."""
         return cross_entropy(outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the share of right answers as ``accuracy``."""
+        """Return the dict {"accuracy": share of right answers}."""
         return {"accuracy": accuracy(outputs, targets)}
 
     @property
@@ -86,7 +87,10 @@ class ObjectTask(Task):
         return math.log(self.output_size)
 
     def example(self, generator: Generator, gap: int = 2) -> tuple[Tensor, int]:
-        """Return a random problem as one picture (channels, height, width), grey between the images, and its answer."""
+        """Return a random problem of training as a picture (channels, height, width), and its answer.
+
+        Between the images the picture is grey, ``gap`` pixels on each side of an image.
+        """
         images, targets = self.sample(1, generator)
         rows = [torch.cat(list(F.pad(row, [gap] * 4, value=0.5)), dim=-1) for row in images[0].split(self.rows)]
         width = max(row.shape[-1] for row in rows)

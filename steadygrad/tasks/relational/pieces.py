@@ -64,7 +64,7 @@ class Pieces:
 
 @cache
 def polyominoes(drawings: tuple[str, ...]) -> Pieces:
-    """Return the drawn pieces in all orientations and colours. A drawing is text such as ".##/##./.#."."""
+    """Return the drawn pieces in all orientations and colours, as `Pieces`. A drawing is text such as ".##/##./.#."."""
     drawn = [np.array([[mark == "#" for mark in line] for line in text.split("/")]) for text in drawings]
     turned = [[np.rot90(side, turns) for side in (piece, piece.T) for turns in range(4)] for piece in drawn]
     masks, forms = np.unique(np.array(turned).reshape(-1, 3, 3), axis=0, return_inverse=True)

@@ -38,7 +38,10 @@ class SameDifferent(PatternTask):
         return ("AA", SAME), ("AB", DIFFERENT)
 
     def with_channels(self, images: Tensor, generator: Generator) -> Tensor:
-        """Return images with channels, as `ShapeTask` does; if ``separated``, with a plain colour after each."""
+        """Return images (batch, 2, 32, 32) with channels, as `ShapeTask` does: (batch, 2, 3, 32, 32).
+
+        If ``separated``, a plain colour follows each image: (batch, 4, 3, 32, 32).
+        """
         shapes = super().with_channels(images, generator)
         if not self.separated:
             return shapes

@@ -46,23 +46,34 @@ class ShapeTask(ObjectTask):
         raise NotImplementedError
 
     def arrange(self, batch: int, generator: Generator, unseen: bool) -> tuple[Tensor, Tensor]:
-        """Return random problems as letters: indices from 0 (batch, objects), and answers (batch,)."""
+        """Return random problems as letters: indices from 0 (batch, objects), and answers (batch,).
+
+        They are problems of training, or of tests if ``unseen``. `Comparison`, which overrides `problems`, has none.
+        """
         raise NotImplementedError
 
     def sample(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Return images (batch, objects, 3, 32, 32) and answers (batch,) of random problems for training."""
         return self.problems(batch, generator, unseen=False)
 
     def sample_unseen(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Return images (batch, objects, 3, 32, 32) and answers (batch,) of random problems for tests."""
         return self.problems(batch, generator, unseen=True)
 
     def problems(self, batch: int, generator: Generator, unseen: bool) -> tuple[Tensor, Tensor]:
-        """Return images and answers of random problems, of training or of tests if ``unseen``."""
+        """Return images (batch, objects, 3, 32, 32) and answers (batch,) of random problems.
+
+        They are problems of training, or of tests if ``unseen``.
+        """
         letters, targets = self.arrange(batch, generator, unseen)
         images = self.images[self.assign_shapes(letters, generator, unseen)]
         return self.with_channels(images, generator), targets
 
     def assign_shapes(self, letters: Tensor, generator: Generator, unseen: bool) -> Tensor:
-        """Return the index of a random shape for each letter (batch, objects), drawn anew for each problem."""
+        """Return the index of a random shape for each of the letters (batch, objects), drawn anew for each problem.
+
+        Equal letters of a problem get the same shape, different letters different shapes.
+        """
         shapes = self.shapes(unseen)
         return shapes[permutations(len(letters), len(shapes), generator).gather(1, letters)]
 
@@ -77,7 +88,10 @@ class ShapeTask(ObjectTask):
         return glyphs.glyphs(type(self).__name__, self.glyphs)
 
     def with_channels(self, images: Tensor, generator: Generator) -> Tensor:
-        """Return images (batch, objects, 32, 32) with colour channels: on white or, if ``colour``, random colours."""
+        """Return images (batch, objects, 32, 32) with channels: (batch, objects, 3, 32, 32).
+
+        The background is white or, if ``colour``, a random colour.
+        """
         images = images.unsqueeze(2)
         if not self.colour:
             return images.expand(-1, -1, self.channels, -1, -1)  # all channels share memory
@@ -95,7 +109,10 @@ class PatternTask(ShapeTask):
     """Base class of tasks with shapes whose patterns and answers can be listed."""
 
     def patterns(self, unseen: bool) -> tuple[tuple[str, int], ...]:
-        """Return all pairs (pattern, answer) of training, or of tests if ``unseen``. They are equally likely."""
+        """Return all pairs (pattern, answer), such as ("AB", 1), of training, or of tests if ``unseen``.
+
+        They are equally likely.
+        """
         raise NotImplementedError
 
     @property
@@ -145,7 +162,7 @@ class ChoiceTask(ShapeTask):
 
 @cache
 def letter_indices(patterns: tuple[str, ...]) -> Tensor:
-    """Return the letters of patterns as indices from 0: (patterns, letters)."""
+    """Return the letters of patterns of equal length as indices from 0: (patterns, letters)."""
     return torch.tensor([[ord(letter) - ord("A") for letter in pattern] for pattern in patterns])
 
 
