@@ -98,6 +98,8 @@ def tell(callbacks: Sequence[Callback], what: str, before: int, steps: int, tota
 def step_of(result: Mapping[str, Any], weights: str = "best") -> int:
     """Return the number of the update that gave a run its best or last weights; the last if it was never evaluated."""
     best = result.get("best") if weights == "best" else None
+    if best and not isinstance(best.get("step"), int):
+        raise RunError(f"a result expects the number of its update as step in best; got {best.get('step')!r}")
     return best["step"] if best else result["steps"]
 
 
