@@ -4,6 +4,7 @@ The server imports the package once, so a process starts within milliseconds. It
 tests.campaigns.runs`` and reads jobs as lines of JSON.
 """
 
+import io
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +105,8 @@ def prepare() -> None:
     """Make runs quick: a checkpoint every 20 ms, a portrait of two sequences, and no question to git."""
     import torch
 
-    from steadygrad.experiments import defaults, nearest, observer
+    from steadygrad.cli.main import main
+    from steadygrad.experiments import defaults, observer
     from steadygrad.training import loop
     from tests import cached
 
@@ -112,7 +115,9 @@ def prepare() -> None:
     observer.SEQUENCES = 2
     loop.commit = lambda: None
     defaults.work = cached.work
-    nearest("rnn", "copy")  # reads the papers, once
+    with scratch() as folder, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        for task in TASKS:  # loads whatever a run needs
+            main(train_words("nnrnn", task, 8, Path(folder, task)))
 
 
 def serve() -> None:
@@ -120,9 +125,12 @@ def serve() -> None:
     prepare()
     for line in sys.stdin:
         job = json.loads(line)
+        sys.stdout.flush()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # until the child can report it
         process = os.fork()
         if not process:
             child(**job)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         print(process, flush=True)
         _, status = os.waitpid(process, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
@@ -130,10 +138,11 @@ def serve() -> None:
 
 def child(words: list[str], log: str, kill_at: int | None) -> None:
     """Run the command line in this process and end the process."""
-    from steadygrad.cli.main import main
-
     code = 1
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        from steadygrad.cli.main import main
+
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for number in (1, 2):
             os.dup2(output, number)

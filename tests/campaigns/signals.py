@@ -53,7 +53,7 @@ def run(campaign: Campaign) -> None:
 def strike(campaign: Campaign, chance: random.Random, process: int, seconds: float) -> int:
     """Send a signal to a process after a random time. Return 1 if it was still there."""
     number = chance.choice(SIGNALS)
-    time.sleep(chance.uniform(0, seconds))
+    time.sleep(chance.uniform(0, seconds / 4))  # several signals for each run
     try:
         os.kill(process, number)
         if number == signal.SIGSTOP:
