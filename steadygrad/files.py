@@ -6,7 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -30,20 +30,28 @@ def write(path: Path, content: str | bytes) -> None:
 
     Readers see either the old or the new content, also after a crash or on a full disk.
     """
-    data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    write_all({path: content})
+
+
+def write_all(contents: Mapping[Path, str | bytes]) -> None:
+    """Write several files as `write` does. No file is replaced before all temporary files are complete on the disk."""
+    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in contents}
+    path = Path()
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        if error.errno is not None:
+        for path, content in contents.items():
+            with temporary[path].open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+        for path in contents:
+            temporary[path].replace(path)
+    except BaseException as error:
+        for left in temporary.values():
+            with suppress(OSError):  # the first error counts; `remove_temporary` deletes the file later
+                left.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:
             error.filename = str(path)
         raise
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def is_temporary(path: Path, name: str = "*") -> bool:
@@ -107,11 +115,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
     Reading ends before the first line that is incomplete or no JSON object: a run that was killed may leave one.
     """
+    return parse_rows(path.read_bytes()) if path.exists() else []
+
+
+def parse_rows(content: bytes) -> list[dict[str, Any]]:
+    """Return the rows of JSON Lines up to the first line that is incomplete or no JSON object."""
     rows: list[dict[str, Any]] = []
-    for line in path.read_text("utf-8").splitlines() if path.exists() else []:
+    for line in content.splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # a RecursionError is a deeply nested value
             break
         if not isinstance(row, dict):
             break

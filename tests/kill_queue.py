@@ -50,9 +50,11 @@ def is_alive(process: str) -> bool:
 
 
 def results(out: Path) -> dict[str, object]:
-    """Return what is compared, by file: everything but checkpoints, with times left out."""
+    """Return what is compared, by file: everything but checkpoints and their digests, with times left out."""
     found: dict[str, object] = {}
     for path in sorted(path for pattern in COMPARED for path in out.glob(f"*/*/*/seed-*/{pattern}")):
+        if path.name == "manifest.json":
+            continue
         content = path.read_bytes()
         if path.suffix == ".jsonl":
             found[str(path.relative_to(out))] = [timeless(json.loads(line)) for line in content.splitlines()]

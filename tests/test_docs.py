@@ -58,7 +58,8 @@ def test_collect_keeps_longer_finished_run(tmp_path):
         (folder / place).mkdir(parents=True)
         result = RESULT | {"status": status, "steps": steps, "train": {"steps": steps}}
         (folder / place / "result.json").write_text(json.dumps(result), "utf-8")
-        (folder / place / "settings.toml").write_text("", "utf-8")
+        settings = f"[layer]\nname = 'rnn'\n[task]\nname = 'copy'\n[train]\nsteps = {steps}\n"
+        (folder / place / "settings.toml").write_text(settings, "utf-8")
 
     said = []
     for folder, steps, status in (("long", 30, "done"), ("short", 20, "done"), ("stopped", 40, "interrupted")):

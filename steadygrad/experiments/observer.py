@@ -2,8 +2,8 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +13,20 @@ from steadygrad.diagnostics.portrait import numbers, relation_portrait
 from steadygrad.experiments.transfer import step_of
 from steadygrad.files import OBSERVATIONS, PORTRAIT, json_lines
 from steadygrad.models import Inside, RelationalModel
-from steadygrad.training import Callback, RunDirectory, Trainer, load_model, stream
+from steadygrad.records import faults
+from steadygrad.training import Callback, RunDirectory, RunError, Trainer, load_model, stream
 from steadygrad.training.kinds import kind_of
 
 LOOKS = 40
 """largest number of measurements at the evaluations of a run"""
 SEQUENCES = 32
 """number of sequences over which a portrait averages gradients along time"""
+
+
+class Observation(TypedDict):
+    """A row of ``observations.jsonl``: the number of the update. The measurements follow, by name."""
+
+    step: int
 
 
 class Observer(Callback):
@@ -31,16 +38,23 @@ class Observer(Callback):
     between objects. The observer does not use the random numbers of the run, so the run is the same without it.
     """
 
+    def check(self, trainer: Trainer) -> None:
+        """Count the observations that are kept: those up to the checkpoint. Raise RunError if they are invalid."""
+        if not is_recurrent(trainer.model):
+            return
+        seen = trainer.directory.rows(OBSERVATIONS) if trainer.step else []  # without a checkpoint the run starts anew
+        for fault in faults(seen, list[Observation], "a row"):
+            raise RunError(f"{trainer.directory.file(OBSERVATIONS)} has no observations of a run: {fault}")
+        self.kept = leading([row["step"] for row in seen], trainer.step)
+
     def begin(self, trainer: Trainer) -> None:
         """Prepare a sequence to measure on and the observations file. Measure the network if there are none yet."""
         if not is_recurrent(trainer.model):
             return
-        self.input, _ = self.shown(trainer.model, trainer)
-        seen = trainer.directory.rows(OBSERVATIONS) if trainer.step else []  # without a checkpoint the run starts anew
-        kept = [row for row in seen if row["step"] <= trainer.step]
-        trainer.directory.write(OBSERVATIONS, json_lines(kept))
-        self.seen = kept[-1]["step"] if kept else -1
-        if not kept:
+        self.input, _ = self.shown(initial_model(trainer) if trainer.step else trainer.model, trainer)
+        trainer.directory.keep_rows(len(self.kept), OBSERVATIONS)
+        self.seen = self.kept[-1] if self.kept else -1
+        if not self.kept:
             self.look(trainer)
 
     def row(self, trainer: Trainer, row: dict[str, Any]) -> None:
@@ -91,6 +105,29 @@ class Observer(Callback):
     def shown(self, model: nn.Module, trainer: Trainer, batch: int = 1) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of ``batch`` sequences to measure on, drawn from a random stream of their own."""
         return trainer.batches.examples(trainer.task, model, batch, stream(trainer.settings.seed, "observe"))
+
+
+def leading(steps: Sequence[int], last: int) -> list[int]:
+    """Return the first of these numbers of updates, as long as they increase and are not above ``last``."""
+    kept: list[int] = []
+    for step in steps:
+        if step > last or (kept and step <= kept[-1]):
+            break
+        kept.append(step)
+    return kept
+
+
+def initial_model(trainer: Trainer) -> nn.Module:
+    """Return the model with the weights that it had at the beginning of the run.
+
+    It plays the episode that an agent is measured on, so that a resumed run measures on the same episode.
+    """
+    before = torch.get_rng_state()
+    try:
+        torch.default_generator.manual_seed(stream(trainer.settings.seed, "model").initial_seed())
+        return trainer.settings.build_model(trainer.task).to(trainer.device)
+    finally:
+        torch.set_rng_state(before)
 
 
 def is_recurrent(model: nn.Module) -> bool:

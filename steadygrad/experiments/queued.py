@@ -98,7 +98,7 @@ class State:
             here = found.get("machine") == machine
             self.probes: dict[str, dict[str, float]] = dict(found.get("probes", {})) if here else {}
             """timings by fingerprint"""
-        except (ValueError, AttributeError, TypeError) as error:
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise ValueError(f"{self.path} is not the state of a queue ({error}): remove it to start again") from None
         self.machine = machine
 

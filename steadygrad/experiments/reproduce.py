@@ -112,11 +112,15 @@ def whole_table(rows: Sequence[TableRow], recipes: Sequence[Recipe], scale: str,
     return table
 
 
+def seeds_with_result(recipe: Recipe, out: Path) -> list[int]:
+    """Return the seeds of a row that have a result under ``out``. Other folders, as seed-0.before-1, do not count."""
+    names = [path.parent.name for path in run_directory(recipe, 0, out).parent.glob("seed-*/result.json")]
+    return sorted(int(name) for name in (name.removeprefix("seed-") for name in names) if name.isdecimal())
+
+
 def ended(recipe: Recipe, scale: str, out: Path) -> list[int]:
     """Return the seeds of a row whose runs under ``out`` ended with the settings of this scale."""
-    names = [path.parent.name for path in run_directory(recipe, 0, out).parent.glob("seed-*/result.json")]
-    seeds = sorted(int(name) for name in (name.removeprefix("seed-") for name in names) if name.isdecimal())
-    return [seed for seed in seeds if has_ended(recipe, scale, seed, out)]
+    return [seed for seed in seeds_with_result(recipe, out) if has_ended(recipe, scale, seed, out)]
 
 
 def has_ended(recipe: Recipe, scale: str, seed: int, out: Path) -> bool:
@@ -179,7 +183,7 @@ def outcome(recipe: Recipe, scale: str, seed: int, out: Path, notes: Notes | Non
         "transfer": [],
     }
     result = directory.result() if said.get("status") != FAILED else None
-    if result is None:
+    if result is None or (result["status"] == "interrupted" and said.get("status") == ELSEWHERE):
         return found | ({"why": said["why"]} if "why" in said else {})
     counted = evaluation(recipe, directory, result)
     return found | {

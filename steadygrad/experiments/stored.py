@@ -1,17 +1,16 @@
 """Stored results: the small files of runs of papers' rows, such as those under results/ in the source tree."""
 
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from steadygrad.experiments.fingerprint import result_scale
 from steadygrad.experiments.recipe import Recipe, every
-from steadygrad.experiments.reproduce import run_directory, summary
+from steadygrad.experiments.reproduce import run_directory, seeds_with_result, summary
 from steadygrad.experiments.transfer import TRANSFER
-from steadygrad.files import METRICS, OBSERVATIONS, PORTRAIT, RESULT, SETTINGS, json_lines
+from steadygrad.files import METRICS, OBSERVATIONS, PORTRAIT, RESULT, SETTINGS, json_lines, write_all
 from steadygrad.records import TableRow
 from steadygrad.training import RunDirectory
-from steadygrad.training.start import length
+from steadygrad.training.directory import length
 
 LARGEST = 64_000  # bytes; of longer metrics only the evaluations are stored
 
@@ -38,11 +37,9 @@ class StoredResults:
     def scales(self, recipe: Recipe) -> dict[int, str | None]:
         """Return the scale of each stored run of a row by seed; None if the row's settings have changed since."""
         if recipe.name not in self._scales:
-            found = run_directory(recipe, 0, self.folder).parent.glob("seed-*/result.json")
-            seeds = sorted(int(path.parent.name.removeprefix("seed-")) for path in found)
             self._scales[recipe.name] = {
                 seed: result_scale(recipe, seed, RunDirectory(run_directory(recipe, seed, self.folder)))
-                for seed in seeds
+                for seed in seeds_with_result(recipe, self.folder)
             }
         return self._scales[recipe.name]
 
@@ -68,31 +65,43 @@ class StoredResults:
     def collect(self, out: Path) -> Iterator[str]:
         """Copy the small files of ended runs from ``out``, the folder of `reproduce`; yield a line for each run.
 
-        A stored run that was longer is kept.
+        A stored run that was longer is kept. A run with an invalid file is not copied, and its line says why.
         """
         self._scales.clear()
         for recipe in every():
-            for path in sorted(run_directory(recipe, 0, out).parent.glob("seed-*")):
-                run, target = RunDirectory(path), self.folder / path.relative_to(out)
-                result, known = run.result(), RunDirectory(target).result()
-                if result is None or result["status"] == "interrupted":
-                    continue
-                name = target.relative_to(self.folder.parent)
-                if known and length(known["train"]) > length(result["train"]):
-                    yield f"{name} is kept: the stored run is longer"
+            for seed in seeds_with_result(recipe, out):
+                run, target = (RunDirectory(run_directory(recipe, seed, folder)) for folder in (out, self.folder))
+                name = target.path.relative_to(self.folder.parent)
+                portraits = (PORTRAIT, OBSERVATIONS) if recipe.draws_portraits else ()
+                try:
+                    result, known = run.result(), target.result()
+                    if result is None or result["status"] == "interrupted":
+                        continue
+                    if known and length(known["train"]) > length(result["train"]):
+                        yield f"{name} is kept: the stored run is longer"
+                        continue
+                    store(run, target.path, (*portraits, TRANSFER))
+                except ValueError as error:
+                    yield f"{name} is not stored: {error}"
                 else:
-                    portraits = (PORTRAIT, OBSERVATIONS) if recipe.draws_portraits else ()
-                    store(run, target, (*portraits, TRANSFER))
                     yield str(name)
 
 
 def store(run: RunDirectory, target: Path, others: Sequence[str]) -> None:
-    """Copy a run's settings, result and metrics, and those of the ``others`` that exist, to the folder ``target``."""
-    target.mkdir(parents=True, exist_ok=True)
-    for name in (SETTINGS, RESULT, *(name for name in others if run.file(name).exists())):
-        shutil.copy(run.file(name), target / name)
+    """Copy a run's settings, result and metrics, and those of the ``others`` that exist, to the folder ``target``.
+
+    Raise ValueError if a file of the run is invalid. No file is replaced before all are read and checked, and complete
+    on the disk.
+    """
+    run.verify()
+    run.settings()
     rows = run.metrics()
     text = json_lines(rows)
     if len(text) > LARGEST:
         text = json_lines(row for row in rows if row["split"] == "valid")
-    (target / METRICS).write_text(text, "utf-8")
+    contents: dict[Path, str | bytes] = {target / METRICS: text}
+    for name in (*(name for name in others if run.file(name).exists()), SETTINGS, RESULT):  # the result comes last
+        with run.reading(name) as path:
+            contents[target / name] = path.read_bytes()
+    target.mkdir(parents=True, exist_ok=True)
+    write_all(contents)

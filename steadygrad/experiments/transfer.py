@@ -98,6 +98,8 @@ def tell(callbacks: Sequence[Callback], what: str, before: int, steps: int, tota
 def step_of(result: Mapping[str, Any], weights: str = "best") -> int:
     """Return the number of the update that gave a run its best or last weights; the last if it was never evaluated."""
     best = result.get("best") if weights == "best" else None
+    if best and not isinstance(best.get("step"), int):
+        raise RunError(f"a result expects the number of its update as step in best; got {best.get('step')!r}")
     return best["step"] if best else result["steps"]
 
 
@@ -110,11 +112,13 @@ def tests(directory: RunDirectory, result: Mapping[str, Any], weights: str) -> l
     path = directory.file(TRANSFER)
     if not path.exists():
         return []
+    with directory.reading(TRANSFER):
+        content = path.read_bytes()
     try:
-        written = json.loads(path.read_text("utf-8"))
+        written = json.loads(content)
         these = result["best"] is not None and (weights, step_of(result, weights))
         same = (written["weights"], written["step"]) == these
         examples = result["train"]["evaluate_examples"]
         return [test for test in written["tests"] if test["task"] and test["examples"] == examples and same]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(f"{path} is not what transfer writes ({error!r}): remove it to test again") from None

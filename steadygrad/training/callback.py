@@ -10,6 +10,12 @@ if TYPE_CHECKING:
 class Callback:
     """Base class of callbacks, which receive events from a training run. All methods are optional."""
 
+    def check(self, trainer: "Trainer") -> None:
+        """Called first, when a checkpoint has been restored and no file has been changed.
+
+        A callback raises RunError here if its own files of the run cannot be resumed.
+        """
+
     def begin(self, trainer: "Trainer") -> None:
         """Called before the first update, after a checkpoint has been restored."""
 

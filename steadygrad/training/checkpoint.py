@@ -1,13 +1,16 @@
-"""The content of a checkpoint: the whole state of a trainer as tensors and JSON values."""
+"""Checkpoints: the whole state of a trainer as tensors and JSON values, and how a run resumes from one."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from steadygrad.files import RunError
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import as_tuple
-from steadygrad.training.directory import Checkpoint
+from steadygrad.training.directory import BEST, CHECKPOINT, LAST, Checkpoint
+from steadygrad.training.evaluate import check_data
 
 if TYPE_CHECKING:
     from steadygrad.training.loop import Trainer
@@ -83,3 +86,47 @@ def unpack(checkpoint: Checkpoint, trainer: "Trainer") -> None:
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the tensors whose names begin with the prefix, by the rest of their names."""
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def take_up(trainer: "Trainer") -> None:
+    """Resume from the checkpoint of the run, if there is one, and remove the metrics that were logged after it.
+
+    Everything is checked before any file is changed. Raise RunError if a file of the run is not valid.
+    """
+    directory = trainer.directory
+    if checkpoint := directory.resumable():
+        check_data(str(directory), checkpoint.state, trainer.task)
+        try:
+            unpack(checkpoint, trainer)
+        except (KeyError, ValueError, RuntimeError) as error:
+            path = directory.file(CHECKPOINT)
+            raise RunError(f"{path} does not fit these settings: {str(error).splitlines()[0]}") from error
+        directory.metrics()  # raises RunError if the rows are not those of a run
+        directory.check_rows(trainer.rows)
+    for callback in trainer.callbacks:
+        callback.check(trainer)
+    directory.begin(trainer.settings)
+    directory.keep_rows(trainer.rows)
+
+
+def catch_up(trainer: "Trainer", result: Mapping[str, Any]) -> None:
+    """Call `end` of callbacks that lack it for a finished run, if the weights of the run can be loaded."""
+    late = [callback for callback in trainer.callbacks if callback.lacks(trainer, result)]
+    if not late:
+        return
+    try:
+        trainer.kept = trainer.directory.load_weights(BEST)
+        for weights in (trainer.kept, trainer.directory.load_weights(LAST)):
+            trainer.model.load_state_dict(weights)
+    except (RunError, RuntimeError):  # missing, or of an older version: the result is still valid
+        return
+    trainer.step = result["steps"]
+    for callback in late:
+        callback.check(trainer)
+    try:
+        for callback in late:
+            callback.begin(trainer)
+            callback.end(trainer, result)
+    finally:
+        for callback in late:
+            callback.close()

@@ -1,33 +1,36 @@
 """Run directories: settings, metrics, result, weights and checkpoint.
 
-Files are replaced atomically. Rows of metrics are appended, and an incomplete last row is ignored.
+Files are replaced atomically, and their digests are in ``manifest.json``. Rows of metrics are appended, and an
+incomplete last row is ignored. Whatever reads a file checks its digest first.
 """
 
-import hashlib
 import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from steadygrad import files, records
-from steadygrad.files import METRICS, RESULT, SETTINGS, RunError
+from steadygrad.files import METRICS, OBSERVATIONS, PORTRAIT, RESULT, SETTINGS, RunError
+from steadygrad.manifest import MANIFEST, Manifest, RunningDigest, verify
 from steadygrad.records import Result
+from steadygrad.training.compare import differences
 from steadygrad.training.settings import Settings, with_current_names
+from steadygrad.training.tensors import apart, digest, read_tensors
 
 LOCK = ".lock"
 BEST, LAST, CHECKPOINT = "model.safetensors", "last.safetensors", "checkpoint.safetensors"
+FILES = (SETTINGS, METRICS, RESULT, OBSERVATIONS, PORTRAIT, BEST, LAST, CHECKPOINT, MANIFEST)
+"""files of a run that training writes"""
 REVISIONS = "revisions"
 """table of ``settings.toml`` in addition to the settings, written if a revision is above 1"""
-LENGTHS = ("train.steps", "train.epochs", "train.frames")
-"""settings that give the length of a run"""
 
 
 class InUseError(RunError):
@@ -47,6 +50,11 @@ class RunDirectory:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.manifest = Manifest(self.path)
+        self.logs: dict[str, RunningDigest] = {}
+        """digests of the logs to which this object has appended rows"""
+        self.unsettled: set[str] = set()
+        """logs with rows that may not be on the disk yet"""
 
     def __str__(self) -> str:
         return str(self.path)
@@ -73,14 +81,33 @@ class RunDirectory:
         def refuse() -> NoReturn:
             raise InUseError(f"{self} is in use: another process trains in it") from None
 
-        with files.locked(self.file(LOCK), refuse):
+        with ExitStack() as stack:
+            with self.writing(LOCK) as path:
+                stack.enter_context(files.locked(path, refuse))
             yield
 
-    def begin(self, settings: Settings, resume: bool) -> None:
-        """Prepare the directory for this run and write its settings, or raise RunError. The caller holds the lock."""
-        self.refuse(settings, resume)
-        self.path.mkdir(parents=True, exist_ok=True)
-        files.remove_temporary(self.path)
+    def set_aside(self) -> Path | None:
+        """Rename the directory to DIR.before-1, or the next free number, and return the new path; None if it is empty.
+
+        Raise RunError if it is not the directory of a run, or if another process trains in it.
+        """
+        if self.is_empty():
+            return None
+        self.refuse_foreign()
+        with self.locked(), self.writing("") as path:
+            names = (path.with_name(f"{path.absolute().name}.before-{number}") for number in count(1))
+            return path.rename(next(name for name in names if not name.exists()))
+
+    def create(self) -> None:
+        """Create the directory, if it does not exist."""
+        if not self.path.is_dir():
+            with self.writing(""):
+                self.path.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, settings: Settings) -> None:
+        """Prepare the directory for this run and write its settings. The caller holds the lock and has checked all."""
+        with self.writing(""):
+            files.remove_temporary(self.path)
         tables = with_revisions(settings.resolved(), settings.revisions())
         self.write(SETTINGS, files.toml_text(tables))  # also when resumed: the run may be longer now
 
@@ -92,13 +119,9 @@ class RunDirectory:
         """
         wanted = settings.resolved()
         files.toml_text(wanted)  # raises ValueError if a setting has no TOML: such a run could not be resumed
-        if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"{self} expects to be a directory; it is a file")
-        entries = self.path.iterdir() if self.path.exists() else []
-        if all(entry.name == LOCK or files.is_temporary(entry) for entry in entries):
+        if self.is_empty():
             return
-        if not self.exists():
-            raise RunError(f"{self} expects to be a run's directory or empty; it has files but no {SETTINGS}")
+        self.refuse_foreign()
         if not resume:
             if self.trained():
                 raise RunError(f"{self} holds a run already: go on with --resume, or choose another --out")
@@ -106,6 +129,27 @@ class RunDirectory:
         found = with_revisions(self.settings().resolved(), self.revisions())
         if other := differences(found, with_revisions(wanted, settings.revisions())):
             raise RunError(f"{self} belongs to other settings: {'; '.join(other)}")
+
+    def verify(self) -> None:
+        """Raise RunError if a file of the run differs from its digest in ``manifest.json``, or cannot be replaced."""
+        for path in map(self.file, FILES):
+            if path.exists() and not path.is_file():
+                raise RunError(f"{path} expects to be a file; it is something else")
+        for fault in verify(self.path):
+            raise RunError(fault)
+
+    def is_empty(self) -> bool:
+        """Return whether the directory does not exist, or has only what a run writes before its settings."""
+        if not self.path.is_dir():
+            return not self.path.exists()
+        return all(entry.name in (LOCK, MANIFEST) or files.is_temporary(entry) for entry in self.path.iterdir())
+
+    def refuse_foreign(self) -> None:
+        """Raise RunError if the path is a file, or a directory without settings."""
+        if not self.path.is_dir():
+            raise RunError(f"{self} expects to be a directory; it is a file")
+        if not self.exists():
+            raise RunError(f"{self} expects to be a run's directory or empty; it has files but no {SETTINGS}")
 
     def settings(self) -> Settings:
         """Return the settings of the run from ``settings.toml``, under the names that settings have now.
@@ -121,18 +165,41 @@ class RunDirectory:
 
     def tables(self) -> dict[str, Any]:
         """Return the content of ``settings.toml`` as a dict. Raise RunError if it is missing or not readable."""
-        path = self.file(SETTINGS)
-        try:
-            return tomllib.loads(path.read_text("utf-8"))
-        except FileNotFoundError:
-            raise RunError(f"{self} is no run's directory: it has no {SETTINGS}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise RunError(f"{path} is not readable: {error}") from None
+        if not self.exists():
+            raise RunError(f"{self} is no run's directory: it has no {SETTINGS}")
+        with self.reading(SETTINGS) as path:
+            try:
+                return tomllib.loads(path.read_text("utf-8"))
+            except (ValueError, RecursionError) as error:
+                raise RunError(f"{path} is not readable: {error}") from None
 
     def result(self) -> Result | None:
-        """Return the content of ``result.json``, a dict, or None if the run has none yet. Raise RunError if invalid."""
-        path = self.file(RESULT)
-        return records.read_result(path) if path.exists() else None
+        """Return the content of ``result.json``, or None if the run has not ended.
+
+        A run that is being extended keeps the result of the shorter run until it ends. That result does not count.
+        """
+        if not self.file(RESULT).exists():
+            return None
+        with self.reading(RESULT) as path:
+            result = records.read_result(path)
+        extended = self.exists() and length(result["train"]) < length(asdict(self.settings().train))
+        return None if extended else result
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[Path]:
+        """Context manager: yield the path of a file that agrees with the manifest. Otherwise raise RunError.
+
+        An OSError while the file is read becomes a RunError.
+        """
+        path = self.file(name)
+        try:
+            if fault := self.manifest.fault(name):
+                raise RunError(fault)
+            if path.exists() and not path.is_file():
+                raise RunError(f"{path} expects to be a file; it is something else")
+            yield path
+        except OSError as error:
+            raise RunError(f"{error.filename or path} could not be read: {error.strerror or error}") from error
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
@@ -141,52 +208,66 @@ class RunDirectory:
         try:
             yield path
         except OSError as error:
-            raise RunError(f"{path} could not be written: {error.strerror or error}") from error
+            raise RunError(f"{error.filename or path} could not be written: {error.strerror or error}") from error
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Write a file of the directory atomically. Raise RunError if that fails."""
-        with self.writing(name) as path:
-            files.write(path, content)
+        """Write a file of the directory atomically and list its digest. Raise RunError if that fails."""
+        self.settle()
+        data = content.encode() if isinstance(content, str) else content
+        with self.writing(name):
+            self.manifest.write(name, data, {log: running.digest() for log, running in self.logs.items()})
 
-    def settle(self, name: str) -> None:
-        """Flush the rows appended to a file of the directory to the disk."""
-        if not self.file(name).exists():
-            return
-        with self.writing(name) as path, path.open("ab") as file:
-            os.fsync(file.fileno())
+    def settle(self) -> None:
+        """Flush the rows that were appended to logs to the disk."""
+        for name in list(self.unsettled):
+            with self.writing(name) as path, path.open("ab") as file:
+                os.fsync(file.fileno())
+            self.unsettled.discard(name)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write ``result.json``."""
         self.write(RESULT, files.json_text(result, indent=2) + "\n")
 
-    def drop(self, name: str) -> None:
-        """Delete a file of the directory, if it exists."""
-        self.file(name).unlink(missing_ok=True)
-
     # metrics and other logs: one row of JSON per line
 
     def log(self, row: Mapping[str, Any], name: str = METRICS) -> None:
         """Append a row, as a line of JSON, to a log file; by default ``metrics.jsonl``."""
-        with self.writing(name) as path, path.open("a", encoding="utf-8") as file:
-            file.write(files.json_lines([row]))
+        line = files.json_lines([row]).encode()
+        with self.writing(name) as path:
+            if name not in self.logs:
+                self.logs[name] = RunningDigest(path.read_bytes() if path.exists() else b"")
+            with path.open("ab") as file:
+                self.unsettled.add(name)
+                file.write(line)
+        self.logs[name].update(line)
 
     def rows(self, name: str = METRICS) -> list[dict[str, Any]]:
         """Return the complete rows of a log file, by default ``metrics.jsonl``; an empty list if there is none."""
-        return files.read_rows(self.file(name))
+        with self.reading(name) as path:
+            return files.read_rows(path)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the complete rows of ``metrics.jsonl``. Raise RunError if they are not those of a run."""
-        return records.read_metrics(self.file(METRICS))
+        with self.reading(METRICS) as path:
+            return records.read_metrics(path)
 
-    def keep_rows(self, count: int) -> None:
-        """Keep only the first ``count`` rows of metrics, those before the checkpoint: the run logs the later again.
+    def check_rows(self, count: int, name: str = METRICS) -> bytes:
+        """Return the first ``count`` rows of a log file as bytes. Raise RunError if there are fewer."""
+        if (found := len(self.rows(name))) < count:
+            raise RunError(f"{self.file(name)} expects at least {count} rows; got {found}: it was altered")
+        if not count:
+            return b""
+        with self.reading(name) as path:
+            return b"".join(line + b"\n" for line in path.read_bytes().splitlines()[:count])
 
-        Raise RunError if there are fewer.
-        """
-        rows = self.rows()
-        if len(rows) < count:
-            raise RunError(f"{self.file(METRICS)} expects at least {count} rows; got {len(rows)}: it was altered")
-        self.write(METRICS, files.json_lines(rows[:count]))
+    def keep_rows(self, count: int, name: str = METRICS) -> None:
+        """Keep only the first ``count`` rows of a log, those before the checkpoint: the run logs the later again."""
+        content = self.check_rows(count, name)
+        path = self.file(name)
+        if path.exists() and path.stat().st_size != len(content):
+            self.logs.pop(name, None)
+            self.write(name, content)
+        self.logs[name] = RunningDigest(content)
 
     # weights and checkpoints
 
@@ -196,86 +277,48 @@ class RunDirectory:
 
     def load_weights(self, name: str) -> dict[str, Tensor]:
         """Return the tensors by name of a safetensors file of the directory. Raise RunError if it is missing."""
-        return read_tensors(self.file(name))[0]
+        with self.reading(name) as path:
+            return read_tensors(path)[0]
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Write the checkpoint: tensors, and a state of JSON values, with a digest that reveals changes."""
-        self.settle(METRICS)  # the checkpoint stores the number of its rows
         whole = apart(tensors)
         text = json.dumps(state)
         self.write(CHECKPOINT, save(whole, {"state": text, "digest": digest(whole, text)}))
 
     def checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint, or None if there is none. Raise RunError if the file was altered."""
-        path = self.file(CHECKPOINT)
-        if not path.exists():
+        if not self.file(CHECKPOINT).exists():
             return None
-        tensors, metadata = read_tensors(path)
+        with self.reading(CHECKPOINT) as path:
+            tensors, metadata = read_tensors(path)
         text = metadata.get("state", "")
         if metadata.get("digest") != digest(tensors, text):
-            raise RunError(f"{path} was altered: its digest does not match. Remove it to start again")
+            raise RunError(f"{path} was altered: its digest does not match")
         return Checkpoint(tensors, json.loads(text))
 
+    def resumable(self) -> Checkpoint | None:
+        """Return the checkpoint from which the run resumes, or None if it was stopped before the first one.
 
-def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors by name without shared memory, as safetensors needs: tied weights are copied for each name."""
-    found: dict[str, Tensor] = {}
-    places: set[int] = set()
-    for key, value in tensors.items():
-        value = value.detach().contiguous()
-        found[key] = value.clone() if value.numel() and value.data_ptr() in places else value
-        places.add(value.data_ptr())
-    return found
+        Raise RunError if there was a checkpoint, and it is missing or damaged.
+        """
+        advice = f"; begin anew with --restart, which keeps this run as {self.path.name}.before-1"
+        try:
+            checkpoint = self.checkpoint()
+        except RunError as error:
+            raise RunError(f"{error}{advice}") from error
+        written = [name for name in (RESULT, BEST) if self.file(name).exists()]
+        if checkpoint is None and written:
+            raise RunError(f"{self} cannot be resumed: it has {written[0]}, but no {CHECKPOINT}{advice}")
+        return checkpoint
 
 
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return a list of texts, one for each setting in which ``wanted`` differs from the saved run ``found``.
-
-    More updates, epochs or frames are no difference: they extend the run. The exception is the cosine schedule, because
-    its learning rates depend on the length.
-    """
-    flat_found, flat_wanted = flat(found), flat(wanted)
-    cosine = flat_found.get("train.schedule") == "cosine"
-    why = dict.fromkeys(LENGTHS, " (a cosine is made for its length)") if cosine else {}
-    for length in () if cosine else LENGTHS:
-        if length in flat_found and flat_found[length] <= flat_wanted.get(length, 0):
-            flat_found[length] = flat_wanted[length]
-    return [
-        f"{key} {flat_found.get(key, 'not given')!r}, asked {flat_wanted.get(key, 'not given')!r}{why.get(key, '')}"
-        for key in sorted(flat_found.keys() | flat_wanted.keys())
-        if flat_found.get(key) != flat_wanted.get(key)
-    ]
+def length(train: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the length of training as (epochs or frames, 0), or (0, updates) if neither is given."""
+    other = train.get("epochs") or train.get("frames") or 0
+    return (other, 0 if other else train["steps"])
 
 
 def with_revisions(tables: Mapping[str, Any], revisions: Mapping[str, int]) -> dict[str, Any]:
     """Return settings tables with the table of revisions added, if there are any."""
     return {**tables, **({REVISIONS: dict(revisions)} if revisions else {})}
-
-
-def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested tables as one dict with keys TABLE.KEY."""
-    result: dict[str, Any] = {}
-    for key, value in tables.items():
-        result |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, Mapping) else {key: value}
-    return result
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of a safetensors file. Raise RunError if it is missing or damaged."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except FileNotFoundError:
-        raise RunError(f"{path} does not exist") from None
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{path} is truncated or altered: {error}") from None
-
-
-def digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    """Return a hash of a text and of names, dtypes, shapes and values of tensors, to notice changes of a file."""
-    sum = hashlib.blake2b(text.encode(), digest_size=16)
-    for key in sorted(tensors):
-        tensor = tensors[key].detach().cpu().contiguous()
-        sum.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        sum.update(tensor.flatten().view(torch.uint8).numpy().data)
-    return sum.hexdigest()

@@ -3,21 +3,20 @@
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from steadygrad.files import METRICS, RESULT, RunError
 from steadygrad.layers.recurrent import State
 from steadygrad.matrices import NonFiniteError
 from steadygrad.training.callback import Callback
-from steadygrad.training.checkpoint import packed, unpack
+from steadygrad.training.checkpoint import packed, take_up
 from steadygrad.training.data import stream
-from steadygrad.training.directory import BEST, CHECKPOINT, LAST, Checkpoint, RunDirectory
-from steadygrad.training.evaluate import check_data, evaluate, parameter_count, readings
+from steadygrad.training.directory import BEST, LAST, RunDirectory
+from steadygrad.training.evaluate import evaluate, parameter_count, readings
 from steadygrad.training.kinds import kind_of
 from steadygrad.training.optimizers import Schedule, make_optimizer
 from steadygrad.training.provenance import commit, versions
@@ -100,11 +99,7 @@ class Trainer:
 
     def run(self) -> dict[str, Any]:
         """Resume from the checkpoint if there is one, train, and return the content of ``result.json`` as a dict."""
-        if checkpoint := self.directory.checkpoint():
-            self.restore(checkpoint)
-        else:
-            self.directory.drop(METRICS)
-        self.directory.drop(RESULT)
+        take_up(self)
         try:
             return self.follow()
         finally:
@@ -139,26 +134,6 @@ class Trainer:
         for callback in self.callbacks:
             callback.end(self, result)
         return result
-
-    def catch_up(self, result: Mapping[str, Any]) -> None:
-        """Call `end` of callbacks that lack it for a finished run, if the weights of the run can be loaded."""
-        late = [callback for callback in self.callbacks if callback.lacks(self, result)]
-        if not late:
-            return
-        try:
-            self.kept = self.directory.load_weights(BEST)
-            for weights in (self.kept, self.directory.load_weights(LAST)):
-                self.model.load_state_dict(weights)
-        except (RunError, RuntimeError):  # missing, or of an older version: the result is still valid
-            return
-        self.step = result["steps"]
-        try:
-            for callback in late:
-                callback.begin(self)
-                callback.end(self, result)
-        finally:
-            for callback in late:
-                callback.close()
 
     def stop_if_asked(self) -> None:
         """Raise StopError if the run was asked to stop."""
@@ -303,16 +278,6 @@ class Trainer:
         self.directory.save_weights(BEST, self.best_weights)
         self.directory.save_weights(LAST, self.model.state_dict())
         self.saved = time.perf_counter()
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Resume from a checkpoint. Remove the metrics that were logged after it. Raise RunError if it does not fit."""
-        check_data(str(self.directory), checkpoint.state, self.task)
-        try:
-            unpack(checkpoint, self)
-        except (KeyError, ValueError, RuntimeError) as error:
-            path = self.directory.file(CHECKPOINT)
-            raise RunError(f"{path} does not fit these settings: {str(error).splitlines()[0]}") from error
-        self.directory.keep_rows(self.rows)
 
     def data(self) -> dict[str, str]:
         """Return the dict {"data": fingerprint of the training data}; an empty dict if the task has none."""

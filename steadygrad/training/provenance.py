@@ -1,7 +1,9 @@
 """Where a result comes from: the commit of the source tree and the versions of the packages."""
 
+import os
 import platform
 import subprocess
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,24 +12,30 @@ import torch
 import steadygrad
 
 
-def commit() -> str | None:
-    """Return the git commit of the source tree, with + if it has changes, or None if it is not under git."""
-    folder = Path(steadygrad.__file__).parent
+def commit(package: Path = Path(steadygrad.__file__).parent) -> str | None:
+    """Return the git commit of the source tree of ``package``, with + if it has changes, or None if it has none.
+
+    The repository must be that of the package: it tracks ``__init__.py`` in a folder beside the project's
+    pyproject.toml. A repository that merely contains an installed package does not count.
+    """
     try:
-        asked = [
-            "git",
-            "--no-optional-locks",
-            "-C",
-            str(folder),
-            "describe",
-            "--always",
-            "--abbrev=40",
-            "--dirty=+",
-            "--exclude=*",
-        ]
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
-    except (OSError, subprocess.SubprocessError):
+        project = tomllib.loads((package.parent / "pyproject.toml").read_text("utf-8"))["project"]["name"]
+        if (
+            project != steadygrad.__name__
+            or Path(git(package, "rev-parse", "--show-toplevel")) != package.parent.resolve()
+        ):
+            return None
+        git(package, "ls-files", "--error-unmatch", "__init__.py")
+        return git(package, "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*") or None
+    except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError):
         return None
+
+
+def git(folder: Path, *words: str) -> str:
+    """Return the output of a git command in a folder. Raise OSError or subprocess.SubprocessError if it fails."""
+    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
+    others = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}  # as GIT_DIR in a git hook
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=others).stdout.strip()
 
 
 def versions() -> dict[str, str]:

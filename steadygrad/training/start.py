@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from steadygrad.training.callback import Callback
-from steadygrad.training.directory import RunDirectory
+from steadygrad.training.checkpoint import catch_up
+from steadygrad.training.directory import RunDirectory, length
 from steadygrad.training.loop import Trainer
 from steadygrad.training.settings import Settings
 
@@ -18,6 +19,7 @@ def train(
     out: str | os.PathLike[str],
     *,
     resume: bool = False,
+    restart: bool = False,
     callbacks: Sequence[Callback] = (),
     device: str | torch.device = "cpu",
 ) -> Mapping[str, Any]:
@@ -26,21 +28,32 @@ def train(
     The result is also written to ``result.json``.
 
     With ``resume`` a stopped run continues from its last checkpoint, exactly as if it had not been stopped. If the run
-    has diverged, or is done and not to be extended, its stored result is returned. Raise RunError if ``out`` has a run
-    and ``resume`` is False, if its settings differ, or if another process trains there (InUseError).
+    has diverged, or is done and not to be extended, its stored result is returned. With ``restart`` the run begins
+    anew. A run that is in ``out`` is kept: its directory gets the name of ``out`` with ``.before-1`` added, or the next
+    free number.
+
+    All files of the run are checked before one is changed. Raise RunError if a file is damaged, if ``out`` has a run
+    and neither ``resume`` nor ``restart`` is given, if its settings differ, or if another process trains there
+    (InUseError).
     """
+    if resume and restart:
+        raise ValueError("train expects either resume or restart; got both")
     directory = RunDirectory(out)
     trainer = Trainer(
         settings, directory, callbacks, usable_device(device)
     )  # first: an invalid setting then leaves no directory
+    if restart:
+        directory.set_aside()
     directory.refuse(settings, resume)
-    directory.path.mkdir(parents=True, exist_ok=True)
+    directory.create()
     with directory.locked():
-        directory.begin(settings, resume)
+        directory.refuse(settings, resume)
+        if resume:
+            directory.verify()
         result = directory.result()
         if result is None or not is_over(result, settings):
             return trainer.run()
-        trainer.catch_up(result)
+        catch_up(trainer, result)
         return result
 
 
@@ -52,12 +65,6 @@ def is_over(result: Mapping[str, Any], settings: Settings) -> bool:
     if result["status"] == "done":
         return length(result["train"]) >= length(asdict(settings.train))
     return result["status"] == "diverged"
-
-
-def length(train: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the length of training as (epochs or frames, 0), or (0, updates) if neither is given."""
-    other = train.get("epochs") or train.get("frames") or 0
-    return (other, 0 if other else train["steps"])
 
 
 def usable_device(device: str | torch.device) -> torch.device:

@@ -399,6 +399,15 @@ def test_resume_with_more_updates_continues_run(run):
     assert "done after 9 updates" in out
 
 
+def test_restart_begins_anew_and_keeps_old_run(run, tmp_path):
+    out = tmp_path / "mine"
+    words = ("train", "gru", "copy", "--train.steps", "2", "--task.delay", "1", "--out", out)
+    assert run(*words)[0] == 0
+    assert run(*words, "--restart", "--seed", "1")[0] == 0
+    seeds = [json.loads((tmp_path / name / "result.json").read_text())["seed"] for name in ("mine", "mine.before-1")]
+    assert seeds == [1, 0]
+
+
 def test_output_path_that_is_a_file_exits_2_with_one_line(run, tmp_path):
     (tmp_path / "file").write_text("mine")
     for out in ("file", "file/run"):
@@ -545,6 +554,10 @@ def test_evaluate_json_prints_null_for_nan_loss(run, trained, tmp_path):
     weights = load_file(tmp_path / "model.safetensors")
     weights["readout.bias"][0] = torch.nan
     save_file(weights, tmp_path / "model.safetensors")
+    code, _, error = run("evaluate", tmp_path, "--examples", "5", "--json")
+    assert code == 2
+    assert "model.safetensors was altered: its SHA-256 differs from manifest.json" in error
+    (tmp_path / "manifest.json").unlink()
     code, out, _ = run("evaluate", tmp_path, "--examples", "5", "--json")
 
     def refuse(word):

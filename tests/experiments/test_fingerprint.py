@@ -197,7 +197,7 @@ def test_why_not_names_differing_settings(tmp_path):
     assert result_scale(longer, 0, directory) is None
     words = "the run has train.steps=6; the recipe has train.lr=0.5, train.steps=8"
     assert why_not(longer, 0, directory, "paper") == words
-    directory.drop("result.json")
+    directory.file("result.json").unlink()
     assert why_not(longer, 0, directory, "paper") == "the run has not ended"
 
 

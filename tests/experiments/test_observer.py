@@ -15,8 +15,9 @@ from steadygrad.experiments import Observer, observer
 from steadygrad.experiments.observer import LOOKS, SEQUENCES
 from steadygrad.files import OBSERVATIONS, PORTRAIT, SETTINGS, finite
 from steadygrad.layers import LAYERS
+from steadygrad.manifest import MANIFEST
 from steadygrad.tasks import TASKS, EnvironmentTask, ObjectTask, TextTask
-from steadygrad.training import Callback, RunDirectory, Settings, load_model, loop, stream, train
+from steadygrad.training import Callback, RunDirectory, RunError, Settings, load_model, loop, stream, train
 from tests.stopping import StopAt, StoppedError
 
 TINY = {"steps": 30, "batch": 4, "evaluate_every": 10, "evaluate_examples": 10, "log_every": 5}
@@ -217,6 +218,32 @@ def test_observations_after_checkpoint_are_rewritten_on_resume(tmp_path, alone, 
     assert files(tmp_path) == files(alone / "nnrnn")
 
 
+@pytest.mark.parametrize("with_manifest", [False, True])
+def test_damaged_observation_is_refused_before_a_file_changes(tmp_path, with_manifest):
+    train(tiny_settings(steps=20), tmp_path, callbacks=[Observer()])
+    path = tmp_path / OBSERVATIONS
+    path.write_text(path.read_text().replace('"step": 10', '"rtep": 10'))
+    if not with_manifest:
+        (tmp_path / MANIFEST).unlink()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    words = "was altered" if with_manifest else "has no observations of a run: a row has no step"
+    with pytest.raises(RunError, match=f"{OBSERVATIONS} {words}"):
+        train(tiny_settings(steps=40), tmp_path, resume=True, callbacks=[Observer()])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_resumed_agent_is_observed_on_same_episode(tmp_path):
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    task = {"name": "minigrid", "environment": "Empty-5x5", "limit": 12, "episodes": 6, "round_frames": 1, "passes": 2}
+    settings = tiny_settings("gru", task, steps=16, evaluate_every=4, evaluate_examples=3, lr=0.1)
+    train(settings, tmp_path / "alone", callbacks=[Observer()])
+    with pytest.raises(StoppedError):
+        train(settings, tmp_path / "cut", callbacks=[StopAt(9, 10), Observer()])
+    train(settings, tmp_path / "cut", resume=True, callbacks=[Observer()])
+    assert files(tmp_path / "cut") == files(tmp_path / "alone")
+    assert metrics_and_weights(tmp_path / "cut") == metrics_and_weights(tmp_path / "alone")
+
+
 def test_longer_resumed_run_keeps_earlier_observations(tmp_path):
     train(tiny_settings(steps=20), tmp_path, callbacks=[Observer()])
     before = observations(tmp_path)
@@ -239,7 +266,11 @@ class KilledBeforePortrait(Observer):
 
 
 def left(folder):
-    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name not in (".lock", SETTINGS)}
+    return {
+        path.name: path.stat().st_mtime_ns
+        for path in folder.iterdir()
+        if path.name not in (".lock", SETTINGS, MANIFEST)
+    }
 
 
 @pytest.mark.parametrize("layer", RESUMED_SETTINGS)
@@ -286,6 +317,7 @@ def test_resume_of_finished_run_with_portrait_changes_nothing(tmp_path, monkeypa
 @pytest.mark.parametrize("weights", [None, b"damaged", save({"old": torch.zeros(2)})], ids=["gone", "damaged", "old"])
 def test_finished_run_without_weights_gets_no_portrait(tmp_path, weights):
     result = train(tiny_settings(), tmp_path)
+    (tmp_path / MANIFEST).unlink()
     for path in tmp_path.glob("*.safetensors"):
         path.unlink() if weights is None else path.write_bytes(weights)
     assert train(tiny_settings(), tmp_path, resume=True, callbacks=[Observer()]) == finite(result)

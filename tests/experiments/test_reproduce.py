@@ -11,6 +11,7 @@ from steadygrad.experiments import reproduce, seeds_of, summary
 from steadygrad.experiments.recipe import read
 from steadygrad.experiments.reproduce import run_directory, whole_table
 from steadygrad.experiments.transfer import transfer
+from steadygrad.manifest import MANIFEST
 from steadygrad.training import Callback, RunDirectory, RunError, evaluate_run
 from tests.stored import RESULT
 
@@ -327,6 +328,7 @@ def test_transfer_is_repeated_for_new_best_weights(tmp_path):
     smoke([recipe], tmp_path)
     path = run_directory(recipe, 0, tmp_path) / "transfer.json"
     fresh = written(recipe, tmp_path)
+    path.with_name(MANIFEST).unlink()
     path.write_text(json.dumps(fresh | {"step": 0, "tests": [fresh["tests"][0] | {"accuracy": 9.0}]}))
     assert summary(recipe, "smoke", [0], tmp_path)["runs"][0]["transfer"] == []
     smoke([recipe], tmp_path)
@@ -358,7 +360,12 @@ def test_run_diverged_before_evaluation_has_no_transfer(tmp_path):
 )
 def test_invalid_transfer_file_is_reported_and_run_keeps_score(content, tmp_path):
     smoke([recipe_with_transfer([4])], tmp_path)
-    (run_directory(RNN, 0, tmp_path) / "transfer.json").write_text(content)
+    folder = run_directory(RNN, 0, tmp_path)
+    (folder / "transfer.json").write_text(content)
+    (row,) = smoke([recipe_with_transfer([4])], tmp_path)
+    assert row["runs"][0]["status"] == "failed"
+    assert "transfer.json was altered: its SHA-256 differs" in row["runs"][0]["why"]
+    (folder / MANIFEST).unlink()
     (row,) = smoke([recipe_with_transfer([4])], tmp_path)
     (run,) = row["runs"]
     assert (run["status"], row["ours"]) == ("done", run["score"]["value"])

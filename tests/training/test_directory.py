@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from steadygrad.files import METRICS, RESULT, SETTINGS
+from steadygrad.manifest import MANIFEST
 from steadygrad.training import Callback, RunDirectory, RunError, loop, train
 from steadygrad.training.directory import CHECKPOINT
 
@@ -19,8 +20,15 @@ TENSORS = {"a": torch.arange(6.0).view(2, 3), "empty": torch.empty(0), "flag": t
 
 @pytest.fixture
 def directory(tmp_path, tiny):
-    directory = RunDirectory(tmp_path / "run")
-    directory.begin(tiny(), resume=False)
+    return begin(tmp_path / "run", tiny())
+
+
+def begin(path, settings, resume=False):
+    """Return the directory of a run that is checked and has its settings, as `train` prepares it."""
+    directory = RunDirectory(path)
+    directory.refuse(settings, resume)
+    directory.create()
+    directory.begin(settings)
     return directory
 
 
@@ -37,6 +45,11 @@ def files(directory):
     return sorted(path.name for path in directory.path.iterdir())
 
 
+def contents(folder):
+    """Return the content of every file of a run by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+
+
 def full_disk(*_, **__):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -45,7 +58,7 @@ def full_disk(*_, **__):
 
 
 def test_a_new_directory_holds_its_settings(directory, tiny):
-    assert files(directory) == [SETTINGS]
+    assert files(directory) == [MANIFEST, SETTINGS]
     assert directory.settings().resolved() == tiny().resolved()
     assert directory.exists()
     assert directory.result() is None
@@ -54,16 +67,16 @@ def test_a_new_directory_holds_its_settings(directory, tiny):
 
 
 def test_begin_creates_parents_and_accepts_empty_directory(tmp_path, tiny):
-    RunDirectory(tmp_path / "a" / "b" / "c").begin(tiny(), resume=False)
+    begin(tmp_path / "a" / "b" / "c", tiny(), resume=False)
     assert (tmp_path / "a" / "b" / "c" / SETTINGS).exists()
     (tmp_path / "empty").mkdir()
-    RunDirectory(tmp_path / "empty").begin(tiny(), resume=True)
+    begin(tmp_path / "empty", tiny(), resume=True)
     assert (tmp_path / "empty" / SETTINGS).exists()
 
 
 def test_begin_overwrites_settings_of_run_without_updates(directory, tiny):
     directory.write("notes.jsonl", "mine")
-    directory.begin(tiny("lstm"), resume=False)
+    begin(directory.path, tiny("lstm"), resume=False)
     assert directory.settings().layer["name"] == "lstm"
     assert directory.file("notes.jsonl").read_text() == "mine"
 
@@ -71,21 +84,21 @@ def test_begin_overwrites_settings_of_run_without_updates(directory, tiny):
 def test_begin_without_resume_refuses_existing_run(directory, tiny):
     directory.log({"step": 1})
     with pytest.raises(RunError, match=r"run holds a run already: go on with --resume, or choose another --out$"):
-        directory.begin(tiny(), resume=False)
-    directory.begin(tiny(), resume=True)
+        directory.refuse(tiny(), resume=False)
+    begin(directory.path, tiny(), resume=True)
 
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_begin_refuses_directory_with_foreign_files(tmp_path, tiny, resume):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match=r"expects to be a run's directory or empty; it has files but no settings.toml"):
-        RunDirectory(tmp_path).begin(tiny(), resume)
+        RunDirectory(tmp_path).refuse(tiny(), resume)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_begin_ignores_leftover_temporary_settings_file(tmp_path, tiny):
     (tmp_path / f".{SETTINGS}.123.tmp").write_text("seed")
-    RunDirectory(tmp_path).begin(tiny(), resume=True)
+    begin(tmp_path, tiny(), resume=True)
     assert RunDirectory(tmp_path).exists()
 
 
@@ -104,7 +117,7 @@ def test_begin_ignores_leftover_temporary_settings_file(tmp_path, tiny):
 def test_resume_with_different_settings_names_keys(directory, tiny, change, words):
     before = directory.file(SETTINGS).read_bytes()
     with pytest.raises(RunError, match=f"belongs to other settings: .*{words}"):
-        directory.begin(tiny(**change), resume=True)
+        directory.refuse(tiny(**change), resume=True)
     assert directory.file(SETTINGS).read_bytes() == before
 
 
@@ -113,34 +126,35 @@ def test_resume_with_different_matrix_options_is_refused(tmp_path, tiny):
         tiny({"name": "gru", "recurrent": {"candidate": {"name": "cayley", "reflections": count}}}) for count in (2, 3)
     )
     directory = RunDirectory(tmp_path / "run")
-    directory.begin(one, resume=False)
-    directory.begin(one, resume=True)
+    begin(directory.path, one, resume=False)
+    begin(directory.path, one, resume=True)
     with pytest.raises(RunError, match=r"layer.recurrent .*'reflections': 2.*asked .*'reflections': 3"):
-        directory.begin(other, resume=True)
+        directory.refuse(other, resume=True)
 
 
 def test_resume_with_more_updates_is_allowed(directory, tiny):
-    directory.begin(tiny(steps=300), resume=True)
+    begin(directory.path, tiny(steps=300), resume=True)
     assert directory.settings().train.steps == 300
 
 
 @pytest.mark.parametrize("steps", [20, 300])
 def test_resume_of_cosine_schedule_with_other_length_is_refused(tmp_path, tiny, steps):
     directory = RunDirectory(tmp_path / "run")
-    directory.begin(tiny(schedule="cosine"), resume=False)
-    directory.begin(tiny(schedule="cosine"), resume=True)
+    begin(directory.path, tiny(schedule="cosine"), resume=False)
+    begin(directory.path, tiny(schedule="cosine"), resume=True)
     with pytest.raises(RunError, match=rf"train.steps 30, asked {steps} \(a cosine is made for its length\)$"):
-        directory.begin(tiny(schedule="cosine", steps=steps), resume=True)
+        directory.refuse(tiny(schedule="cosine", steps=steps), resume=True)
     with pytest.raises(RunError, match=r"train.schedule 'cosine', asked 'constant'; train.steps 30, asked 300 \(a cos"):
-        directory.begin(tiny(steps=300), resume=True)
+        directory.refuse(tiny(steps=300), resume=True)
     assert directory.settings().train.steps == 30
 
 
 @pytest.mark.parametrize("content", [b"seed = ", b"\xff\xfe", b'seed = 0\nseed = 1\n[layer]\nname = "gru"'])
 def test_unreadable_settings_file_raises_run_error(directory, tiny, content):
+    directory.file(MANIFEST).unlink()
     directory.file(SETTINGS).write_bytes(content)
     with pytest.raises(RunError, match=r"settings.toml is not readable: "):
-        directory.begin(tiny(), resume=True)
+        directory.refuse(tiny(), resume=True)
 
 
 def test_a_directory_without_settings_is_no_run(tmp_path):
@@ -167,7 +181,7 @@ def test_checkpoint_round_trips(directory):
     for key, value in TENSORS.items():
         assert tensors[key].dtype == value.dtype
         assert torch.equal(tensors[key], value)
-    assert files(directory) == [CHECKPOINT, SETTINGS]
+    assert files(directory) == [CHECKPOINT, MANIFEST, SETTINGS]
 
 
 @pytest.mark.parametrize("keep", [0, 5, 8, 60, -100, -1])
@@ -175,6 +189,9 @@ def test_a_truncated_checkpoint_is_refused(directory, keep):
     directory.save_checkpoint(TENSORS, {"step": 1})
     path = directory.file(CHECKPOINT)
     path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(RunError, match=r"checkpoint.safetensors was altered: its SHA-256 differs from manifest.json"):
+        directory.checkpoint()
+    directory.file(MANIFEST).unlink()
     with pytest.raises(RunError, match=r"checkpoint.safetensors is truncated or altered: "):
         directory.checkpoint()
 
@@ -186,12 +203,16 @@ def test_a_changed_number_in_a_checkpoint_is_noticed(directory):
     assert content[-24:] == torch.arange(6.0).numpy().tobytes()
     content[-6] ^= 1
     path.write_bytes(content)
-    with pytest.raises(RunError, match=r"was altered: its digest does not match. Remove it to start again"):
+    directory.file(MANIFEST).unlink()
+    with pytest.raises(RunError, match=r"was altered: its digest does not match"):
         directory.checkpoint()
 
 
-def test_a_change_anywhere_in_a_checkpoint_is_noticed(directory):
+@pytest.mark.parametrize("with_manifest", [False, True])
+def test_a_change_anywhere_in_a_checkpoint_is_noticed(directory, with_manifest):
     directory.save_checkpoint({"a": torch.arange(3.0)}, {"step": 1, "best": None})
+    if not with_manifest:
+        directory.file(MANIFEST).unlink()
     path = directory.file(CHECKPOINT)
     content = path.read_bytes()
     for place in range(len(content)):
@@ -207,14 +228,22 @@ def test_resume_from_damaged_checkpoint_raises_run_error(tmp_path, tiny, damage)
     train(tiny(steps=10), tmp_path / "run")
     path = tmp_path / "run" / CHECKPOINT
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(RunError, match=r"checkpoint.safetensors .*altered"):
+    before = contents(tmp_path / "run")
+    with pytest.raises(RunError, match=r"checkpoint.safetensors was altered: its SHA-256 differs from manifest.json"):
         train(tiny(steps=20), tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
+    (tmp_path / "run" / MANIFEST).unlink()
+    with pytest.raises(RunError, match=r"checkpoint.safetensors .*altered.*; begin anew with --restart, which keeps"):
+        train(tiny(steps=20), tmp_path / "run", resume=True)
+    del before[MANIFEST]
+    assert contents(tmp_path / "run") == before
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, tiny):
     for layer in ("gru", "lstm"):
         train(tiny(layer, steps=10), tmp_path / layer)
     (tmp_path / "lstm" / CHECKPOINT).replace(tmp_path / "gru" / CHECKPOINT)
+    (tmp_path / "gru" / MANIFEST).unlink()
     with pytest.raises(RunError, match=r"checkpoint.safetensors does not fit these settings: "):
         train(tiny("gru", steps=20), tmp_path / "gru", resume=True)
 
@@ -259,6 +288,9 @@ def test_resume_with_missing_rows_raises_run_error(tmp_path, tiny):
     train(tiny(steps=10), tmp_path / "run")
     path = tmp_path / "run" / METRICS
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(RunError, match=r"metrics.jsonl was altered: its SHA-256 differs from manifest.json"):
+        train(tiny(steps=20), tmp_path / "run", resume=True)
+    (tmp_path / "run" / MANIFEST).unlink()
     with pytest.raises(RunError, match=r"metrics.jsonl expects at least 3 rows; got 2: it was altered"):
         train(tiny(steps=20), tmp_path / "run", resume=True)
 
@@ -285,7 +317,7 @@ def test_full_disk_keeps_old_checkpoint(directory, monkeypatch, what):
             patch.setattr(os, "fsync", full_disk)
         else:
             patch.setattr(f"pathlib.Path.{what}", full_disk)
-        with pytest.raises(RunError, match=r"checkpoint.safetensors could not be written: No space left on device"):
+        with pytest.raises(RunError, match=r"(manifest.json|checkpoint.safetensors) could not be written: No space"):
             directory.save_checkpoint({"a": torch.zeros(2)}, {"step": 2})
     assert files(directory) == before
     assert directory.checkpoint().state == {"step": 1}
@@ -326,6 +358,7 @@ def test_a_finished_run_leaves_no_temporary_files(tmp_path, tiny):
         ".lock",
         CHECKPOINT,
         "last.safetensors",
+        MANIFEST,
         METRICS,
         "model.safetensors",
         RESULT,

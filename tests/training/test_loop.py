@@ -543,7 +543,7 @@ def test_evaluate_run_rejects_unfitting_or_missing_weights(trained):
     other = Settings(settings.layer | {"hidden_size": 6}, settings.task, settings.train)
     with pytest.raises(RunError, match=r"model.safetensors does not fit the run's settings: "):
         evaluate_run(directory, other)
-    directory.drop("model.safetensors")
+    directory.file("model.safetensors").unlink()
     with pytest.raises(RunError, match=r"model.safetensors does not exist"):
         evaluate_run(directory, settings)
 
