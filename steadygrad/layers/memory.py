@@ -98,7 +98,9 @@ class Everything(Memory):
     def carried(self, tensors: tuple[Tensor, ...]) -> Carried:
         states, age = tensors
         none = states.new_zeros(len(states), 0)
-        return Carried(states, none, none, none, age.clamp(0, states.shape[1]))  # the kernel reads as many states
+        return Carried(
+            states, none, none, none.long(), age.clamp(0, states.shape[1])
+        )  # the kernel reads as many states
 
     def from_carried(self, carried: Carried) -> tuple[Tensor, ...]:
         return self.pack({"states": carried.states, "age": carried.ages})
