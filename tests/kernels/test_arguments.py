@@ -58,6 +58,15 @@ def spoilt(tensor):
         yield "storage", empty
 
 
+def refusal(function, *given):
+    """The text of the ValueError that the call raises, or nothing."""
+    try:
+        function(*given)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def test_every_spoilt_argument_is_refused_before_anything_runs(monkeypatch):
     calls = recorded(monkeypatch)
     assert {name for _, name, _ in calls} == set(arguments.KERNELS)
@@ -69,9 +78,8 @@ def test_every_spoilt_argument_is_refused_before_anything_runs(monkeypatch):
                 continue
             for how, wrong in spoilt(argument):
                 tried += 1
-                with pytest.raises(ValueError, match=rf"{name} expects .*; got"):
-                    original(name, *given[:place], wrong, *given[place + 1 :])
-                    pytest.fail(f"{name}: argument {place}, {how}")
+                message = refusal(original, name, *given[:place], wrong, *given[place + 1 :])
+                assert re.match(rf"{name} expects .*; got", message), f"{name}, argument {place}, {how}: {message}"
     assert tried > 1000
 
 
@@ -81,7 +89,7 @@ def test_missing_and_surplus_arguments_are_refused(monkeypatch):
     for original, name, given in calls:
         required = next(place for place, a in enumerate(given) if isinstance(a, torch.Tensor))
         for wrong in ([*given[:required], None, *given[required + 1 :]], [*given, 1]):
-            with pytest.raises(ValueError, match="expects|zip"):
+            with pytest.raises(ValueError, match=r"expects|zip"):
                 original(name, *wrong)
 
 
@@ -106,14 +114,14 @@ def test_sizes_and_slices_that_make_no_sense_are_refused():
             arguments.expected("elman_forward", 4, 12, 3, slices, 5, 2, 0)
     with pytest.raises(ValueError, match="expects positive sizes"):
         arguments.expected("elman_forward", 4, 12, 3, 1, 0, 2, 0)
+    tensors = torch.zeros(2, 3), torch.zeros(5, 3), torch.zeros(5, 5), None, torch.zeros(1, 5)
     with pytest.raises(ValueError, match="expects an even number of units, real and imaginary parts; got 5"):
-        tensors = torch.zeros(2, 3), torch.zeros(5, 3), torch.zeros(5, 5), None, torch.zeros(1, 5)
         elman_unroll(ElmanInputs(*tensors, COMPLEX_MODRELU, Steps.padded(2, 1)))
 
 
 def test_matmul_refuses_factors_that_do_not_fit():
     A, B = torch.randn(4, 5), torch.randn(5, 3)
-    for wrong in (dict(B=B[1:]), dict(out=torch.empty(4, 4)), dict(add=torch.zeros(3, 3)), dict(out=torch.empty(12))):
+    for wrong in ({"B": B[1:]}, {"out": torch.empty(4, 4)}, {"add": torch.zeros(3, 3)}, {"out": torch.empty(12)}):
         with pytest.raises(ValueError, match=r"matmul expects [BC] of shape \(\d, 3\)"):
             matmul(A, **{"B": B} | wrong)
 

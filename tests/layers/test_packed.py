@@ -73,7 +73,7 @@ def test_input_of_wrong_kind_raises_type_or_value_error(make):
     x = torch.ones(3, 2, I)
     with pytest.raises(ValueError, match=r"expects input of layout torch.strided; got torch.sparse_coo"):
         layer(x.to_sparse())
-    with pytest.raises(ValueError, match="expects input of layout torch.strided; got a nested tensor"):
+    with pytest.raises(ValueError, match=r"expects input of layout torch.strided; got a nested tensor"):
         layer(torch.nested.nested_tensor([x[:, 0], x[:2, 1]], layout=torch.jagged))
     with pytest.raises(ValueError, match=r"expects input on cpu, as its parameters are; got meta"):
         layer(x.to("meta"))

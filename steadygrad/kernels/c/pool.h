@@ -22,10 +22,11 @@ static void drop_pool(void *argument) {
 
 __attribute__((constructor)) static void name_pool(void) { pthread_key_create(&pool_key, drop_pool); }
 
-/* For tests. Both are part of every build, so that the tests run on the library that users have. They cost two atomic
- * operations for each request, of which a call makes at most ten for each thread. */
+/* For tests: the number of blocks in use, and which of the next requests fails. The latter returns its previous value,
+ * which is 0 if that request has failed. Both are part of every build, so that the tests run on the library that users
+ * have. They cost two atomic operations for each request, and a call makes about ten requests for each thread. */
 int steadygrad_borrowed(void) { return atomic_load(&borrowed); }
-void steadygrad_fail_request(int number) { atomic_store(&failing_request, number); }
+int steadygrad_fail_request(int number) { return atomic_exchange(&failing_request, number); }
 
 static int request_fails(void) {
     return atomic_load(&failing_request) > 0 && atomic_fetch_sub(&failing_request, 1) == 1;
