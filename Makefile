@@ -16,7 +16,7 @@ INPUTS := pyproject.toml constraints.txt setup.py $(SOURCES)
 # Wall time of `make campaign`.
 MINUTES ?= 10
 
-.PHONY: help demo setup check format test test-matrix campaign bench results clean
+.PHONY: help demo setup check format test test-matrix campaign sanitize bench results clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -47,6 +47,9 @@ test-matrix: setup  ## run the numeric tests in every environment that changes r
 
 campaign: setup  ## try faults, bad files and odd input at random: make campaign MINUTES=60
 	$(BIN)/python -m tests.campaigns --minutes $(MINUTES) $(CAMPAIGN)
+
+sanitize: setup  ## run the C kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
+	$(BIN)/python tests/sanitize.py
 
 bench: setup $(VENV)/.bench  ## measure speed and memory against peers
 	$(BIN)/python benchmarks/speed.py $(BENCH)

@@ -22,7 +22,7 @@ Loop = Callable[[], None]
 
 IDENTITY = ACTIVATIONS.index("identity")
 
-WALK_ABI = 8
+WALK_ABI = 9
 """Version of the C interface for which `c_walk` is written."""
 
 PROBE = 1024
@@ -135,10 +135,11 @@ def c_chains(products: Products, mm: Callable[..., Tensor] = torch.mm) -> Loop:
     B, T, N, I = products.size
     p, steps, parts = products, Steps.padded(T, B), min(torch.get_num_threads(), B)
     back, transposed = replace(steps, reverse=True), p.W.mT.contiguous()
+    no_inputs = p.x[:, :0], p.U[:, :0]
 
     def run() -> None:
         native.call("elman_forward", steps, N, I, IDENTITY, p.x, p.U, None, p.W, p.initial, p.states, parts)
-        native.call("elman_forward", back, N, 0, IDENTITY, p.x, p.U, None, transposed, p.initial, p.deltas, parts)
+        native.call("elman_forward", back, N, 0, IDENTITY, *no_inputs, None, transposed, p.initial, p.deltas, parts)
         p.weight_gradients(mm)
 
     return run

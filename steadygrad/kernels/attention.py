@@ -11,12 +11,15 @@ from torch import Tensor
 
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import C_ENUM, bias_gradient
+from steadygrad.kernels.arguments import LSTM
 from steadygrad.kernels.elman import ElmanInputs, elman_unroll_reference
 from steadygrad.kernels.lstm import LSTMInputs, lstm_unroll_reference
 from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 from steadygrad.kernels.unroll import unroll
+
+MOST_STEPS = 2**62  # of a sequence, so that its age does not overflow
 
 
 class Recurrence(NamedTuple):
@@ -125,6 +128,7 @@ def attentive_unroll(
     tail = steps.rows + (carried + relevant) * torch.arange(steps.batch, device="cpu")[:, None]
     members = tail + torch.arange(carried, carried + relevant, device="cpu")
     received, scores, times, ages = (part.detach().clone(memory_format=torch.contiguous_format) for part in memory[1:])
+    check_ages(ages, short, carried)
     counters = Counters(received, scores, members, times, ages)
     h, *own, s = state
     plan = Plan(cell.activation, attention.factor, (short, relevant, carried), steps, ages.clone())
@@ -137,6 +141,13 @@ def attentive_unroll(
     if not taken.all():
         memory_states = torch.cat([memory_states[:, :short] * taken[:, :, None], memory_states[:, short:]], dim=1)
     return states[: steps.rows], final, Carried(memory_states, received, scores, times, ages)
+
+
+def check_ages(ages: Tensor, short: int, carried: int) -> None:
+    """Raise ValueError if a sequence claims a number of past states that its memory cannot hold."""
+    most = MOST_STEPS if carried >= short else carried
+    if ages.is_cpu and ages.numel() and not 0 <= int(ages.min()) <= int(ages.max()) <= most:
+        raise ValueError(f"attention expects ages of 0 to {most} states in memory; got {ages.tolist()}")
 
 
 def recent_rows(steps: Steps, short: int, carried: int, relevant: int) -> tuple[Tensor, Tensor]:
@@ -172,7 +183,7 @@ class Attentive(torch.autograd.Function):
         Cells and s are (rows, hidden). In h the carried states follow as further rows. The tensors in ``counters``
         are updated in place.
         """
-        x, U, W, bias, A, B, v, *initial, carried_states = contiguous(*inputs)
+        x, U, W, bias, A, B, v, *initial, carried_states = native.contiguous(inputs)
         activation, factor, sizes, steps, _ = plan
         (short, relevant, _), rows, (N, I) = sizes, steps.rows, (W.shape[1], U.shape[1])
         tail = carried_states.numel() // N
@@ -194,10 +205,10 @@ class Attentive(torch.autograd.Function):
             code = native.call(
                 "attention_forward",
                 steps,
-                *(N, I, *sizes, 0 if lstm else C_ENUM.index(activation), exponentials, factor),
+                *(N, I, *sizes, LSTM if lstm else C_ENUM.index(activation), exponentials, factor),
                 *(x, U, bias, W, A, B, v, *initial),
                 *(states, cells, gates, macro, keys, queries, weights, kept),
-                *counters,
+                *(counters.received if relevant else None, *counters[1:]),
                 parts(steps, W, sizes),
             )
             if code == 0:
@@ -217,12 +228,14 @@ class Attentive(torch.autograd.Function):
         if wants_graph():
             return with_graph(replayed, (ctx.plan, ctx.kept, *given), [gradient, cell_gradient, macro_gradient])
         activation, factor, sizes, steps, ages = ctx.plan
-        x, U, W, _, A, B, v, _, initial_cells, initial_macro, carried_states = contiguous(*given)
+        x, U, W, _, A, B, v, _, initial_cells, initial_macro, carried_states = native.contiguous(given)
         rows, N, lstm = steps.rows, W.shape[1], activation is None
         d_states = (
             torch.zeros_like(states) if gradient is None else gradient.clone(memory_format=torch.contiguous_format)
         )
-        cell_gradient, macro_gradient = (None if g is None else g.contiguous() for g in (cell_gradient, macro_gradient))
+        cell_gradient, macro_gradient = (
+            None if g is None else native.dense(g) for g in (cell_gradient, macro_gradient)
+        )
         slices = parts(steps, W, sizes)
         deltas = native.empty(x, rows, len(W)) if lstm else native.empty(x, rows, N)
         d_keys, d_queries = torch.zeros_like(keys), torch.empty_like(queries)
@@ -232,7 +245,7 @@ class Attentive(torch.autograd.Function):
         native.call(
             "attention_backward",
             steps,
-            *(N, *sizes, 0 if lstm else C_ENUM.index(activation), ctx.exponentials, factor),
+            *(N, *sizes, LSTM if lstm else C_ENUM.index(activation), ctx.exponentials, factor),
             *(W, A, B, v, initial_cells, states, cells, gates, keys, queries, weights, ctx.kept, ages),
             *(cell_gradient, macro_gradient, d_states, deltas, d_keys, d_queries),
             *(d_initial, d_initial_cells, d_initial_macro, d_v),
@@ -260,11 +273,6 @@ class Attentive(torch.autograd.Function):
             d_initial_macro,
             d_carried.view(carried_states.shape),
         )
-
-
-def contiguous(*tensors: Tensor | None) -> list[Any]:
-    """Return the tensors as a list, each made contiguous; None stays None."""
-    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
 def replayed(plan: Plan, kept: Tensor, *tensors: Tensor | None) -> tuple[Tensor, ...]:

@@ -128,15 +128,9 @@ Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor]
 
 
 def forward_c(given: ElmanInputs) -> Tensor:
-    """Return all states of `elman_unroll`, computed by the C kernel. Raise ValueError if a shape is wrong."""
+    """Return all states of `elman_unroll`, computed by the C kernel."""
     x, U, W, bias, initial, activation, steps = given
     N, I = U.shape
-    half = activation == COMPLEX_MODRELU
-    native.check_shapes(
-        "elman_unroll",
-        *(("x", x, (steps.rows, I)), ("W", W, (N, N)), ("the initial states", initial, (steps.batch, N))),
-        ("the bias", bias, (N // 2 if half else N,)),
-    )
     states = native.empty(x, steps.rows, N)
     parts = native.slices(steps, N * (N + I))
     native.call("elman_forward", steps, N, I, C_ENUM.index(activation), x, U, bias, W, initial, states, parts)
@@ -156,7 +150,7 @@ def backward_c(given: ElmanInputs, states: Tensor, gradient: Tensor, need_x: boo
     deltas = native.empty(states, *states.shape) if need_x else None
     d_W, d_U, d_initial = torch.empty_like(W), torch.empty_like(U), torch.zeros_like(initial)
     d_bias = W.new_empty(N // 2 if activation == COMPLEX_MODRELU else N) if need_bias else None
-    saved = (gradient.contiguous(), x, states, bias, W, initial)
+    saved = (native.dense(gradient), x, states, bias, W, initial)
     results = (deltas, d_W, d_U, d_bias, d_initial)
     native.call("elman_backward", steps, N, I, C_ENUM.index(activation), *saved, *results, parts)
     d_x = None if deltas is None else matmul(deltas, U)

@@ -23,8 +23,7 @@ def exponential_forward(A: Tensor, A2: Tensor, table: Tensor) -> tuple[Tensor, T
     if in_c(A):
         n = len(A)
         X, S, E, B4 = (native.empty(A, n, n) for _ in range(4))
-        pointers = (t.data_ptr() for t in (table, A, A2, X, S, E, B4))
-        native.run("exponential_forward", A.dtype, n, *pointers, threads(n))
+        native.call_matrices("exponential_forward", n, threads(n), table, *native.contiguous((A, A2)), X, S, E, B4)
         return X, S, E, B4
     A3 = matmul(A2, A)
     B1, B2, B3, B4 = (A * c1 + A2 * c2 + A3 * c3 for _, c1, c2, c3 in table)
@@ -42,9 +41,8 @@ def exponential_backward(G: Tensor, A: Tensor, S: Tensor, E: Tensor, B4: Tensor,
     """
     if in_c(A):
         n = len(A)
-        G, dA = G.contiguous(), native.empty(A, n, n)
-        pointers = (t.data_ptr() for t in (table, G, A, S, E, B4, dA))
-        native.run("exponential_backward", A.dtype, n, *pointers, threads(n))
+        dA = native.empty(A, n, n)
+        native.call_matrices("exponential_backward", n, threads(n), table, *native.contiguous((G, A, S, E, B4)), dA)
         return dA
     dS = matmul(G, E.mT)
     dE = matmul(S.mT, G, add=dS.clone())
@@ -64,4 +62,4 @@ def in_c(A: Tensor) -> bool:
 
 def threads(n: int) -> int:
     """Return the number of threads for products of n × n matrices: 1 if they are small."""
-    return torch.get_num_threads() if n**3 > SINGLE else 1
+    return native.threads() if n**3 > SINGLE else 1

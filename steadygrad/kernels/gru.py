@@ -98,7 +98,7 @@ class GRU(torch.autograd.Function):
             return (*with_graph(lambda *inputs: gru_unroll_reference(GRUInputs(*inputs)), given, [gradient]), None)
         need_x, _, _, need_bias, need_modulus, *_ = ctx.needs_input_grad
         walk = {"c": backward_c, "python": backward_python}[ctx.backend]
-        d_x, d_W, d_U, d_bias, d_modulus, d_initial = walk(given, saved, gradient.contiguous(), need_x)
+        d_x, d_W, d_U, d_bias, d_modulus, d_initial = walk(given, saved, native.dense(gradient), need_x)
         d_bias, d_modulus = d_bias if need_bias else None, d_modulus if need_modulus else None
         return d_x, d_W, d_U, d_bias, d_modulus, d_initial, None, None, None, None
 
@@ -108,14 +108,9 @@ Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor | None, T
 
 
 def forward_c(given: GRUInputs) -> Saved:
-    """Return states and gates of `gru_unroll` as `Saved`, computed by the C kernel. Raise ValueError for bad shapes."""
+    """Return states and gates of `gru_unroll` as `Saved`, computed by the C kernel."""
     x, W, U, bias, modulus, initial, activation, steps, reset = given
     N, I = U.shape[1], W.shape[1]
-    native.check_shapes(
-        "gru_unroll",
-        *(("x", x, (steps.rows, I)), ("W", W, (3 * N, I)), ("U", U, (3 * N, N)), ("the bias", bias, (3 * N,))),
-        *(("the modulus", modulus, (N,)), ("the initial states", initial, (steps.batch, N))),
-    )
     products = native.empty(x, steps.rows, N) if reset == "after" else None
     saved = Saved(native.empty(x, steps.rows, N), native.empty(x, steps.rows, 3 * N), products)
     parts = native.slices(steps, 3 * N * (N + I))

@@ -96,8 +96,8 @@ class LSTM(torch.autograd.Function):
             gradients = [gradient, cell_gradient]
             return (*with_graph(lambda *inputs: lstm_unroll_reference(LSTMInputs(*inputs)), given, gradients), None)
         need_x, _, _, need_bias, *_ = ctx.needs_input_grad
-        gradient = torch.zeros_like(saved.states) if gradient is None else gradient.contiguous()
-        cell_gradient = None if cell_gradient is None else cell_gradient.contiguous()
+        gradient = torch.zeros_like(saved.states) if gradient is None else native.dense(gradient)
+        cell_gradient = None if cell_gradient is None else native.dense(cell_gradient)
         walk = {"c": backward_c, "python": backward_python}[ctx.backend]
         d_x, d_W, d_U, d_bias, *d_initial = walk(given, saved, gradient, cell_gradient, need_x)
         return d_x, d_W, d_U, d_bias if need_bias else None, *d_initial, None, None, None
@@ -108,15 +108,9 @@ Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def forward_c(given: LSTMInputs) -> Saved:
-    """Return states, cells and gates of `lstm_unroll`, computed by the C kernel. Raise ValueError for wrong shapes."""
+    """Return states, cells and gates of `lstm_unroll`, computed by the C kernel."""
     x, W, U, bias, initial, initial_cells, steps, _ = given
     N, I = U.shape[1], W.shape[1]
-    native.check_shapes(
-        "lstm_unroll",
-        *(("x", x, (steps.rows, I)), ("W", W, (4 * N, I)), ("U", U, (4 * N, N)), ("the bias", bias, (4 * N,))),
-        ("the initial states", initial, (steps.batch, N)),
-        ("the initial cells", initial_cells, (steps.batch, N)),
-    )
     saved = Saved(*(native.empty(x, steps.rows, width) for width in (N, N, 4 * N)))
     parts = native.slices(steps, 4 * N * (N + I))
     native.call("lstm_forward", steps, N, I, x, W, bias, U, initial, initial_cells, *saved, parts)

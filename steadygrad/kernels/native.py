@@ -3,7 +3,7 @@
 import ctypes
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -12,17 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from steadygrad.kernels.arguments import SIZES, addresses, expected
 from steadygrad.kernels.steps import Steps
 
-ABI = 8  # STEADYGRAD_ABI in c/steadygrad.c
+ABI = 9  # STEADYGRAD_ABI in c/steadygrad.c
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
+LIBRARY_VARIABLE = "STEADYGRAD_LIBRARY"
+"""environment variable: a file to load in place of the installed library, such as a build with AddressSanitizer"""
 LIMIT_VARIABLE = "STEADYGRAD_CPU_CAPABILITY"
 LIMITS = ("baseline", "avx2", "avx512")  # values of the variable, in the order of INSTRUCTION_SETS
 C_TYPES = {int: ctypes.c_int64, float: ctypes.c_double, bytes: ctypes.c_char_p}
 LAYOUTS: dict[str, struct.Struct] = {}  # of the argument structs, by function
 LARGE = 1 << 21  # bytes of a large page
 SMALL = 100_000  # with fewer multiplications a second thread makes a loop slower
+MOST_THREADS = 256
+NO_MEMORY, INTERRUPTED = 1, 4  # codes of c/steadygrad.c
+PYTHON_FUNCTIONS = (
+    "PyGILState_Ensure",
+    "PyGILState_Release",
+    "PyErr_CheckSignals",
+    "PyErr_Fetch",
+    "PyErr_Restore",
+)  # in the order of python_t in c/interrupts.h
 
 
 @cache
@@ -34,19 +46,32 @@ def library() -> ctypes.CDLL | str:
     limit = os.environ.get(LIMIT_VARIABLE, LIMITS[-1])
     if limit not in LIMITS:
         raise ValueError(f"{LIMIT_VARIABLE} expects one of {', '.join(LIMITS)}; got {limit!r}")
-    folder = Path(__file__).parent
-    found = [folder / f"_native{suffix}" for suffix in EXTENSION_SUFFIXES if (folder / f"_native{suffix}").exists()]
-    if not found:
+    folder, own = Path(__file__).parent, os.environ.get(LIBRARY_VARIABLE)
+    files = [Path(own)] if own else [folder / f"_native{suffix}" for suffix in EXTENSION_SUFFIXES]
+    file = next((file for file in files if own or file.exists()), None)
+    if file is None:
         return "it was not built: no C compiler when steadygrad was installed?"
     try:
-        loaded = ctypes.CDLL(str(found[0]))
+        loaded = ctypes.CDLL(str(file))
         abi = loaded.steadygrad_abi()
     except (OSError, AttributeError) as error:
-        return f"{found[0].name} does not load: {error}"
+        return f"{file.name} does not load: {error}"
     if abi != ABI:
-        return f"{found[0].name} is of another version ({abi}, expected {ABI}): install steadygrad again"
+        return f"{file.name} is of another version ({abi}, expected {ABI}): install steadygrad again"
     loaded.steadygrad_limit_isa(LIMITS.index(limit))
+    functions = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in PYTHON_FUNCTIONS]
+    loaded.steadygrad_use_python((ctypes.c_void_p * len(functions))(*functions))
     return loaded
+
+
+def use_one_thread() -> None:
+    """Make torch use one thread, in a forked child. Its OpenMP pool lost its threads in the fork and would hang."""
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    # The library notices forks itself, once it is loaded. Then its kernels use threads of their own in the child.
+    os.register_at_fork(before=library, after_in_child=use_one_thread)
 
 
 def instruction_set() -> str:
@@ -71,7 +96,12 @@ def slices(steps: Steps, width: int) -> int:
     """
     if steps.rows * width < SMALL:
         return 1
-    return max(1, min(torch.get_num_threads(), steps.batch))
+    return max(1, min(threads(), steps.batch))
+
+
+def threads() -> int:
+    """Return the number of threads that a kernel may use: torch's, at most `MOST_THREADS`."""
+    return min(torch.get_num_threads(), MOST_THREADS)
 
 
 def empty(like: Tensor, *shape: int) -> Tensor:
@@ -89,46 +119,58 @@ def empty(like: Tensor, *shape: int) -> Tensor:
 
 def contiguous(arguments: Iterable[Any]) -> Iterator[Any]:
     """Return an iterator over the arguments of a kernel, with every tensor made contiguous."""
-    return (a.contiguous() if isinstance(a, Tensor) else a for a in arguments)
+    return (dense(a) if isinstance(a, Tensor) else a for a in arguments)
 
 
-def call(name: str, steps: Steps, *arguments: int | float | Tensor | None) -> int:
+def dense(tensor: Tensor) -> Tensor:
+    """Return the tensor with its numbers in memory as C reads them: contiguous, and negated where torch is lazy."""
+    return tensor.contiguous().resolve_neg()
+
+
+def call(name: str, steps: Steps, *arguments: Any) -> int:
     """Run the C loop ``steadygrad_<name>`` over the steps and return its code. Its results are among the arguments.
 
-    The tensors must be contiguous. None becomes a null pointer. Raise ValueError if a tensor is not on the CPU or has
-    another floating-point dtype than the first one. Raise MemoryError if the kernel has too little memory (code 1).
-
-    The arguments are passed as one struct, ``<name>_t`` in the C sources, whose fields all have 8 bytes.
+    The arguments are sizes, then the tensors of `steadygrad.kernels.arguments`, then the number of slices. Each tensor
+    is checked. The arguments are passed as one struct, ``<name>_t`` in the C sources, whose fields all have 8 bytes.
     """
-    dtype = next(a.dtype for a in arguments if isinstance(a, Tensor))
-    values: list[int | float] = [len(steps.sizes), steps.batch, steps.offsets_tensor.data_ptr(), steps.reverse]
-    for a in arguments:
-        if not isinstance(a, Tensor):
-            values.append(a or 0)
-        elif a.is_cpu and (a.dtype == dtype or not a.is_floating_point()):
-            values.append(a.data_ptr())
-        else:
-            raise ValueError(f"{name} expects all tensors on the CPU and of type {dtype}; got {a.dtype} on {a.device}")
+    sizes, tensors, slices = arguments[: SIZES[name]], arguments[SIZES[name] : -1], arguments[-1]
+    time = len(steps.sizes)
+    fields = expected(name, time, steps.rows, steps.batch, slices, *sizes)
+    dtype = kernel_dtype(name, tensors)
+    found = addresses(name, fields, tensors, dtype)
     if name not in LAYOUTS:
-        LAYOUTS[name] = struct.Struct("4q" + "".join("d" if isinstance(a, float) else "q" for a in arguments))
-    return run(name, dtype, LAYOUTS[name].pack(*values))
+        kinds = "".join("d" if isinstance(size, float) else "q" for size in sizes)
+        LAYOUTS[name] = struct.Struct(f"4q{kinds}{len(tensors) + 1}q")
+    walk = (time, steps.batch, steps.offsets_tensor.data_ptr(), steps.reverse)
+    return run(name, dtype, LAYOUTS[name].pack(*walk, *sizes, *found, slices))
 
 
-def check_shapes(who: str, *expected: tuple[str, Tensor | None, tuple[int, ...]]) -> None:
-    """Raise ValueError if a tensor has another shape than expected: C would read beyond its end.
+def call_matrices(name: str, n: int, slices: int, *tensors: Tensor) -> None:
+    """Run the C function ``steadygrad_<name>`` on n × n matrices. Its results are among the tensors, all checked."""
+    dtype = kernel_dtype(name, tensors)
+    fields = expected(name, 0, 0, slices, slices, n)
+    run(name, dtype, n, *addresses(name, fields, tensors, dtype), slices)
 
-    ``expected`` are triples (name, tensor, shape). A tensor that is None is skipped.
-    """
-    for name, tensor, shape in expected:
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(f"{who} expects {name} of shape {shape}; got {tuple(tensor.shape)}")
+
+def kernel_dtype(name: str, tensors: Sequence[Any]) -> torch.dtype:
+    """Return the dtype of the first tensor. Raise ValueError if there is no kernel for it."""
+    dtype = next((a.dtype for a in tensors if isinstance(a, Tensor)), None)
+    if dtype not in TAGS:
+        raise ValueError(f"{name} expects tensors of float32 or float64; got {dtype}")
+    return dtype
 
 
 def run(name: str, dtype: torch.dtype, *arguments: int | float | bytes) -> int:
-    """Call the compiled C function of this name and dtype and return its code. Raise MemoryError for code 1."""
+    """Call the compiled C function of this name and dtype and return its code.
+
+    Raise MemoryError if memory ran out. If a signal handler raised an exception during the call, raise that exception.
+    """
     compiled = function(name, dtype)
     if compiled.argtypes is None:  # without argtypes ctypes would truncate integers, also pointers, to 32 bits
         compiled.argtypes = [C_TYPES[type(a)] for a in arguments]
-    if (code := compiled(*arguments)) == 1:
+    code = int(compiled(*arguments))
+    if code & INTERRUPTED:
+        ctypes.PyDLL(None, handle=library()._handle).steadygrad_raise()  # type: ignore[union-attr]
+    if code & NO_MEMORY:
         raise MemoryError(f"steadygrad's {name} kernel ran out of memory")
-    return int(code)
+    return code

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from steadygrad.kernels import native
+from steadygrad.kernels.arguments import addresses, product_fields
 from steadygrad.kernels.backend import choose
 
 SINGLE = 800_000  # multiplications up to which one thread is faster than two
@@ -28,11 +29,12 @@ def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, out: Tensor | Non
         return product if alpha == 1 else product.mul_(alpha)
     (M, K), N = A.shape, B.shape[1]
     C = native.empty(A, M, N) if target is None else target
-    if K == 0:
+    if 0 in (M, N, K):
         return C.zero_() if add is None else C
-    parts = torch.get_num_threads() if M * N * K > SINGLE else 1
-    factors = (A.data_ptr(), *A.stride(), B.data_ptr(), *B.stride())
-    native.run("gemm", A.dtype, M, N, K, float(alpha), *factors, C.data_ptr(), N, int(add is not None), parts)
+    a, b, c = addresses("matmul", product_fields(M, N, K), (A, B, C), A.dtype, strided=True)
+    parts = native.threads() if M * N * K > SINGLE else 1
+    factors = (a, *A.stride(), b, *B.stride())
+    native.run("gemm", A.dtype, M, N, K, float(alpha), *factors, c, N, int(add is not None), parts)
     return C
 
 

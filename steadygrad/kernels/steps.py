@@ -8,6 +8,11 @@ import torch
 from torch import Tensor
 
 
+def shortened(sizes: tuple[object, ...]) -> str:
+    """Return the sizes as text; of many only the first."""
+    return f"{list(sizes)}" if len(sizes) <= 10 else f"{list(sizes[:10])} and {len(sizes) - 10} more"
+
+
 @dataclass(frozen=True)
 class Steps:
     """Which rows of a (rows, features) tensor belong to which time step.
@@ -20,11 +25,39 @@ class Steps:
     sizes: tuple[int, ...]
     reverse: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise ValueError unless the sizes are those of a batch. C reads as many rows as they say."""
+        sizes = self.sizes
+        if not sizes or set(map(type, sizes)) != {int}:
+            raise ValueError(
+                f"a packed batch expects batch_sizes of one integer for each time step; got {shortened(sizes)}"
+            )
+        if sizes[-1] < (sizes[0] > 0) or list(sizes) != sorted(sizes, reverse=True):
+            raise ValueError(
+                f"a packed batch expects batch_sizes that are positive and do not rise; got {shortened(sizes)}"
+            )
+
     @staticmethod
     @lru_cache(maxsize=64)
     def padded(time: int, batch: int) -> "Steps":
         """Return the `Steps` of ``batch`` sequences, each with ``time`` steps."""
         return Steps((batch,) * time)
+
+    @staticmethod
+    def packed(batch_sizes: Tensor, rows: int) -> "Steps":
+        """Return the `Steps` of a PackedSequence. Raise ValueError unless its batch_sizes fit its number of rows."""
+        if not batch_sizes.is_cpu or batch_sizes.dim() != 1:
+            shape = tuple(batch_sizes.shape)
+            raise ValueError(
+                f"a packed batch expects batch_sizes as a vector on the CPU; got shape {shape} on {batch_sizes.device}"
+            )
+        steps = Steps(tuple(batch_sizes.tolist()))
+        if steps.batch == 0 or sum(steps.sizes) != rows:
+            raise ValueError(
+                f"a packed batch expects positive batch_sizes that add up to its {rows} rows; "
+                f"got {shortened(steps.sizes)}"
+            )
+        return steps
 
     @cached_property
     def reversed(self) -> "Steps":

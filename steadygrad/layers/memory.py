@@ -126,7 +126,9 @@ class Everything(Memory):
         """Return the tuple (states, age) as the `Carried` that the fused kernel takes. It has no places of R."""
         states, age = tensors
         none = states.new_zeros(len(states), 0)
-        return Carried(states, none, none, none, age.clamp(0, states.shape[1]))  # the kernel reads as many states
+        return Carried(
+            states, none, none, none.long(), age.clamp(0, states.shape[1])
+        )  # the kernel reads as many states
 
     def from_carried(self, carried: Carried) -> tuple[Tensor, ...]:
         """Return the tuple (states, age) from the `Carried` that the fused kernel returned."""

@@ -13,6 +13,7 @@ from steadygrad.check import check_integers, check_share
 from steadygrad.kernels import Steps, autocasts, own_precision
 from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.cell import Cell, Lookup
+from steadygrad.layers.inputs import check_input, check_state, check_table, packed_steps, rows_of_input
 from steadygrad.matrices import Matrix
 
 State = Tensor | tuple[Tensor, ...]
@@ -212,21 +213,25 @@ class RecurrentLayer(nn.Module):
             if h_0 is not None:
                 raise ValueError(f"{self._name} expects either h_0 or hx, which are the same; got both")
             h_0 = hx
-        kind = (input if isinstance(input, Tensor) else input[0]).device.type
+        kind = rows_of_input(self._name, input).device.type
         if autocasts(kind):
             return self._without_autocast(kind, input, h_0)
         input, table = input if isinstance(input, Lookup) else (input, None)
+        parameter = self._first_parameter()
         if isinstance(input, PackedSequence):
-            self._check_input(input.data, None, rank=2)
-            sizes = tuple(input.batch_sizes.tolist())
-            state = self._initial(h_0, sizes[0], input.data)
+            check_input(self._name, input.data, self.input_size, (2,), parameter)
+            steps = packed_steps(self._name, input)
+            state = self._initial(h_0, steps.batch, input.data)
             if input.sorted_indices is not None and h_0 is not None:
                 state = tuple(s.index_select(1, input.sorted_indices) for s in state)
-            output, final = self._walk(input.data, Steps(sizes), state)
+            output, final = self._walk(input.data, steps, state)
             if input.unsorted_indices is not None:
                 final = tuple(s.index_select(1, input.unsorted_indices) for s in final)
             return input._replace(data=output), self._joined(final)
-        self._check_input(input, table)
+        if table is not None:
+            check_table(self._name, table, input.shape[-1], self.input_size, parameter)
+        size = self.input_size if table is None else len(table)
+        check_input(self._name, input, size, (2, 3), parameter)
         batched = input.dim() == 3
         x = input if batched else input.unsqueeze(1)
         if batched and self.batch_first:
@@ -245,10 +250,10 @@ class RecurrentLayer(nn.Module):
         self, kind: str, input: Tensor | PackedSequence | Lookup, h_0: State | None
     ) -> tuple[Tensor | PackedSequence, State]:
         """Run `forward` without autocast, in the layer's dtype: rounding errors would add up over the steps."""
-        dtype = self._cell_dtype()
+        dtype = self._first_parameter().dtype
 
         def own(part: Tensor) -> Tensor:
-            return part.to(dtype) if part.is_floating_point() else part
+            return part.to(dtype) if isinstance(part, Tensor) and part.is_floating_point() else part
 
         if isinstance(input, PackedSequence):
             input = input._replace(data=own(input.data))
@@ -277,46 +282,20 @@ class RecurrentLayer(nn.Module):
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
         return x, tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
 
-    def _check_input(self, input: Tensor, table: Tensor | None, rank: int | None = None) -> None:
-        """Raise ValueError if the input's number of dimensions, features or dtype is wrong."""
-        shape = f"input of shape {tuple(input.shape)}"
-        if rank is None and input.dim() not in (2, 3):
-            raise ValueError(f"{self._name} expects input of 2 dimensions (unbatched) or 3; got {shape}")
-        if rank is not None and input.dim() != rank:
-            raise ValueError(f"{self._name} expects packed data of {rank} dimensions; got {shape}")
-        if table is not None and table.shape != (given := (input.shape[-1], self.input_size)):
-            raise ValueError(f"{self._name} expects a table of shape {given}; got {tuple(table.shape)}")
-        if table is None and input.shape[-1] != self.input_size:
-            raise ValueError(f"{self._name} expects {self.input_size} features per step; got {shape}")
-        dtype = self._cell_dtype()
-        if input.dtype != dtype:
-            raise ValueError(f"{self._name} expects input of type {dtype}, as its parameters are; got {input.dtype}")
-
-    def _cell_dtype(self) -> torch.dtype:
-        """Return the dtype of the layer's first parameter."""
+    def _first_parameter(self) -> Tensor:
+        """Return the layer's first parameter, which has its dtype and device."""
         for part in self.cells[0].modules():  # parameters() would take longer than the forward pass of a short sequence
             for parameter in part._parameters.values():
                 if parameter is not None:
-                    return parameter.dtype
+                    return parameter
         raise ValueError(f"{self._name} has no parameters left to take its type from")
 
     def _initial(self, h_0: State | None, batch: int | None, like: Tensor) -> tuple[Tensor, ...]:
         """Return the initial states (cells, batch, size): h_0 after checks, or the default. ``batch`` may be None."""
         if h_0 is None:
             return self.default_states(1 if batch is None else batch, like)
-        given = h_0 if isinstance(h_0, tuple | list) else (h_0,)
         leading = (len(self.cells),) if batch is None else (len(self.cells), batch)
-        shapes = [(*leading, *part.shape) for part in self.state_parts]
-        if len(given) != len(shapes):
-            raise ValueError(f"{self._name} expects a state of {len(shapes)} tensor(s) {shapes}; got {len(given)}")
-        for tensor, shape, part in zip(given, shapes, self.state_parts, strict=True):
-            if not isinstance(tensor, Tensor):
-                raise ValueError(f"{self._name} expects a hidden state of shape {shape}; got {tensor!r}")
-            if tensor.shape[: len(leading)] != leading or not part.fits(tensor.shape[len(leading) :]):
-                raise ValueError(f"{self._name} expects a hidden state of shape {shape}; got {tuple(tensor.shape)}")
-            dtype = part.dtype or like.dtype
-            if tensor.dtype != dtype:
-                raise ValueError(f"{self._name} expects a hidden state of type {dtype}; got {tensor.dtype}")
+        given = check_state(self._name, h_0, self.state_parts, leading, like)
         return tuple(tensor.unsqueeze(1) if batch is None else tensor for tensor in given)
 
     def default_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:

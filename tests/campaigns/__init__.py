@@ -18,6 +18,9 @@ CAMPAIGNS: dict[str, Entry] = {
     "kills-in-writes": Entry(1, 2),
     "file-faults": Entry(1, 8),
     "run-files": Entry(2, 40),
+    "packed": Entry(weight=0.5, tries=150),
+    "layer-calls": Entry(weight=1, tries=25),
+    "fork": Entry(weight=0.5, tries=3),
 }
 """campaigns by name; the function is ``run`` in the module of the same name, with _ for -"""
 

@@ -187,7 +187,7 @@ static int attention_forward_slice(const void *arguments, part_t *part) {
     int64_t N = given->hidden, I = given->inputs;
     int64_t *items = borrow((size_t)(given->memory.shorts + given->memory.longs) * sizeof(int64_t));
     int code = 0;
-    if (!items) return 1;
+    if (!items) return NO_MEMORY;
     EACH_SPAN(span, &given->walk, part, 0) {
         if (code) break;
         int64_t here = span.here, rows = span.rows;
@@ -323,7 +323,7 @@ static int attention_backward_slice(const void *arguments, part_t *part) {
     give_back(d_macro);
     give_back(d_logits);
     give_back(items);
-    return !ready;
+    return ready ? 0 : NO_MEMORY;
 }
 
 static int NAME(attention_backward)(const attention_backward_t *given) {

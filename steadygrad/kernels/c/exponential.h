@@ -10,10 +10,11 @@ typedef struct {
 } exponential_t;
 
 static void exponential_gemm(const exponential_t *job, const REAL *a, int a_transposed, const REAL *b, int b_transposed,
-                             REAL *c, int accumulate, int *failed) {
+                             REAL *c, int accumulate, int *codes) {
     int64_t n = job->n;
-    *failed |= NAME(gemm)(n, n, n, 1.0, a, a_transposed ? 1 : n, a_transposed ? n : 1, b, b_transposed ? 1 : n,
-                          b_transposed ? n : 1, c, n, accumulate, job->slices);
+    if (*codes) return;
+    *codes = NAME(gemm)(n, n, n, 1.0, a, a_transposed ? 1 : n, a_transposed ? n : 1, b, b_transposed ? 1 : n,
+                        b_transposed ? n : 1, c, n, accumulate, job->slices);
 }
 
 #define MY_ROWS int64_t n = job->n, first = n * slice / job->slices, last = n * (slice + 1) / job->slices
@@ -40,16 +41,16 @@ static void exponential_add(void *argument, int slice) { /* S = B₂ + E */
 static int NAME(exponential_forward)(int64_t n, const REAL *table, const REAL *A, const REAL *A2, REAL *X, REAL *S,
                                      REAL *E, REAL *B4, int slices) {
     REAL *A3 = borrow((size_t)(n * n) * sizeof(REAL));
-    if (!A3) return 1;
+    if (!A3) return NO_MEMORY;
     exponential_t job = {.n = n, .slices = slices, .table = table, .A = A, .A2 = A2, .A3 = A3, .B = {X, S, E, B4}};
-    int failed = 0;
-    exponential_gemm(&job, A2, 0, A, 0, A3, 0, &failed);
+    int codes = 0;
+    exponential_gemm(&job, A2, 0, A, 0, A3, 0, &codes);
     run_slices(exponential_combine, &job, slices);
-    exponential_gemm(&job, B4, 0, B4, 0, E, 1, &failed);
+    exponential_gemm(&job, B4, 0, B4, 0, E, 1, &codes);
     run_slices(exponential_add, &job, slices);
-    exponential_gemm(&job, S, 0, E, 0, X, 1, &failed);
+    exponential_gemm(&job, S, 0, E, 0, X, 1, &codes);
     give_back(A3);
-    return failed;
+    return codes;
 }
 
 /* Compute dA, dA², dA³ from G and the gradients of B₂, B₃, B₄. They are stored in B[0] … B[2], two of them in place. */
@@ -90,24 +91,25 @@ static void exponential_last_factor(void *argument, int slice) { /* Y − 2 sym(
 static int NAME(exponential_backward)(int64_t n, const REAL *table, const REAL *G, const REAL *A, const REAL *S,
                                       const REAL *E, const REAL *B4, REAL *dA, int slices) {
     REAL *scratch[4];
-    int failed = 0;
-    for (int k = 0; k < 4; k++) failed |= !(scratch[k] = borrow((size_t)(n * n) * sizeof(REAL)));
-    if (!failed) {
+    int codes = 0;
+    for (int k = 0; k < 4; k++)
+        if (!(scratch[k] = borrow((size_t)(n * n) * sizeof(REAL)))) codes = NO_MEMORY;
+    if (!codes) {
         REAL *dS = scratch[0], *dE = scratch[1], *dB4 = scratch[2], *Y = scratch[3];
         exponential_t job = {.n = n, .slices = slices, .table = table, .G = G, .A3 = Y, .B = {dA, dS, dE, dB4}};
-        exponential_gemm(&job, G, 0, E, 1, dS, 0, &failed);
+        exponential_gemm(&job, G, 0, E, 1, dS, 0, &codes);
         memcpy(dE, dS, (size_t)(n * n) * sizeof(REAL));
-        exponential_gemm(&job, S, 1, G, 0, dE, 1, &failed);
-        exponential_gemm(&job, dE, 0, B4, 1, dB4, 0, &failed);
-        exponential_gemm(&job, B4, 1, dE, 0, dB4, 1, &failed);
+        exponential_gemm(&job, S, 1, G, 0, dE, 1, &codes);
+        exponential_gemm(&job, dE, 0, B4, 1, dB4, 0, &codes);
+        exponential_gemm(&job, B4, 1, dE, 0, dB4, 1, &codes);
         run_slices(exponential_gather, &job, slices);
         run_slices(exponential_skew, &job, slices);
-        exponential_gemm(&job, A, 0, dB4, 0, Y, 0, &failed);
+        exponential_gemm(&job, A, 0, dB4, 0, Y, 0, &codes);
         run_slices(exponential_last_factor, &job, slices);
-        exponential_gemm(&job, A, 0, dE, 0, dA, 1, &failed);
+        exponential_gemm(&job, A, 0, dE, 0, dA, 1, &codes);
     }
     for (int k = 0; k < 4; k++) give_back(scratch[k]);
-    return failed;
+    return codes;
 }
 #undef MY_ROWS
 #undef EACH_BLOCK

@@ -1,5 +1,4 @@
-/* The C functions that Python calls, for one floating-point type. All return 0 on success and 1 if memory ran out.
- * attention_forward also returns 2, see attention.h. */
+/* The C functions that Python calls, for one floating-point type. All return 0 on success, or codes. */
 #define EXPORT(function) JOIN3(steadygrad, function, REAL_TAG)
 #define EXPORT_WALK(function) \
     int EXPORT(function)(const void *arguments) { DISPATCH(function, REAL_TAG, arguments) }

@@ -12,7 +12,7 @@ typedef struct {
     REAL *c;
     int64_t c_row;
     int accumulate, slices;
-    atomic_int failed;
+    atomic_int codes;
 } gemm_t;
 
 /* Multiply `height` rows by one packed panel; see `tile` in product.h. */
@@ -81,10 +81,11 @@ static void gemm_slice(void *argument, int slice) {
         begin = panels * slice / job->slices * PANEL, end = at_most(end, panels * (slice + 1) / job->slices * PANEL);
     }
     REAL *panel = borrow(DEPTH * PANEL * sizeof(REAL));
-    if (!panel) atomic_store(&job->failed, 1);
+    if (!panel) atomic_fetch_or(&job->codes, NO_MEMORY);
+    watch_t watch = {.codes = &job->codes};
     for (int64_t from = 0; from < job->depth && panel; from += DEPTH) {
         int64_t depth = at_most(DEPTH, job->depth - from);
-        for (int64_t column = begin; column < end; column += PANEL) {
+        for (int64_t column = begin; column < end && !must_stop(&watch); column += PANEL) {
             int64_t width = at_most(PANEL, job->columns - column);
             const REAL *b = job->b + from * job->b_k + column * job->b_column;
             pack_panel(panel, depth, width, b, job->b_k, job->b_column);
@@ -99,5 +100,5 @@ static int NAME(gemm)(int64_t rows, int64_t columns, int64_t depth, double alpha
                       int slices) {
     gemm_t job = {rows, columns, depth, (REAL)alpha, a, b, a_row, a_k, b_k, b_column, c, c_row, accumulate, slices, 0};
     run_slices(gemm_slice, &job, slices);
-    return atomic_load(&job.failed);
+    return atomic_load(&job.codes);
 }

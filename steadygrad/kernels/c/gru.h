@@ -25,7 +25,7 @@ static int gru_forward_slice(const void *arguments, part_t *part) {
     const gru_forward_t *given = arguments;
     int64_t N = given->hidden, I = given->inputs;
     REAL *scratch = borrow_reals((part->last - part->first) * N);
-    if (!scratch) return 1;
+    if (!scratch) return NO_MEMORY;
     EACH_SPAN(span, &given->walk, part, 0) {
         int64_t here = span.here, rows = span.rows;
         const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
@@ -123,7 +123,7 @@ static int gru_backward_slice(const void *arguments, part_t *part) {
     int64_t N = given->hidden, I = given->inputs;
     REAL *d_bias = part->d_bias; /* of reset, update, candidate and modReLU */
     REAL *scratch = borrow_reals((part->last - part->first) * N);
-    if (!scratch) return 1;
+    if (!scratch) return NO_MEMORY;
     EACH_SPAN(span, &given->walk, part, 1) {
         int64_t here = span.here, rows = span.rows;
         const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;

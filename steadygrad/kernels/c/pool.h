@@ -9,6 +9,8 @@ typedef struct {
     int lent;
 } block_t;
 
+static atomic_int borrowed;         /* blocks in use by all threads */
+static atomic_int failing_request;  /* for tests: 1 for the next request, 2 for the one after it; 0 for none */
 static _Thread_local block_t *pool; /* BLOCKS entries; freed when the thread ends */
 static pthread_key_t pool_key;
 
@@ -20,12 +22,21 @@ static void drop_pool(void *argument) {
 
 __attribute__((constructor)) static void name_pool(void) { pthread_key_create(&pool_key, drop_pool); }
 
-/* Return at least `bytes` of scratch memory for this thread, aligned for vectors, or NULL if memory ran out. */
-static void *borrow(size_t bytes) {
-    bytes = (bytes + 64) / 64 * 64;
-    if (!pool && bytes <= LARGEST_KEPT && (pool = calloc(BLOCKS, sizeof(block_t)))) pthread_setspecific(pool_key, pool);
+/* For tests: the number of blocks in use, and which of the next requests fails. The latter returns its previous value,
+ * which is 0 if that request has failed. Both are part of every build, so that the tests run on the library that users
+ * have. They cost two atomic operations for each request, and a call makes about ten requests for each thread. */
+int steadygrad_borrowed(void) { return atomic_load(&borrowed); }
+int steadygrad_fail_request(int number) { return atomic_exchange(&failing_request, number); }
+
+static int request_fails(void) {
+    return atomic_load(&failing_request) > 0 && atomic_fetch_sub(&failing_request, 1) == 1;
+}
+
+/* Find a block of the pool for `bytes`, or return NULL: the smallest that is large enough, otherwise the largest. */
+static block_t *free_block(size_t bytes) {
+    if (!pool && !request_fails() && (pool = calloc(BLOCKS, sizeof(block_t)))) pthread_setspecific(pool_key, pool);
     block_t *found = NULL;
-    for (int i = 0; pool && bytes <= LARGEST_KEPT && i < BLOCKS; i++) {
+    for (int i = 0; pool && i < BLOCKS; i++) {
         block_t *block = &pool[i];
         if (block->lent) continue;
         int fits = block->bytes >= bytes,
@@ -33,19 +44,29 @@ static void *borrow(size_t bytes) {
                                      : found->bytes < bytes && block->bytes > found->bytes);
         if (better) found = block;
     }
-    if (!found) return aligned_alloc(64, bytes);
-    if (found->bytes < bytes) {
-        free(found->memory);
-        found->memory = aligned_alloc(64, bytes);
-        found->bytes = found->memory ? bytes : 0;
+    return found;
+}
+
+/* Return at least `bytes` of scratch memory for this thread, aligned for vectors, or NULL if memory ran out. */
+static void *borrow(size_t bytes) {
+    bytes = (bytes + 64) / 64 * 64;
+    block_t other = {0}, *block = bytes <= LARGEST_KEPT ? free_block(bytes) : NULL;
+    if (!block) block = &other;
+    if (request_fails()) return NULL;
+    if (block->bytes < bytes) {
+        free(block->memory);
+        block->memory = aligned_alloc(64, bytes);
+        block->bytes = block->memory ? bytes : 0;
     }
-    found->lent = found->memory != NULL;
-    return found->memory;
+    if (block->memory) block->lent = 1, atomic_fetch_add(&borrowed, 1);
+    return block->memory;
 }
 
 /* Make memory from `borrow` available again, or free it if it is not part of the pool. */
 static void give_back(void *memory) {
-    for (int i = 0; pool && memory && i < BLOCKS; i++)
+    if (!memory) return;
+    atomic_fetch_sub(&borrowed, 1);
+    for (int i = 0; pool && i < BLOCKS; i++)
         if (pool[i].memory == memory) {
             pool[i].lent = 0;
             return;

@@ -10,11 +10,12 @@ typedef struct {
     int slice;
     int64_t first, last;
     REAL *const *packed;
-    outer_t outer; /* set only if the walk computes weight gradients */
-    REAL *d_bias;  /* set only if the walk computes bias gradients, otherwise null */
+    outer_t outer;     /* set only if the walk computes weight gradients */
+    REAL *d_bias;      /* set only if the walk computes bias gradients, otherwise null */
+    atomic_int *codes; /* of all parts */
 } part_t;
 
-/* Computes all time steps of one part. Returns 0, 1 if memory ran out, or another code of its own. */
+/* Computes all time steps of one part. Returns 0 or codes. */
 typedef int (*run_part_t)(const void *arguments, part_t *part);
 
 typedef struct {
@@ -28,8 +29,8 @@ typedef struct {
 static void walk_slice(void *argument, int slice) {
     walk_job_t *job = argument;
     const sums_t *sums = &job->setup->sums;
-    part_t part = {slice, job->bounds[slice], job->bounds[slice + 1], job->setup->packed, {0}, NULL};
-    int code = sums->width && !outer_open(&part.outer, sums, slice, part.last - part.first);
+    part_t part = {slice, job->bounds[slice], job->bounds[slice + 1], job->setup->packed, {0}, NULL, &job->codes};
+    int code = sums->width && !outer_open(&part.outer, sums, slice, part.last - part.first) ? NO_MEMORY : 0;
     if (sums->biases) part.d_bias = sums_bias(sums, slice);
     if (!code) code = job->run(job->arguments, &part);
     if (sums->width && !code) outer_flush(&part.outer);
@@ -48,6 +49,5 @@ static int run_walk(const walk_t *walk, int64_t slices, run_part_t run, const vo
     if (ready) run_slices(walk_slice, &job, (int)slices);
     if (ready && setup->sums.width) sums_close(&setup->sums);
     for (int k = 0; k < setup->packs; k++) give_back(setup->packed[k]);
-    int codes = atomic_load(&job.codes);
-    return !ready || codes & 1 ? 1 : codes;
+    return ready ? atomic_load(&job.codes) : NO_MEMORY;
 }

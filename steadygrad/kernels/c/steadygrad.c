@@ -16,9 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
-#define STEADYGRAD_ABI 8
+#define STEADYGRAD_ABI 9
 #define JOIN3_(a, b, c) a##_##b##_##c
 #define JOIN3(a, b, c) JOIN3_(a, b, c)
 #define NAME(function) JOIN3(function, REAL_TAG, ISA)
@@ -28,14 +30,17 @@ enum activation { MODRELU, TANH, RELU, IDENTITY, COMPLEX_MODRELU }; /* the last 
 
 enum reset { NO_RESET, RESET_BEFORE, RESET_AFTER }; /* in a GRU: U_c (r∘h), or r∘(U_c h) */
 
-/* In attention.h: the packed matrices, and the code that attention_forward returns if a query or key is too large. */
-enum { CELL, QUERIES, KEYS };
-enum { TOO_LARGE = 2 };
+enum { CELL, QUERIES, KEYS }; /* the packed matrices in attention.h */
+
+/* What ends a call early: no memory, a query or key that is too large (attention.h), an exception of a signal handler
+ * (interrupts.h). A call returns the bitwise or of these codes. */
+enum code { NO_MEMORY = 1, TOO_LARGE = 2, INTERRUPTED = 4 };
 
 INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 
 #include "names.h"
+#include "interrupts.h"
 #include "walk.h"
 #include "pool.h"
 #include "threads.h"
@@ -86,7 +91,7 @@ INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 #endif
 #endif
 
-static int chosen_isa = -1; /* 0 base, 1 avx2, 2 avx512 */
+static atomic_int chosen_isa = -1; /* 0 base, 1 avx2, 2 avx512 */
 static int isa_limit = 2;
 
 static int detected_isa(void) {

@@ -19,12 +19,6 @@ typedef struct {
     _Atomic double finished; /* time at which the last slice was finished */
 } team_t;
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 static void work(void *argument) {
     team_t *team = argument;
     for (int slice; (slice = atomic_fetch_add(&team->next, 1)) < team->slices;) {

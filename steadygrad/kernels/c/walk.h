@@ -21,11 +21,13 @@ typedef struct {
     const walk_t *walk;
     int64_t first, last, visited; /* visited: two for each step, for the rows that continue and those that start */
     int backward;
+    watch_t watch;
 } span_t;
 
-/* Go to the next span that is not empty. Returns 0 if there is none. */
+/* Go to the next span that is not empty. Returns 0 if there is none, or if the call must stop. */
 INLINE int next_span(span_t *span) {
     const walk_t *walk = span->walk;
+    if (must_stop(&span->watch)) return 0;
     while (span->visited < 2 * walk->steps) {
         int64_t s = span->visited / 2; /* counts steps in the order of processing, or in the opposite order */
         int starts = (int)(span->visited++ % 2);
@@ -45,8 +47,12 @@ INLINE int next_span(span_t *span) {
 }
 
 /* Loop over the spans of a part of the batch, forward or backward in the order of processing. */
-#define EACH_SPAN(span, walk_, part, backward_)                                                                  \
-    for (span_t span = {.walk = (walk_), .first = (part)->first, .last = (part)->last, .backward = (backward_)}; \
+#define EACH_SPAN(span, walk_, part, backward_)             \
+    for (span_t span = {.walk = (walk_),                    \
+                        .first = (part)->first,             \
+                        .last = (part)->last,               \
+                        .backward = (backward_),            \
+                        .watch = {.codes = (part)->codes}}; \
          next_span(&span);)
 
 /* Find slice boundaries such that all slices have about the same number of rows, summed over time. */

@@ -1,0 +1,219 @@
+"""The tensors that each C kernel takes, in the order of its struct in c/, and the check of every call against them.
+
+C reads and writes as many numbers as the sizes say. So a tensor of another shape, dtype, device or layout would corrupt
+memory. `addresses` is the only way for a tensor to get to a kernel.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from inspect import signature
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from steadygrad.kernels.activations import C_ENUM, COMPLEX_MODRELU
+
+Shape = tuple[int, ...] | None
+"""shape of a tensor; None if the kernel must get no tensor"""
+
+
+class Field(NamedTuple):
+    """A tensor among the arguments of a kernel. The dtype None is that of the kernel."""
+
+    name: str
+    shape: Shape
+    dtype: torch.dtype | None
+    optional: bool
+
+
+class Walk(NamedTuple):
+    """Numbers of time steps, rows, sequences, and slices of a batch, which the shapes depend on."""
+
+    time: int
+    rows: int
+    batch: int
+    slices: int
+
+
+DTYPES = dict.fromkeys(("kept", "members", "times", "ages"), torch.int64) | {"detached": torch.bool}
+"""dtypes of fields that hold no floating-point numbers, by name"""
+LSTM = -1
+"""activation of an LSTM among the arguments of the attention kernels"""
+
+
+def fields(optional: str = "", /, **shapes: Shape) -> tuple[Field, ...]:
+    """Return the fields with these names and shapes. ``optional`` has the names of those that may be None."""
+    names = optional.split()
+    return tuple(Field(name, shape, DTYPES.get(name), name in names) for name, shape in shapes.items())
+
+
+def biases(N: int, activation: int) -> int:
+    """Return the number of biases of N units; a complex unit is two of them and has one bias."""
+    if C_ENUM[activation] != COMPLEX_MODRELU:
+        return N
+    if N % 2:
+        raise ValueError(f"{COMPLEX_MODRELU} expects an even number of units, real and imaginary parts; got {N}")
+    return N // 2
+
+
+def elman_forward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...]:
+    """Return the fields of ``elman_forward_t``."""
+    rows, batch = walk.rows, walk.batch
+    return fields(
+        "bias", x=(rows, I), U=(N, I), bias=(biases(N, activation),), W=(N, N), initial=(batch, N), states=(rows, N)
+    )
+
+
+def elman_backward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...]:
+    """Return the fields of ``elman_backward_t``."""
+    states, initial, bias = (walk.rows, N), (walk.batch, N), (biases(N, activation),)
+    sources = {"gradient": states, "x": (walk.rows, I), "states": states, "bias": bias, "W": (N, N), "initial": initial}
+    results = {"deltas": states, "d_W": (N, N), "d_U": (N, I), "d_bias": bias, "d_initial": initial}
+    return fields("bias deltas d_bias", **sources, **results)
+
+
+def gru_forward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...]:
+    """Return the fields of ``gru_forward_t``."""
+    states, initial = (walk.rows, N), (walk.batch, N)
+    weights = {"W": (3 * N, I), "bias": (3 * N,), "U": (3 * N, N), "modulus": (N,), "initial": initial}
+    results = {"states": states, "gates": (walk.rows, 3 * N), "products": states}
+    return fields("bias modulus products", x=(walk.rows, I), **weights, **results)
+
+
+def gru_backward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...]:
+    """Return the fields of ``gru_backward_t``."""
+    states, initial, gates = (walk.rows, N), (walk.batch, N), (walk.rows, 3 * N)
+    saved = {"x": (walk.rows, I), "states": states, "gates": gates, "products": states, "U": (3 * N, N)}
+    results = {"deltas": gates, "d_U": (3 * N, N), "d_W": (3 * N, I), "d_bias": (4 * N,), "d_initial": initial}
+    return fields("products deltas", gradient=states, **saved, initial=initial, **results)
+
+
+def lstm_forward(walk: Walk, N: int, I: int) -> tuple[Field, ...]:
+    """Return the fields of ``lstm_forward_t``."""
+    states, initial = (walk.rows, N), (walk.batch, N)
+    weights = {"W": (4 * N, I), "bias": (4 * N,), "U": (4 * N, N), "initial": initial, "initial_cells": initial}
+    return fields("bias", x=(walk.rows, I), **weights, states=states, cells=states, gates=(walk.rows, 4 * N))
+
+
+def lstm_backward(walk: Walk, N: int, I: int) -> tuple[Field, ...]:
+    """Return the fields of ``lstm_backward_t``."""
+    states, initial, gates = (walk.rows, N), (walk.batch, N), (walk.rows, 4 * N)
+    saved = {"x": (walk.rows, I), "states": states, "cells": states, "gates": gates, "U": (4 * N, N)}
+    starts = {"initial": initial, "initial_cells": initial, "detached": (walk.time,)}
+    results = {"deltas": gates, "d_U": (4 * N, N), "d_W": (4 * N, I), "d_bias": (4 * N,)}
+    ends = {"d_initial": initial, "d_initial_cells": initial}
+    gradients = {"gradient": states, "cell_gradient": states}
+    return fields("cell_gradient detached deltas", **gradients, **saved, **starts, **results, **ends)
+
+
+def attention_forward(
+    walk: Walk, N: int, I: int, short: int, relevant: int, carried: int, activation: int, exponentials: int, f: float
+) -> tuple[Field, ...]:
+    """Return the fields of ``attention_forward_t``."""
+    lstm, rows, batch = activation == LSTM, walk.rows, walk.batch
+    states, initial, every = (rows, N), (batch, N), (rows + batch * (carried + relevant), N)
+    wide = 4 * N if lstm else N
+    weights = {"x": (rows, I), "U": (wide, I), "bias": (wide,), "W": (wide, N), "A": (N, N), "B": (N, N), "v": (N,)}
+    starts = {"initial": initial, "initial_cells": initial if lstm else None, "initial_macro": initial}
+    results = {"states": every, "cells": states if lstm else None, "gates": (rows, wide) if lstm else None}
+    scores = {"macro": states, "keys": every, "queries": states, "weights": (rows, short + relevant)}
+    memory = {"received": (batch, short) if relevant else None, "scores": (batch, relevant)}
+    members = {"members": (batch, relevant), "times": (batch, relevant), "ages": (batch,)}
+    return fields("bias v", **weights, **starts, **results, **scores, kept=(rows, relevant), **memory, **members)
+
+
+def attention_backward(
+    walk: Walk, N: int, short: int, relevant: int, carried: int, activation: int, exponentials: int, f: float
+) -> tuple[Field, ...]:
+    """Return the fields of ``attention_backward_t``."""
+    lstm, rows, batch = activation == LSTM, walk.rows, walk.batch
+    states, initial, every = (rows, N), (batch, N), (rows + batch * (carried + relevant), N)
+    wide = 4 * N if lstm else N
+    weights = {"W": (wide, N), "A": (N, N), "B": (N, N), "v": (N,), "initial_cells": initial if lstm else None}
+    saved = {"states": every, "cells": states if lstm else None, "gates": (rows, wide) if lstm else None}
+    scores = {"keys": every, "queries": states, "weights": (rows, short + relevant)}
+    memory = {"kept": (rows, relevant), "ages": (batch,)}
+    gradients = {"cell_gradient": states if lstm else None, "macro_gradient": states}
+    results = {"d_states": every, "deltas": (rows, wide), "d_keys": every, "d_queries": states}
+    starts = {"d_initial": initial, "d_initial_cells": initial if lstm else None, "d_initial_macro": initial}
+    optional = "v cell_gradient macro_gradient d_v"
+    return fields(
+        optional, **weights, **saved, **scores, **memory, **gradients, **results, **starts, d_v=(walk.slices, N)
+    )
+
+
+def exponential_forward(walk: Walk, n: int) -> tuple[Field, ...]:
+    """Return the fields of ``exponential_forward``."""
+    return fields(table=(4, 4), **dict.fromkeys(("A", "A2", "X", "S", "E", "B4"), (n, n)))
+
+
+def exponential_backward(walk: Walk, n: int) -> tuple[Field, ...]:
+    """Return the fields of ``exponential_backward``."""
+    return fields(table=(4, 4), **dict.fromkeys(("G", "A", "S", "E", "B4", "dA"), (n, n)))
+
+
+KERNELS: dict[str, Callable[..., tuple[Field, ...]]] = {
+    kernel.__name__: kernel
+    for kernel in (
+        *(elman_forward, elman_backward, gru_forward, gru_backward, lstm_forward, lstm_backward),
+        *(attention_forward, attention_backward, exponential_forward, exponential_backward),
+    )
+}
+SIZES = {name: len(signature(kernel).parameters) - 1 for name, kernel in KERNELS.items()}
+"""how many numbers precede the tensors, by kernel"""
+
+
+@lru_cache(maxsize=256)
+def product_fields(M: int, N: int, K: int) -> tuple[Field, ...]:
+    """Return the fields of a matrix product C = A B."""
+    return fields(A=(M, K), B=(K, N), C=(M, N))
+
+
+@lru_cache(maxsize=256)
+def expected(name: str, time: int, rows: int, batch: int, slices: int, *sizes: int | float) -> tuple[Field, ...]:
+    """Return the fields of a kernel for a call with these sizes. Raise ValueError if the sizes make no sense."""
+    integers = [size for size in sizes if isinstance(size, int)]
+    if sizes[0] < 1 or min(integers) < LSTM or not 1 <= slices <= max(1, batch):
+        raise ValueError(f"{name} expects positive sizes and 1 to {max(1, batch)} slices; got {sizes} and {slices}")
+    return KERNELS[name](Walk(time, rows, batch, slices), *sizes)
+
+
+def addresses(
+    who: str, wanted: Iterable[Field], tensors: Iterable[Tensor | None], dtype: torch.dtype, strided: bool = False
+) -> list[int]:
+    """Return the address of each tensor, 0 for None. Raise ValueError if C must not get one of them.
+
+    C gets tensors of the right shape and dtype, on the CPU, contiguous unless ``strided`` is True.
+    """
+    found = []
+    for field, tensor in zip(wanted, tensors, strict=True):
+        name, shape, own, optional = field
+        if tensor is None and (optional or shape is None):
+            found.append(0)
+            continue
+        if (
+            tensor is None
+            or tensor.shape != shape
+            or tensor.dtype != (own or dtype)
+            or not tensor.is_cpu
+            or not (strided or tensor.is_contiguous())
+            or not ((address := tensor.data_ptr()) or tensor.numel() == 0)
+        ):
+            raise ValueError(f"{who} expects {name} {described(shape, own or dtype, strided)}; got {actual(tensor)}")
+        found.append(address)
+    return found
+
+
+def described(shape: Shape, dtype: torch.dtype, strided: bool) -> str:
+    """Return in words what tensor a kernel expects."""
+    layout = "" if strided else ", contiguous"
+    return "to be None" if shape is None else f"of shape {shape} and type {dtype}, on the CPU{layout}"
+
+
+def actual(tensor: Tensor | None) -> str:
+    """Return in words what tensor came."""
+    if tensor is None:
+        return "None"
+    layout = f"strides {tensor.stride()}" if tensor.data_ptr() or not tensor.numel() else "no storage"
+    return f"{tuple(tensor.shape)} and {tensor.dtype}, on {tensor.device}, with {layout}"

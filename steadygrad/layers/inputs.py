@@ -1,0 +1,95 @@
+"""Checks of what a caller passes to a recurrent layer: ValueError or TypeError before anything runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from steadygrad.kernels import Steps, needs_plain
+from steadygrad.layers.cell import Lookup, Part
+
+
+def rows_of_input(who: str, input: Any) -> Tensor:
+    """Return the tensor of an input: itself, the data of a PackedSequence or the rows of a `Lookup`."""
+    rows = input[0] if isinstance(input, PackedSequence | Lookup) else input
+    if not isinstance(rows, Tensor):
+        raise TypeError(f"{who} expects a tensor, a PackedSequence or a Lookup; got {type(rows).__name__}")
+    return rows
+
+
+def check_input(who: str, input: Tensor, size: int, ranks: tuple[int, ...], parameter: Tensor) -> None:
+    """Raise ValueError unless the input has ``size`` features and the dtype and device of the layer's parameters."""
+    check_like(who, "input", input, parameter)
+    if input.dim() not in ranks:
+        dimensions = "packed data of 2 dimensions" if ranks == (2,) else "input of 2 dimensions (unbatched) or 3"
+        raise ValueError(f"{who} expects {dimensions}; got input of shape {tuple(input.shape)}")
+    if input.shape[-1] != size:
+        raise ValueError(f"{who} expects {size} features per step; got input of shape {tuple(input.shape)}")
+
+
+def check_like(who: str, name: str, tensor: Tensor, parameter: Tensor) -> None:
+    """Raise ValueError unless the tensor is dense, with the dtype and device of the layer's parameters."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "a nested tensor" if tensor.is_nested else tensor.layout
+        raise ValueError(f"{who} expects {name} of layout {torch.strided}; got {kind}")
+    if tensor.dtype != parameter.dtype:
+        raise ValueError(f"{who} expects {name} of type {parameter.dtype}, as its parameters are; got {tensor.dtype}")
+    if tensor.device != parameter.device:
+        raise ValueError(f"{who} expects {name} on {parameter.device}, as its parameters are; got {tensor.device}")
+
+
+def check_table(who: str, table: Tensor, symbols: int, size: int, parameter: Tensor) -> None:
+    """Raise ValueError unless the table of a `Lookup` has a row for each symbol and ``size`` columns."""
+    if table.shape != (symbols, size):
+        raise ValueError(f"{who} expects a table of shape {(symbols, size)}; got {tuple(table.shape)}")
+    check_like(who, "a table", table, parameter)
+
+
+def check_state(
+    who: str, state: Any, parts: Sequence[Part], leading: tuple[int, ...], like: Tensor
+) -> tuple[Tensor, ...]:
+    """Return the tensors of a state. Raise ValueError if their number is wrong, or a shape, dtype or device.
+
+    Each tensor is (*leading, *shape) with the shape of its part, on the device of ``like``.
+    """
+    given = tuple(state) if isinstance(state, tuple | list) else (state,)
+    shapes = [(*leading, *part.shape) for part in parts]
+    if len(given) != len(shapes):
+        raise ValueError(f"{who} expects a state of {len(shapes)} tensor(s) {shapes}; got {len(given)}")
+    device = like.device
+    for tensor, shape, part in zip(given, shapes, parts, strict=True):
+        expected = f"{who} expects a hidden state of shape {shape}"
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{expected}; got {tensor!r}")
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            raise ValueError(f"{expected} and layout {torch.strided}; got {tensor.layout}")
+        if tensor.shape[: len(leading)] != leading or not part.fits(tensor.shape[len(leading) :]):
+            raise ValueError(f"{expected}; got {tuple(tensor.shape)}")
+        if tensor.dtype != (dtype := part.dtype or like.dtype):
+            raise ValueError(f"{who} expects a hidden state of type {dtype}; got {tensor.dtype}")
+        if tensor.device != device:
+            raise ValueError(f"{who} expects a hidden state on {device}, as its input is; got {tensor.device}")
+    return given
+
+
+def packed_steps(who: str, input: PackedSequence) -> Steps:
+    """Return the time steps of a PackedSequence. Raise ValueError if its parts do not fit together."""
+    steps = Steps.packed(input.batch_sizes, len(input.data))
+    for name in ("sorted_indices", "unsorted_indices"):
+        indices = getattr(input, name)
+        if indices is not None and not is_order(indices, steps.batch, input.data.device):
+            got = f"{tuple(indices.shape)} of {indices.dtype} on {indices.device}"
+            raise ValueError(
+                f"{who} expects {name} to be a permutation of the {steps.batch} sequences, on {input.data.device}; "
+                f"got {indices.tolist() if indices.numel() <= 20 and not indices.is_meta else got}"
+            )
+    return steps
+
+
+def is_order(indices: Tensor, size: int, device: torch.device) -> bool:
+    """Return whether the indices are 0 to ``size`` − 1 in some order. Values are not checked if there may be none."""
+    if indices.shape != (size,) or indices.dtype not in (torch.int64, torch.int32) or indices.device != device:
+        return False
+    return needs_plain(indices) or torch.equal(indices.sort().values, torch.arange(size, device=device).to(indices))
