@@ -29,7 +29,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = folder / "demo" / "copy" / "table.json"
     table.write_text(json.dumps([summary(recipe, "smoke", [0], folder) for recipe in select("demo")]), "utf-8")
     target = folder / "report.html"
-    html.write(html.report_page(runs.find([folder]), runs.find_papers([folder]), steadygrad.__version__), target)
+    html.write(html.report_page(runs.find_all([folder]), steadygrad.__version__), target)
     return target
 
 
