@@ -324,7 +324,7 @@ def lines(
     most = points_per_curve(len(series))
     shown = [{**one, **dict(zip("xy", thin(one["x"], one["y"], most), strict=True))} for one in series]
     measured = max((one["measured"] for one in shown if len(one["x"]) < one["measured"]), default=0)
-    thinned = f"Thinned: up to {measured:,} points a curve were measured. Every peak and dip is kept."
+    thinned = f"Thinned from up to {measured:,} points a curve: of each part the smallest and the largest value."
     return {
         "kind": "lines",
         "title": title,

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, select_autoescape
+from jinja2 import Environment, FileSystemLoader, Template, select_autoescape
 from markupsafe import Markup
 
 from steadygrad import files, records
@@ -81,8 +82,7 @@ def render(title: str, sections: Sequence[Section], version: str) -> str:
         for chart in section.charts:
             chart["id"] = f"chart-{len(charts)}"
             charts[chart["id"]] = chart
-    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=select_autoescape())
-    return environment.get_template("page.html").render(
+    return template().render(
         title=title,
         sections=sections,
         version=version,
@@ -91,6 +91,12 @@ def render(title: str, sections: Sequence[Section], version: str) -> str:
         data=Markup(script_json(charts)),
         marks={"pass": "pass", "miss": "miss"},
     )
+
+
+@cache  # to compile it takes longer than to fill in a small page
+def template() -> Template:
+    """Return the template of the page. It escapes every text."""
+    return Environment(loader=FileSystemLoader(FOLDER), autoescape=select_autoescape()).get_template("page.html")
 
 
 def script_json(value: Any) -> str:

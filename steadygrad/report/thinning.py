@@ -1,4 +1,4 @@
-"""Curves with fewer points than were measured, in which every peak and every dip is still visible."""
+"""Curves with fewer points than were measured, which keep the smallest and the largest value of each part."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
