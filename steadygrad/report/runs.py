@@ -146,6 +146,7 @@ def read(folder: Path, most: int = MOST) -> Run:
     observations = with_reason(lambda: read_observations(folder / files.OBSERVATIONS), notes)
     portrait = folder / files.PORTRAIT
     drawn = with_reason(lambda: read_portrait(portrait), notes) if os.path.lexists(portrait) else None
+    notes = [f"{note}; the run is shown without it" for note in notes]
     notes += missing_rows(folder / files.METRICS, result, curves)
     # The check of a run's manifest belongs here: notes += verify(folder), a line for each file that was changed.
     return Run(folder, result, curves or {}, observations or [], drawn, tuple(notes))

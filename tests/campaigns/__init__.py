@@ -14,7 +14,7 @@ class Entry(NamedTuple):
 
 
 CAMPAIGNS: dict[str, Entry] = {
-    "report-files": Entry(weight=1, tries=40),
+    "report-files": Entry(weight=1, tries=30),
 }
 """campaigns by name; the function is ``run`` in the module of the same name, with _ for -"""
 

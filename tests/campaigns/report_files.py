@@ -20,7 +20,7 @@ from steadygrad.report import portrait_figures, runs
 from tests.campaigns.campaign import Campaign
 
 GOOD = ("good-a", "good-b", "good-c")
-FIGURES = 0.004
+FIGURES = 0.002
 """share of tries that also draw figures, which takes a second or two"""
 MEMORY = Path("/dev/shm")
 """where files need no disk: `report` waits until its page is on the disk"""

@@ -596,7 +596,7 @@ def test_page_shows_run_without_its_invalid_part(tmp_path, name):
         write_run(tmp_path / layer, layer, portrait=small_portrait(), observations=[look(0), look(10)])
     (tmp_path / "lstm" / name).write_text(content)
     parsed = whole(report_page_of(tmp_path))
-    line = f"{tmp_path / 'lstm' / name} {reason}"
+    line = f"{tmp_path / 'lstm' / name} {reason}; the run is shown without it"
     assert line in parsed.all("p")
     assert parsed.folds["lstm"]["problem"] == line
     assert "problem" not in parsed.folds["gru"]
