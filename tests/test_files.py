@@ -1,4 +1,4 @@
-"""Files: atomic writes, locks, JSON lines, TOML, names, and rows of results that are checked."""
+"""Files: atomic writes, locks, JSON lines, TOML and names."""
 
 import errno
 import json
@@ -9,15 +9,13 @@ import sys
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steadygrad import files, records
-from steadygrad.files import RunError, file_name, toml_text
-from tests.stored import RESULT
+from steadygrad import files
+from steadygrad.files import file_name, toml_text
 
 # writing
 
@@ -136,51 +134,6 @@ def test_read_rows_stops_before_first_incomplete_line(tmp_path, end):
     assert files.read_rows(path) == []
     path.write_text(files.json_lines([{"a": 1}, {"a": math.nan, "b": [math.inf, "\u2028"]}]) + end)
     assert files.read_rows(path) == [{"a": 1}, {"a": None, "b": [None, "\u2028"]}]
-
-
-def test_read_metrics_rejects_rows_without_step_or_split(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    rows = [{"step": 1, "split": "train", "loss": 0.5}]
-    path.write_text(files.json_lines(rows) + '{"step"')
-    assert records.read_metrics(path) == rows
-    for wrong, fault in (({"step": 2}, "a row has no split"), ({"step": "2", "split": "valid"}, "step is no int")):
-        path.write_text(files.json_lines([*rows, wrong]))
-        with pytest.raises(RunError, match=rf"metrics.jsonl is not a run's metrics: {fault}$"):
-            records.read_metrics(path)
-
-
-# results
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        *(({key: ...}, f"result has no {key}") for key in RESULT),
-        ({"steps": True}, "steps is no int"),
-        ({"steps": 1.0}, "steps is no int"),
-        ({"guessing_loss": None}, "guessing_loss is no float"),
-        ({"wall_seconds": "1"}, "wall_seconds is no float"),
-        ({"best": 3}, "best is no dict"),
-        ({"layer": "gru"}, "layer is no dict"),
-        ({"task": {}}, "it has no name in {}"),
-        ({"why": 3}, "why is no str"),
-    ],
-)
-def test_read_result_rejects_missing_or_mistyped_fields(tmp_path, change, fault):
-    path = tmp_path / "result.json"
-    path.write_text(json.dumps(RESULT | {"frames": 3, "test": {"loss": 1.0}}))
-    assert records.read_result(path)["status"] == "done"
-    path.write_text(json.dumps({key: value for key, value in (RESULT | change).items() if value is not ...}))
-    with pytest.raises(RunError, match=rf"result.json is not a run's result: {fault}$"):
-        records.read_result(path)
-
-
-def test_every_stored_result_is_readable():
-    stored = list((Path(files.__file__).parent.parent / "results").rglob("result.json"))
-    assert len(stored) > 100
-    for path in stored:
-        records.read_result(path)
-        records.read_metrics(path.with_name("metrics.jsonl"))
 
 
 # TOML

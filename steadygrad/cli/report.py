@@ -29,9 +29,11 @@ def run(options: argparse.Namespace) -> int:
     from steadygrad.report import html, runs, tables
 
     check_target("report", options.output, [".html", ".md"])
-    found = sorted(runs.find(options.folders), key=lambda run: run.task)
-    for task, group in groupby(found, key=lambda run: run.task):
+    found = runs.find_all(options.folders)
+    for task, group in groupby(sorted(found.runs, key=lambda run: run.task), key=lambda run: run.task):
         show_table(task, *tables.runs_header_and_rows(list(group)))
+    for problem in found.problems:
+        say(f"problem: {problem}")
     if options.output:
         target = Path(options.output)
         if target.suffix == ".md":
@@ -40,12 +42,11 @@ def run(options: argparse.Namespace) -> int:
             markdown.write(found, target, options.title or "Runs")
         else:
             title = options.title or f"Runs: {Path(options.folders[0]).resolve().name}"
-            page = html.report_page(found, runs.find_papers(options.folders), steadygrad.__version__, title)
-            html.write(page, target)
+            html.write(html.report_page(found, steadygrad.__version__, title), target)
         say(f"written to {target}")
     if options.figures:
         from steadygrad.report import portrait_figures
 
-        written = portrait_figures.draw_all(found, Path(options.figures), options.format)
+        written = portrait_figures.draw_all(found.runs, Path(options.figures), options.format)
         say(f"{len(written)} figures in {options.figures}")
     return 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steadygrad.report.runs import level_name, part_name
+from steadygrad.report.thinning import Curve, points_per_curve, thin
 
 FLOOR = -8.0
 """base-10 logarithm of the smallest influence, relative to the largest, that a map distinguishes from none"""
@@ -28,8 +29,8 @@ class Measurements:
     colour: int
     portrait: dict[str, Any]
     observations: list[dict[str, Any]] = field(default_factory=list)
-    neumann: tuple[list[int], list[float]] = ([], [])
-    """updates, and at each the norm that must be below 1 for the Neumann series to converge"""
+    neumann: Curve = field(default_factory=Curve)
+    """norm that must be below 1 for the Neumann series to converge, against updates"""
 
     def matrix_rows(self) -> list[dict[str, Any]]:
         """Return the rows of observations during training that contain recurrent matrices."""
@@ -245,7 +246,7 @@ def drift_curves(networks: Sequence[Measurements]) -> list[Chart]:
 
 def neumann_curves(networks: Sequence[Measurements]) -> list[Chart]:
     """Return a list with one line chart over training: the norm that must be below 1 for the Neumann series."""
-    curves = [series(n, *n.neumann) for n in networks if n.neumann[0]]
+    curves = [series(n, n.neumann.x, n.neumann.y) for n in networks if n.neumann.x]
     title, limit = "Norm that the Neumann series needs below 1", [{"name": "limit", "y": 1}]
     return [lines(title, curves, "update", "‖(I + A)⁻¹ δA‖₂", log=True, marks=limit)] if curves else []
 
@@ -297,8 +298,16 @@ def in_own_colours(curves: list[Chart], networks: Sequence[Measurements]) -> lis
 def series(
     network: Measurements, x: Sequence[float], y: Sequence[float | None], name: str = "", dash: bool = False
 ) -> Chart:
-    """Return one curve of a chart: a dict of ``name`` (default: network's), ``x``, ``y``, ``colour`` and ``dash``."""
-    return {"name": name or network.name, "x": list(x), "y": list(y), "colour": network.colour, "dash": dash}
+    """Return one curve of a chart as a dict, in the network's colour. By default it has the network's name."""
+    return curve(name or network.name, x, y, network.colour, dash)
+
+
+def curve(
+    name: str, x: Sequence[float], y: Sequence[float | None], colour: int, dash: bool = False, measured: int = 0
+) -> Chart:
+    """Return one curve of a chart as a dict. ``measured`` is the number of points before thinning (default: all)."""
+    points = {"x": list(x), "y": list(y), "measured": measured or len(x)}
+    return {"name": name, "colour": colour, "dash": dash, **points}
 
 
 def lines(
@@ -312,15 +321,19 @@ def lines(
     bounds: list[float] | None = None,
     explain: str = "",
 ) -> Chart:
-    """Return a line chart, as a dict, from curves that `series` returned.
+    """Return a line chart, as a dict, from curves that `series` returned. Too many points are thinned.
 
     ``marks`` are horizontal lines, dicts of ``name`` and ``y``. ``bounds`` are the least and the largest y.
     """
+    most = points_per_curve(len(series))
+    shown = [{**one, **dict(zip("xy", thin(one["x"], one["y"], most), strict=True))} for one in series]
+    measured = max((one["measured"] for one in shown if len(one["x"]) < one["measured"]), default=0)
+    thinned = f"Thinned from up to {measured:,} points a curve: of each part the smallest and the largest value."
     return {
         "kind": "lines",
         "title": title,
-        "explain": explain,
-        "series": series,
+        "explain": " ".join(filter(None, [explain, thinned if measured else ""])),
+        "series": shown,
         "xlabel": xlabel,
         "ylabel": ylabel,
         "log": log,

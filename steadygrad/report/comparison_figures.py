@@ -47,7 +47,7 @@ def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
 
 def held_out_results(runs: Sequence[Run]) -> list[HeldOutResult]:
     """Return a `HeldOutResult` with the last accuracy of each run on a task with held-out shapes."""
-    tested = [run for run in runs if "held_out" in run.result["task"] and run.curve("accuracy")[1]]
+    tested = [run for run in runs if "held_out" in run.result["task"] and run.curve("accuracy").y]
     tasks = tasks_of(tested)
     networks = distinct_names([run.result["layer"] for run in tested])
     return [
@@ -55,8 +55,8 @@ def held_out_results(runs: Sequence[Run]) -> list[HeldOutResult]:
             task,
             network,
             run.result["task"]["held_out"],
-            run.curve("accuracy")[1][-1],
-            math.exp(-run.result["guessing_loss"]),  # all answers are equally likely
+            run.curve("accuracy").y[-1],
+            math.exp(-max(0.0, run.result["guessing_loss"])),  # all answers are equally likely
         )
         for task, network, run in zip(tasks, networks, tested, strict=True)
     ]

@@ -63,9 +63,9 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
                     first = name not in axis.get_legend_handles_labels()[1]
                     line, colour = looks[name]
                     look: Any = {"color": colour, "linestyle": line, "linewidth": 1.6, "alpha": 0.9}
-                    steps, values = run.curve(metric)
-                    alone = "o" if len(steps) == 1 else ""  # a line of one point is invisible
-                    axis.plot(steps, values, **look, marker=alone, label=name if first else None)
+                    curve = run.curve(metric)
+                    alone = "o" if len(curve.x) == 1 else ""  # a line of one point is invisible
+                    axis.plot(curve.x, curve.y, **look, marker=alone, label=name if first else None)
                 finish(axis, metric, [run for run, _ in here])
                 axis.set_title(plain(task), fontsize=10)
             row[-1].legend(*row[0].get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1.02, 0.5))
@@ -116,5 +116,5 @@ def finish(axis: Axes, metric: str, runs: Sequence[Run]) -> None:
             axis.axhline(
                 guess, color="0.45", linestyle="--", linewidth=1, label="guessing" if len(guesses) == 1 else None
             )
-    elif all(0 <= value <= 1 for run in runs for value in run.curve(metric)[1]):  # a fraction, not bits or perplexity
+    elif all(0 <= value <= 1 for run in runs for value in run.curve(metric).y):  # a fraction, not bits or perplexity
         axis.set_ylim(-0.03, 1.03)

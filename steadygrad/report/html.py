@@ -2,26 +2,32 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from functools import cache
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, select_autoescape
+from jinja2 import Environment, FileSystemLoader, Template, select_autoescape
 from markupsafe import Markup
 
 from steadygrad import files, records
 from steadygrad.report import tables
-from steadygrad.report.charts import Chart, Measurements, lines
-from steadygrad.report.runs import PaperTable, Run, group_of, labels
+from steadygrad.report.charts import Chart, Measurements, curve, lines
+from steadygrad.report.runs import Found, PaperTable, Run, group_of, labels, printable
 from steadygrad.report.sections import Fold, Section, Table, network_sections
 
 FOLDER = Path(__file__).parent / "page"
+MEASURED = 8_000_000
+"""largest number of characters of all networks' measurements on a page"""
 
 
-def report_page(runs: Sequence[Run], papers: Sequence[PaperTable], version: str, title: str = "Runs") -> str:
-    """Return an HTML page on runs: papers' numbers against ours, curves, measurements, and the settings of each run."""
-    sections = [paper_section(papers)] if papers else []
-    runs = in_order(runs, papers)
+def report_page(found: Found, version: str, title: str = "Runs") -> str:
+    """Return an HTML page on runs: papers' numbers against ours, curves, measurements, and the settings of each run.
+
+    Files that could not be read are listed first.
+    """
+    sections = [paper_section(found.papers)] if found.papers else []
+    runs = in_order(found.runs, found.papers)
     names = dict(zip([run.path for run in runs], labels(runs), strict=True))
     colours: dict[str, int] = {}
     for run in runs:
@@ -35,9 +41,26 @@ def report_page(runs: Sequence[Run], papers: Sequence[PaperTable], version: str,
         for name, run in first_of_each(runs, names).items()
         if run.portrait or run.observations
     ]
-    sections += network_sections(networks)
+    shown = small_enough(networks)
+    sections += network_sections(shown)
+    problems = found.problems + left_out([network.name for network in networks[len(shown) :]])
+    sections[:0] = [Section("Problems", problems)] if problems else []
     sections.append(Section("Settings and versions", folds=[settings(run, names[run.path]) for run in runs]))
     return render(title, sections, version)
+
+
+def small_enough(networks: Sequence[Measurements]) -> list[Measurements]:
+    """Return the first networks, as many as have at most `MEASURED` characters of measurements together."""
+    sizes = accumulate(len(json.dumps([network.portrait, network.observations])) for network in networks)
+    return [network for network, size in zip(networks, sizes, strict=True) if size <= MEASURED]
+
+
+def left_out(names: Sequence[str]) -> list[str]:
+    """Return a line that names the networks whose measurements are not shown, if there are any."""
+    more = f" and {len(names) - tables.FEW} more" if len(names) > tables.FEW else ""
+    listed = ", ".join(names[: tables.FEW]) + more
+    words = "Measurements are left out to keep the page small; a page of fewer runs shows them"
+    return [f"{words}: {listed}."] if names else []
 
 
 def write(page: str, target: Path) -> None:
@@ -59,8 +82,7 @@ def render(title: str, sections: Sequence[Section], version: str) -> str:
         for chart in section.charts:
             chart["id"] = f"chart-{len(charts)}"
             charts[chart["id"]] = chart
-    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=select_autoescape())
-    return environment.get_template("page.html").render(
+    return template().render(
         title=title,
         sections=sections,
         version=version,
@@ -69,6 +91,12 @@ def render(title: str, sections: Sequence[Section], version: str) -> str:
         data=Markup(script_json(charts)),
         marks={"pass": "pass", "miss": "miss"},
     )
+
+
+@cache  # to compile it takes longer than to fill in a small page
+def template() -> Template:
+    """Return the template of the page. It escapes every text."""
+    return Environment(loader=FileSystemLoader(FOLDER), autoescape=select_autoescape()).get_template("page.html")
 
 
 def script_json(value: Any) -> str:
@@ -124,10 +152,10 @@ def run_curves(runs: Sequence[Run], names: dict[Path, str], colours: dict[str, i
     for metric in ["loss"] if score in ("loss", "mse") else ["loss", score]:
         series = []
         for run in runs:
-            x, y = run.curve(metric)
-            name = names[run.path]
-            if x:
-                series.append({"name": name, "x": x, "y": y, "colour": colours[group_of(name)], "dash": False})
+            found, name = run.curve(metric), names[run.path]
+            if found.x:
+                colour = colours[group_of(name)]
+                series.append(curve(name, found.x, found.y, colour, measured=found.measured))
         loss = metric == "loss"
         guesses = sorted({run.result["guessing_loss"] for run in runs}) if loss else []
         if series:
@@ -150,5 +178,6 @@ def settings(run: Run, name: str) -> Fold:
     known = ("seed", "steps", "parameters", "wall_seconds", "threads", "status", "why", "commit")
     pairs += [(key, str(result[key])) for key in known if key in result]
     pairs += [(f"version of {key}", str(value)) for key, value in result.get("versions", {}).items()]
-    pairs.append(("directory", run.path.as_posix()))
+    pairs.append(("directory", printable(run.path.as_posix())))
+    pairs += [("problem", note) for note in run.notes]
     return Fold(name, pairs, run.command)

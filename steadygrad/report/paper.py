@@ -9,7 +9,7 @@ from pathlib import Path
 from steadygrad import files
 from steadygrad.records import TableRow
 from steadygrad.report import comparison_figures, figures, html, portrait_figures, tables
-from steadygrad.report.runs import Run, find, find_papers
+from steadygrad.report.runs import Run, find_all
 
 
 def write_table(table: Sequence[TableRow], folder: Path, version: str) -> list[str]:
@@ -24,10 +24,10 @@ def write_table(table: Sequence[TableRow], folder: Path, version: str) -> list[s
         files.write(folder / name, content)
     if not any("score" in run for row in table for run in row["runs"]):
         return list(contents)
-    runs, title = find([folder]), table_name(table[0])
-    curves = figures.curves(runs, folder / "curves.png", table[0]["caption"])
-    html.write(html.report_page(runs, find_papers([folder]), version, title), folder / "report.html")
-    drawn = draw_figures(runs, table[0]["figures"], lambda name: folder / f"{name}.png", title)
+    found, title = find_all([folder]), table_name(table[0])
+    curves = figures.curves(found.runs, folder / "curves.png", table[0]["caption"])
+    html.write(html.report_page(found, version, title), folder / "report.html")
+    drawn = draw_figures(found.runs, table[0]["figures"], lambda name: folder / f"{name}.png", title)
     return [*contents, curves.name, "report.html", *(path.name for path in drawn)]
 
 

@@ -3,26 +3,36 @@
 import os
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from steadygrad import files, records
-from steadygrad.check import is_number
-from steadygrad.files import value_text
+from steadygrad.files import RunError, value_text
 from steadygrad.records import Result, TableRow, settings_tables
+from steadygrad.report.measurements import read_observations, read_portrait
+from steadygrad.report.thinning import MOST, Curve, Thinner, points_per_curve
+
+T = TypeVar("T")
+FEW = 10
+"""number of unreadable files that an error message lists"""
 
 
 @dataclass(frozen=True)
 class Run:
-    """The files of one run: its result, the rows of its metrics, its observations and its portrait."""
+    """The files of one run: its result, the curves of its metrics, its observations and its portrait."""
 
     path: Path
     result: Result
-    rows: list[dict[str, Any]]
+    curves: dict[str, Curve] = field(default_factory=dict)
+    """validation metrics by name, against updates"""
     observations: list[dict[str, Any]] = field(default_factory=list)
     portrait: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    """what is wrong with the files of the run"""
 
     @property
     def layer(self) -> str:
@@ -48,10 +58,9 @@ class Run:
             words += [word for key, value in given.items() for word in (f"--{table}.{key}", value_text(value))]
         return shlex.join([*words, "--seed", str(self.seed)])
 
-    def curve(self, metric: str, split: str = "valid") -> tuple[list[int], list[float]]:
-        """Return the updates at which the metric was measured, and its values there, as two lists."""
-        rows = [row for row in self.rows if row["split"] == split and is_number(row.get(metric))]
-        return [row["step"] for row in rows], [row[metric] for row in rows]
+    def curve(self, metric: str) -> Curve:
+        """Return the validation values of a metric against updates. The curve is empty if there are none."""
+        return self.curves.get(metric, Curve())
 
 
 @dataclass(frozen=True)
@@ -62,46 +71,113 @@ class PaperTable:
     rows: list[TableRow]
 
 
-def find(folders: Sequence[str | Path]) -> list[Run]:
-    """Return every finished or stopped run in these folders, at any depth. Raise ValueError if there is none.
+class Found(NamedTuple):
+    """Runs and papers' tables in folders, and a line for each file that could not be read."""
 
-    Raise ValueError too if a folder does not exist or a file of a run is invalid.
+    runs: list[Run]
+    papers: list[PaperTable]
+    unreadable: list[str]
+
+    @property
+    def problems(self) -> list[str]:
+        """Lines on all files that are unreadable, also on those of runs that are shown without them."""
+        return [*self.unreadable, *(note for run in self.runs for note in run.notes)]
+
+
+def find_all(folders: Sequence[str | Path]) -> Found:
+    """Return the runs and papers' tables in these folders, at any depth, and what could not be read.
+
+    A run is finished or stopped: it has a result.json. Raise ValueError if there is no readable run.
     """
-    runs: list[Run] = []
-    for folder in map(Path, folders):
-        if not folder.is_dir():
+    for folder in folders:
+        if not Path(folder).is_dir():
             raise ValueError(f"report expects folders with runs; {folder} is not a folder")
-        known = {run.path.resolve() for run in runs}
-        found = [path.parent for path in sorted(folder.glob(f"**/{files.RESULT}"))]
-        runs += [read(path) for path in found if path.resolve() not in known]
-    if not runs:
+    results, tables = (files_named(folders, name) for name in (files.RESULT, files.TABLE))
+    most = points_per_curve(len(results))
+    found = Found([], [], [])
+    for path in results:
+        run = with_reason(partial(read, path.parent, most), found.unreadable)
+        found.runs.extend([run] if run else [])
+    for path in tables:
+        rows = with_reason(partial(records.read_table, path), found.unreadable)
+        found.papers.extend([PaperTable(path, rows)] if rows else [])
+    if not results:
         raise ValueError(f"no runs in {', '.join(map(str, folders))}: a run has a result.json")
-    return runs
-
-
-def find_papers(folders: Sequence[str | Path]) -> list[PaperTable]:
-    """Return every paper's table that `reproduce` wrote into these folders, at any depth."""
-    found = []
-    for path in [path for folder in folders for path in sorted(Path(folder).glob(f"**/{files.TABLE}"))]:
-        rows = records.read_table(path)
-        found += [PaperTable(path, rows)] if rows else []
+    if not found.runs:
+        more = f"; and {len(found.unreadable) - FEW} more" if len(found.unreadable) > FEW else ""
+        raise ValueError(f"no run could be read: {'; '.join(found.unreadable[:FEW])}{more}")
     return found
 
 
-def read(folder: Path) -> Run:
-    """Return the run in this folder. Raise ValueError if one of its files is invalid."""
-    return Run(
-        folder,
-        records.read_result(folder / files.RESULT),
-        records.read_metrics(folder / files.METRICS),
-        files.read_rows(folder / files.OBSERVATIONS),
-        read_portrait(folder / files.PORTRAIT),
-    )
+def find(folders: Sequence[str | Path]) -> list[Run]:
+    """Return every run in these folders, at any depth. Raise ValueError if a file is unreadable or there is no run."""
+    found = find_all(folders)
+    for problem in found.problems:
+        raise RunError(problem)
+    return found.runs
 
 
-def read_portrait(path: Path) -> dict[str, Any] | None:
-    """Return the content of a ``portrait.json``, a dict, or None if there is none. Raise RunError if it is invalid."""
-    return records.read_json(path, dict, "a portrait") if path.exists() else None
+def files_named(folders: Sequence[str | Path], name: str) -> list[Path]:
+    """Return the files of this name in the folders, at any depth, each once."""
+    found: dict[Path, Path] = {}
+    for path in [path for folder in folders for path in sorted(Path(folder).glob(f"**/{name}"))]:
+        found.setdefault(path.parent.resolve(), path)
+    return list(found.values())
+
+
+def with_reason(read: Callable[[], T], reasons: list[str]) -> T | None:
+    """Return ``read()``. If it raises RunError, append the reason to ``reasons`` and return None."""
+    try:
+        return read()
+    except RunError as error:
+        reasons.append(printable(str(error)))
+        return None
+
+
+def read(folder: Path, most: int = MOST) -> Run:
+    """Return the run in this folder, with curves of about ``most`` points. Raise RunError if it has no valid result.
+
+    If another file is invalid, the run lacks that part, and its notes have the reason.
+    """
+    result = records.read_result(folder / files.RESULT)
+    notes: list[str] = []
+    metrics = {"loss", result["score"], "accuracy", "neumann_norm"}
+    curves = with_reason(lambda: thinned(records.metrics_rows(folder / files.METRICS), metrics, most), notes)
+    observations = with_reason(lambda: read_observations(folder / files.OBSERVATIONS), notes)
+    portrait = folder / files.PORTRAIT
+    drawn = with_reason(lambda: read_portrait(portrait), notes) if os.path.lexists(portrait) else None
+    notes = [f"{note}; the run is shown without it" for note in notes]
+    notes += missing_rows(folder / files.METRICS, result, curves)
+    # The check of a run's manifest belongs here: notes += verify(folder), a line for each file that was changed.
+    return Run(folder, result, curves or {}, observations or [], drawn, tuple(notes))
+
+
+def thinned(rows: Iterable[dict[str, Any]], metrics: AbstractSet[str], most: int = MOST) -> dict[str, Curve]:
+    """Return curves of about ``most`` points of these metrics, from the validation rows, by name."""
+    found = {metric: Thinner(most) for metric in sorted(metrics)}
+    for row in rows:
+        if row["split"] == "valid":
+            for metric, thinner in found.items():
+                if (value := row.get(metric)) is not None:
+                    thinner.add(row["step"], value)
+    return {metric: thinner.curve() for metric, thinner in found.items() if thinner.y}
+
+
+def missing_rows(path: Path, result: Result, curves: dict[str, Curve] | None) -> list[str]:
+    """Return a line if the metrics end before the last evaluation in the result, otherwise an empty list."""
+    final = result["final"] or {}
+    if curves is None or final.get("step") is None or final.get("loss") is None:
+        return []
+    last = curves["loss"].x[-1] if "loss" in curves else None
+    if last is not None and last >= final["step"]:
+        return []
+    end = "has no evaluation" if last is None else f"ends at update {last}"
+    return [f"{printable(str(path))} {end}; the last evaluation in result.json is at update {final['step']}"]
+
+
+def printable(text: str) -> str:
+    """Return text with the bytes of a file name that are not UTF-8 as backslash escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
@@ -119,9 +195,9 @@ def labels(runs: Sequence[Run]) -> list[str]:
         named = longer_if_needed(named, words)
     for table in ("layer", "task", "train"):
         tables = [settings_tables(run.result)[table] | {"name": name} for run, name in zip(runs, named, strict=True)]
-        named = distinct_names(tables, but=[key for one in tables for key in one if key.endswith("seed")])
+        named = distinct_names(tables, but={key for one in tables for key in one if key.endswith("seed")})
     named = longer_if_needed(named, [f"seed {run.seed}" for run in runs])
-    return named if len(set(named)) == len(runs) else [path.as_posix() for path in distinct_paths(runs)]
+    return named if len(set(named)) == len(runs) else [printable(path.as_posix()) for path in distinct_paths(runs)]
 
 
 def longer_if_needed(names: list[str], words: Sequence[str]) -> list[str]:
@@ -130,11 +206,12 @@ def longer_if_needed(names: list[str], words: Sequence[str]) -> list[str]:
     return longer if len(set(longer)) > len(set(names)) else names
 
 
-def distinct_names(tables: Sequence[dict[str, Any]], but: Collection[str] = ()) -> list[str]:
-    """Return a label for each dict of settings: its ``name``, then the settings in which dicts of that name differ.
+def distinct_names(tables: Sequence[dict[str, Any]], but: Iterable[str] = ()) -> list[str]:
+    """Return the name of each table of settings, with the settings in which tables of that name differ.
 
     A label is like "RNN, hidden_size 64". Settings in ``but`` are left out.
     """
+    but = frozenset(but)
     values: dict[tuple[str, str], set[str]] = {}
     for table in tables:
         for key, value in table.items():
@@ -179,4 +256,4 @@ def row_or_layer(run: Run) -> str:
 
     `reproduce` names a folder after the row and creates a folder seed-N in it for each seed.
     """
-    return run.path.parent.name if re.fullmatch(r"seed-\d+", run.path.name) else run.layer
+    return printable(run.path.parent.name) if re.fullmatch(r"seed-\d+", run.path.name) else run.layer

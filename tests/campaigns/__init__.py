@@ -21,6 +21,7 @@ CAMPAIGNS: dict[str, Entry] = {
     "packed": Entry(weight=0.5, tries=150),
     "layer-calls": Entry(weight=1, tries=25),
     "fork": Entry(weight=0.5, tries=3),
+    "report-files": Entry(weight=1, tries=30),
 }
 """campaigns by name; the function is ``run`` in the module of the same name, with _ for -"""
 

@@ -10,9 +10,11 @@ import pytest
 import steadygrad
 from steadygrad.experiments import Observer, select, summary
 from steadygrad.experiments.reproduce import run_directory
-from steadygrad.report import html, runs
+from steadygrad.report import charts, html, runs
+from steadygrad.report.sections import Section
 from steadygrad.training import train
 from tests.report import browser
+from tests.stored import RESULT
 
 PROGRAM = browser.find()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt-get install chromium, or CHROMIUM=path")
@@ -29,7 +31,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = folder / "demo" / "copy" / "table.json"
     table.write_text(json.dumps([summary(recipe, "smoke", [0], folder) for recipe in select("demo")]), "utf-8")
     target = folder / "report.html"
-    html.write(html.report_page(runs.find([folder]), runs.find_papers([folder]), steadygrad.__version__), target)
+    html.write(html.report_page(runs.find_all([folder]), steadygrad.__version__), target)
     return target
 
 
@@ -187,3 +189,89 @@ def test_page_fits_phone_width(chromium):
     chromium.call("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=2, mobile=True)
     chromium.until(lambda: chromium.js("innerWidth") == 360)
     chromium.until(lambda: chromium.js("document.documentElement.scrollWidth") <= 360)
+
+
+# many runs and rows, and charts that fail
+
+
+def all_drawn(chromium: browser.Browser) -> bool:
+    """Whether every line chart has a path."""
+    return chromium.js("[...document.querySelectorAll('figure.lines')].every(n => n.querySelector('path.line'))")
+
+
+def synthetic_runs(folder: Path, count: int, rows: int) -> None:
+    """Runs of different hidden sizes, each with a spike in the middle of its loss."""
+    for number in range(count):
+        path = folder / f"run-{number:03}"
+        path.mkdir(parents=True)
+        final = {"step": rows, "loss": 0.5, "accuracy": 0.5}
+        own = {"layer": {"name": "gru", "hidden_size": number + 1}, "best": final, "final": final}
+        (path / "result.json").write_text(json.dumps(RESULT | own))
+        losses = ["99.5" if step == rows // 2 else "0.5" for step in range(1, rows + 1)]
+        line = '{"step": %d, "split": "valid", "loss": %s, "accuracy": 0.5}\n'
+        (path / "metrics.jsonl").write_text("".join(line % pair for pair in enumerate(losses, 1)))
+
+
+def test_page_of_fifty_runs_with_3000_rows_is_drawn(tmp_path):
+    synthetic_runs(tmp_path / "runs", 50, 3000)
+    target = tmp_path / "page.html"
+    html.write(html.report_page(runs.find_all([tmp_path / "runs"]), "1"), target)
+    with browser.Browser(str(PROGRAM)) as chromium:
+        chromium.open(target)
+        chromium.until(lambda: all_drawn(chromium))
+        assert chromium.errors() == []
+        assert len(drawn(chromium)) == 50
+        assert chromium.js("document.querySelectorAll('figure').length") == 2
+        assert "Thinned from up to 3,000 points a curve" in chromium.js(
+            "document.querySelector('figcaption').textContent"
+        )
+        x, y = chromium.middle("[data-chart=chart-0] svg")
+        chromium.mouse("mouseMoved", x, y)
+        lines = tip(chromium).splitlines()
+        assert lines[0].startswith("update 1")
+        assert lines[-1] == "and 26 more; the legend hides curves"
+        chromium.click("#theme")
+        assert chromium.js("document.documentElement.dataset.theme") == "dark"
+
+
+def test_chart_of_more_points_than_the_stack_holds_is_drawn(tmp_path):
+    """Curves are thinned before, so this is about the script alone."""
+    x = list(range(300_000))
+    chart = {**charts.lines("Long", [], "x", "y"), "series": [charts.curve("one", x, x, 0)]}
+    chromium_page = tmp_path / "page.html"
+    html.write(html.render("t", [Section("s", charts=[chart])], "1"), chromium_page)
+    with browser.Browser(str(PROGRAM)) as chromium:
+        chromium.open(chromium_page)
+        chromium.until(lambda: all_drawn(chromium))
+        assert chromium.errors() == []
+
+
+def test_failing_chart_shows_reason_and_others_are_drawn(tmp_path):
+    wrong = {"kind": "lines", "title": "Wrong", "series": None}
+    right = charts.lines("Right", [charts.curve("a", [1, 2], [1.0, 2.0], 0)], "x", "y")
+    late = {**right, "title": "Late", "series": [{**right["series"][0], "y": None}]}  # fails when it is drawn
+    target = tmp_path / "page.html"
+    html.write(html.render("t", [Section("s", charts=[wrong, late, right])], "1"), target)
+    with browser.Browser(str(PROGRAM)) as chromium:
+        chromium.open(target)
+        chromium.until(lambda: drawn(chromium, 2))
+        failed = "[...document.querySelectorAll('figure')].map(n => n.querySelector('.failed')?.textContent ?? '')"
+        chromium.until(lambda: chromium.js(failed)[1])
+        first, second, third = chromium.js(failed)
+        assert first.startswith("This chart could not be drawn: ")
+        assert second.startswith("This chart could not be drawn: ")
+        assert third == ""
+        assert chromium.js("document.querySelectorAll('figcaption').length") == 3
+        chromium.click("#theme")
+        assert chromium.js("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.parametrize("values", [[1e17, 1e17 + 16], [-1e300, 1e300], [5e-324, 1e-323], [1e300, 1e300]])
+def test_extreme_values_do_not_hang_the_page(tmp_path, values):
+    kinds = [charts.lines("a", [charts.curve("a", values, values, 0)], "x", "y", log=log) for log in (False, True)]
+    target = tmp_path / "page.html"
+    html.write(html.render("t", [Section("s", charts=kinds)], "1"), target)
+    with browser.Browser(str(PROGRAM)) as chromium:
+        chromium.open(target)
+        chromium.until(lambda: all_drawn(chromium))
+        assert chromium.errors() == []

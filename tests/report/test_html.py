@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shlex
 import string
@@ -136,7 +137,7 @@ def whole(page):
 
 
 def report_page_of(folder, **options):
-    return html.report_page(runs.find([folder]), runs.find_papers([folder]), steadygrad.__version__, **options)
+    return html.report_page(runs.find_all([folder]), steadygrad.__version__, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +176,7 @@ def write_run(folder, layer="gru", task="copy", seed=0, values=(2.0, 1.0), portr
         "parameters": 100,
         "steps": 20,
         "best": {"step": 20, "loss": 0.5, "accuracy": 0.9},
-        "final": {"step": 20, "loss": 0.5, "accuracy": 0.9},
+        "final": {"step": 10 * len(values), "loss": 0.5, "accuracy": 0.9} if values else None,
         "score": "accuracy",
         "guessing_loss": 0.17,
         "wall_seconds": 1.5,
@@ -300,7 +301,7 @@ def test_curves_contain_every_evaluation(page, trained):
         for run in runs.find([trained]):
             name = f"{run.path.parent.name} seed {run.seed}"
             (series,) = [series for series in chart["series"] if series["name"] == name]
-            assert (series["x"], series["y"]) == run.curve(metric)
+            assert (series["x"], series["y"]) == (run.curve(metric).x, run.curve(metric).y)
             assert series["x"] == [3, 6]
     assert parsed.chart("Validation loss")["log"]
     guess = {run.result["guessing_loss"] for run in runs.find([trained])}
@@ -341,7 +342,7 @@ def test_page_charts_contain_portrait_values(page, trained):
     ]
     neumann = parsed.chart("Norm that the Neumann series needs")
     assert [series["name"] for series in neumann["series"]] == ["antelope"]
-    assert neumann["series"][0]["y"] == first["antelope"].curve("neumann_norm")[1]
+    assert neumann["series"][0]["y"] == first["antelope"].curve("neumann_norm").y
     findings = [finding["what"] for run in first.values() for finding in run.portrait["findings"]]
     assert findings
     assert set(findings) <= {row[1] for row in parsed.rows if len(row) == 4}
@@ -440,7 +441,7 @@ def test_runs_are_grouped_by_task_with_unlisted_runs_last(tmp_path):
     write_run(tmp_path / "other", "alone")
     write_run(tmp_path / "more", "more", task="adding")
     write_table(tmp_path / "t", paper_row("b"), paper_row("a"), paper_row("c"))
-    found = html.in_order(runs.find([tmp_path]), runs.find_papers([tmp_path]))
+    found = html.in_order(*runs.find_all([tmp_path])[:2])
     assert [(run.task, run.layer) for run in found] == [
         ("adding", "more"),
         ("copy", "b"),
@@ -456,7 +457,7 @@ def test_rows_of_one_table_stay_together(tmp_path):
         for row in rows:
             write_run(tmp_path / table / row / "seed-0", row)
         write_table(tmp_path / table, *map(paper_row, rows))
-    found = html.in_order(runs.find([tmp_path]), runs.find_papers([tmp_path]))
+    found = html.in_order(*runs.find_all([tmp_path])[:2])
     assert [run.layer for run in found] == ["z", "y", "b", "a"]
 
 
@@ -571,11 +572,95 @@ def test_page_of_incomplete_run_is_valid(tmp_path, parts):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "3", '"x"'])
-def test_invalid_portrait_file_raises_value_error_with_path(tmp_path, content):
+def test_find_names_an_invalid_portrait(tmp_path, content):
     write_run(tmp_path / "run")
     (tmp_path / "run" / "portrait.json").write_text(content)
-    with pytest.raises(ValueError, match=r"run/portrait\.json"):
+    with pytest.raises(ValueError, match=r"run/portrait\.json is not a portrait: "):
         runs.find([tmp_path])
+
+
+# files that cannot be read
+
+
+PARTS = {
+    "portrait.json": ('{"output_gradients": 3}', "is not a portrait: output_gradients expects a list; got 3"),
+    "observations.jsonl": ('{"matrices": {}}\n', "is not a run's observations: line 1: a row has no step"),
+    "metrics.jsonl": ('{"step": 1}\n', "is not a run's metrics: line 1: a row has no split"),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_page_shows_run_without_its_invalid_part(tmp_path, name):
+    content, reason = PARTS[name]
+    for layer in ("gru", "lstm"):
+        write_run(tmp_path / layer, layer, portrait=small_portrait(), observations=[look(0), look(10)])
+    (tmp_path / "lstm" / name).write_text(content)
+    parsed = whole(report_page_of(tmp_path))
+    line = f"{tmp_path / 'lstm' / name} {reason}; the run is shown without it"
+    assert line in parsed.all("p")
+    assert parsed.folds["lstm"]["problem"] == line
+    assert "problem" not in parsed.folds["gru"]
+    drawn = {
+        "metrics.jsonl": "Validation loss",
+        "portrait.json": "Gradient of the last output",
+        "observations.jsonl": "Distance from orthogonal",
+    }
+    for part, title in drawn.items():
+        names = {series["name"].split(":")[0] for series in parsed.chart(title)["series"]}
+        assert names == ({"gru"} if part == name else {"gru", "lstm"})
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"layer": 3}', "[" * 100_000, '{"seed": NaN}', "\udcff"])
+def test_page_names_unreadable_run_and_shows_others(tmp_path, content):
+    for layer in ("gru", "lstm"):
+        write_run(tmp_path / layer, layer)
+    (tmp_path / "lstm" / "result.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    parsed = whole(report_page_of(tmp_path))
+    assert list(parsed.folds) == ["gru"]
+    (line,) = [text for text in parsed.all("p") if "lstm" in text]
+    assert line.startswith(f"{tmp_path}/lstm/result.json is not a run's result: ")
+    assert parsed.all("h2")[0] == "Problems"
+
+
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", "observations.jsonl", "portrait.json", "table.json"])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_page_names_folder_or_pipe_in_place_of_file(tmp_path, name, make):
+    for layer in ("gru", "lstm"):
+        write_run(tmp_path / layer, layer, portrait=small_portrait(), observations=[look(0)])
+    path = tmp_path / "lstm" / name
+    path.unlink(missing_ok=True)
+    make(path)
+    parsed = whole(report_page_of(tmp_path))
+    assert "gru" in parsed.folds
+    assert any(text.startswith(f"{path} is not ") and "got a folder, a pipe" in text for text in parsed.all("p"))
+
+
+def test_metrics_that_end_before_the_last_evaluation_are_named(tmp_path):
+    folder = write_run(tmp_path / "run", values=(3.0, 2.0, 1.0))
+    path = folder / "metrics.jsonl"
+    assert runs.find_all([tmp_path]).problems == []
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    end = "the last evaluation in result.json is at update 30"
+    assert runs.find_all([tmp_path]).problems == [f"{path} ends at update 20; {end}"]
+    path.write_text("")
+    assert runs.find_all([tmp_path]).problems == [f"{path} has no evaluation; {end}"]
+
+
+def test_folder_name_that_is_not_utf8_is_shown_escaped(tmp_path):
+    for name in (b"a\xff", b"b"):
+        write_run(tmp_path / os.fsdecode(name))
+    html.write(report_page_of(tmp_path), tmp_path / "page.html")
+    assert r"a\udcff" in whole((tmp_path / "page.html").read_text("utf-8")).folds
+
+
+def test_measurements_of_many_networks_are_left_out_by_name(tmp_path, monkeypatch):
+    for layer in ("gru", "lstm", "rnn"):
+        write_run(tmp_path / layer, layer, portrait=small_portrait())
+    monkeypatch.setattr(html, "MEASURED", 2 * len(json.dumps([small_portrait(), []])))
+    parsed = whole(report_page_of(tmp_path))
+    assert [one["name"] for one in parsed.chart("Gradient of the last output")["series"]] == ["gru", "lstm"]
+    (line,) = [text for text in parsed.all("p") if text.startswith("Measurements are left out")]
+    assert line.endswith(": rnn.")
 
 
 def test_portrait_page_of_single_network():
@@ -826,18 +911,19 @@ def invalid_table_contents():
 
 
 @pytest.mark.parametrize("content", invalid_table_contents().values(), ids=invalid_table_contents())
-def test_invalid_table_file_raises_value_error(tmp_path, content):
-    """An error that the command line prints as one line, not a traceback."""
+def test_page_names_invalid_table_and_shows_runs(tmp_path, content):
     write_run(tmp_path / "run")
     (tmp_path / "table.json").write_text(content)
-    with pytest.raises(ValueError, match=r"table\.json is not a table of reproduce: "):
-        report_page_of(tmp_path)
+    parsed = whole(report_page_of(tmp_path))
+    assert parsed.all("h2")[:2] == ["Problems", "Runs: copy"]
+    assert any(text.startswith(f"{tmp_path}/table.json is not a table of reproduce: ") for text in parsed.all("p"))
+    assert "gru" in parsed.folds
 
 
 def test_empty_table_file_is_ignored(tmp_path):
     write_run(tmp_path / "run")
     write_table(tmp_path)
-    assert runs.find_papers([tmp_path]) == []
+    assert runs.find_all([tmp_path]).papers == []
     assert "verdict" not in report_page_of(tmp_path).split("<main")[1].split("<script")[0]
 
 
@@ -855,7 +941,7 @@ def command_and_result(settings):
     """As a run with these settings would leave them."""
     trainer = Trainer(settings, RunDirectory("nowhere"), (), "cpu")
     result = json.loads(json.dumps(trainer.result("done", None)))
-    return shlex.split(runs.Run(Path("run"), result, []).command), result
+    return shlex.split(runs.Run(Path("run"), result).command), result
 
 
 def said(table):
@@ -940,7 +1026,7 @@ WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]))
 )
 def test_nested_settings_round_trip_through_command(table):
     result = {"layer": {"name": "rnn", "recurrent": table}, "task": {"name": "copy"}, "train": {}, "seed": 0}
-    run = runs.Run(Path("run"), result, [])
+    run = runs.Run(Path("run"), result)
     assert dotted(shlex.split(run.command)[4:-2]) == {"layer": {"recurrent": table}}
 
 

@@ -14,7 +14,7 @@ from steadygrad.diagnostics import observe, portrait
 from steadygrad.files import finite
 from steadygrad.layers import LAYERS, LSTM, NNRNN, MemRNN, RelRNN
 from steadygrad.report import comparison_figures, figures, paper, portrait_figures
-from steadygrad.report.runs import Run
+from steadygrad.report.runs import Run, thinned
 
 MAGIC = {"svg": b"<?xml", "png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-"}
 
@@ -59,7 +59,7 @@ def run_from_parts(path, layer, task, observations, portrait, seed=0):
         "score": "mse",
         "guessing_loss": 0.2,
     }
-    return Run(Path(path), result, rows, observations, portrait)
+    return Run(Path(path), result, thinned(rows, {"loss", "mse", "neumann_norm"}), observations, portrait)
 
 
 def files(folder):
@@ -129,9 +129,9 @@ def test_first_of_several_seeds_is_drawn(tmp_path, fast_savefig, monkeypatch):
 
 def test_runs_without_portraits_get_only_curves(tmp_path, fast_savefig):
     run = minimal_run("runs/a")
-    blind = Run(run.path, run.result, run.rows, [{"step": 0, "failed": "why"}], {"step": 0, "failed": "why"})
+    blind = Run(run.path, run.result, run.curves, [{"step": 0, "failed": "why"}], {"step": 0, "failed": "why"})
     assert [path.name for path in portrait_figures.draw_all([blind], tmp_path)] == ["copy-curves.svg"]
-    nothing = Run(run.path, run.result, [], [], None)
+    nothing = Run(run.path, run.result)
     assert [path.name for path in portrait_figures.draw_all([nothing], tmp_path)] == ["copy-curves.svg"]
 
 
@@ -465,7 +465,7 @@ def run_with_held_out(held_out, accuracies, seed=0, layer=None, **task):
         "score": "accuracy",
         "guessing_loss": math.log(4),
     }
-    return Run(Path(f"runs/{held_out}/{len(accuracies)}/seed-{seed}"), result, rows)
+    return Run(Path(f"runs/{held_out}/{len(accuracies)}/seed-{seed}"), result, thinned(rows, {"accuracy"}))
 
 
 def test_unseen_returns_last_evaluations_with_distinct_names():

@@ -10,6 +10,7 @@ import pytest
 import steadygrad
 from steadygrad.experiments import select, summary
 from steadygrad.report import figures, runs, tables
+from steadygrad.report.thinning import Curve
 
 
 def write_run(folder, layer="gru", task="copy", seed=0, hidden=8, score="accuracy", values=(2.0, 1.0), **result):
@@ -24,7 +25,7 @@ def write_run(folder, layer="gru", task="copy", seed=0, hidden=8, score="accurac
         "parameters": 18953,
         "steps": 1500,
         "best": {"step": 20, "loss": 0.00054, score: 0.98765},
-        "final": {"step": 20, "loss": 0.00054, score: 0.98765},
+        "final": {"step": 10 * len(values), "loss": 0.00054, score: 0.98765} if values else None,
         "score": score,
         "higher_is_better": True,
         "guessing_loss": 0.17329,
@@ -377,28 +378,35 @@ def test_invalid_result_file_raises_value_error_with_path(tmp_path, content):
         runs.find([tmp_path])
 
 
+def test_all_runs_unreadable_is_an_error_with_the_reasons(tmp_path):
+    for number in range(12):
+        write_run(tmp_path / f"{number:02}")
+        (tmp_path / f"{number:02}" / "result.json").write_text("{")
+    with pytest.raises(ValueError, match=r"^no run could be read: .*00/result.json is not .*; and 2 more$"):
+        runs.find_all([tmp_path])
+
+
 def test_truncated_or_missing_metrics_file_is_tolerated(tmp_path):
     write_run(tmp_path / "a", values=(3.0, 2.0, 1.0))
     metrics = tmp_path / "a" / "metrics.jsonl"
     metrics.write_text(metrics.read_text()[:-30])
     write_run(tmp_path / "b")
     (tmp_path / "b" / "metrics.jsonl").unlink()
-    one, other = runs.find([tmp_path])
-    assert one.curve("loss") == ([10, 20, 30], [3.0, 2.0, 1.0])
-    assert one.curve("loss", "train") == ([], [])
-    assert other.rows == []
-    assert other.curve("loss") == ([], [])
+    one, other = runs.find_all([tmp_path]).runs
+    assert one.curve("loss") == Curve([10, 20, 30], [3.0, 2.0, 1.0], 3)
+    assert one.notes == ()
+    assert other.curve("loss") == Curve()
 
 
-def test_curve_omits_non_numeric_values(tmp_path):
+def test_curve_omits_missing_values(tmp_path):
     write_run(tmp_path / "run", values=(3.0, 2.0))
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 30, "split": "valid", "loss": null, "accuracy": 0.5}\n')
-        file.write('{"step": 40, "split": "valid", "loss": 1, "accuracy": true}\n')
+        file.write('{"step": 40, "split": "valid", "loss": 1, "accuracy": null}\n')
     (run,) = runs.find([tmp_path])
-    assert run.curve("loss") == ([10, 20, 40], [3.0, 2.0, 1])
-    assert run.curve("accuracy") == ([10, 20, 30], [1.5, 1.0, 0.5])
-    assert run.curve("mse") == ([], [])
+    assert run.curve("loss") == Curve([10, 20, 40], [3.0, 2.0, 1], 3)
+    assert run.curve("accuracy") == Curve([10, 20, 30], [1.5, 1.0, 0.5], 3)
+    assert run.curve("mse") == Curve()
 
 
 @pytest.mark.parametrize(
@@ -464,9 +472,9 @@ def test_single_evaluation_is_drawn_as_marker(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("values", "whole"), [((0.2, 0.9), True), ((0.2, 2.1), False)])
 def test_axis_is_0_to_1_only_for_values_within(tmp_path, values, whole):
     rows = [{"step": step, "split": "valid", "loss": 1.0, "bpc": value} for step, value in enumerate(values)]
-    run = runs.Run(tmp_path, {"guessing_loss": 1.0}, rows)
+    run = runs.Run(tmp_path, {"guessing_loss": 1.0}, runs.thinned(rows, {"bpc"}))
     _, axis = figures.plt.subplots()
-    axis.plot(*run.curve("bpc"))
+    axis.plot(run.curve("bpc").x, run.curve("bpc").y)
     figures.finish(axis, "bpc", [run])
     low, high = axis.get_ylim()
     assert (low < 0 < 1 < high < 1.1) == whole

@@ -3,6 +3,7 @@
   const SVG = "http://www.w3.org/2000/svg";
   const charts = JSON.parse(document.getElementById("data").textContent);
   const tip = document.getElementById("tip");
+  const TIP_LINES = 24;
 
   // ---- small helpers
 
@@ -33,10 +34,18 @@
     const rough = (high - low) / count;
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
+    const first = Math.ceil(low / step - 1e-9) * step;
     const found = [];
-    for (let t = Math.ceil(low / step - 1e-9) * step; t <= high + step * 1e-9; t += step) found.push(Math.abs(t) < step / 1e6 ? 0 : t);
+    for (let i = 0; i <= 2 * count; i++) { // a count, because adding a small step to a large number may not change it
+      const t = first + i * step;
+      if (t <= high + step * 1e-9 && t !== found[found.length - 1]) found.push(Math.abs(t) < step / 1e6 ? 0 : t);
+    }
     return found;
   }
+
+  // Math.max(...values) would put every value on the stack, which has room for about 100,000
+  const largest = (values, least = -Infinity) => values.reduce((a, b) => (b > a ? b : a), least);
+  const smallest = (values) => values.reduce((a, b) => (b < a ? b : a), Infinity);
 
   function showTip(text, x, y) {
     tip.textContent = text;
@@ -54,11 +63,20 @@
     return node;
   }
 
-  function whenResized(node, draw) {
+  // A chart that fails says so in its place; the other charts and the buttons still work.
+  function attempt(figure, draw) {
+    try { draw(); } catch (error) {
+      for (const node of [...figure.children]) if (node.tagName !== "FIGCAPTION") node.remove();
+      make("p", { class: "note failed" }, figure, `This chart could not be drawn: ${error.message}`);
+      console.warn(error);
+    }
+  }
+
+  function whenResized(figure, node, draw) {
     let width = 0;
     new ResizeObserver(() => {
       const now = Math.round(node.clientWidth);
-      if (now && now !== width) { width = now; draw(); }
+      if (now && now !== width) { width = now; attempt(figure, draw); }
     }).observe(node);
   }
 
@@ -66,15 +84,14 @@
 
   function lines(figure, spec) {
     const hidden = new Set();
-    const xs = spec.series.flatMap((s) => s.x);
-    const whole = [Math.min(...xs), Math.max(...xs)];
+    const whole = [smallest(spec.series.map((s) => smallest(s.x))), largest(spec.series.map((s) => largest(s.x)))];
     let range = [...whole];
     let cursor = null;
     let drag = null;
     const svg = make("svg", { class: "plot", tabindex: 0, role: "application", "aria-roledescription": "chart",
       "aria-label": `${spec.title}. ${spec.series.map((s) => s.name).join(", ")}. Arrow keys read values, plus and minus zoom.` }, figure);
     const legend = make("div", { class: "legend" }, figure);
-    let geometry = null;
+    let geometry = null, overlay = null, known = null;
 
     const shown = () => spec.series.filter((s) => !hidden.has(s.name));
     const usable = (v) => v !== null && Number.isFinite(v) && (!spec.log || v > 0);
@@ -134,27 +151,47 @@
         make("path", { class: "line", d: path, "data-series": s.name, style: `stroke:${colour(s.colour)}`, ...(s.dash ? { "stroke-dasharray": "5 3" } : {}) }, body);
         if (s.x.length === 1 && usable(s.y[0])) make("circle", { cx: X(s.x[0]), cy: Y(s.y[0]), r: 3, style: `fill:${colour(s.colour)}` }, body);
       }
+      overlay = make("g", { "clip-path": `url(#clip-${spec.id})` }, svg);
+      known = null;
+      drawCursor();
+    }
+
+    // What follows the mouse is drawn alone: a chart may have 100,000 points.
+    function drawCursor() {
+      const { X, Y, box, inner, height } = geometry;
+      overlay.replaceChildren();
       if (cursor !== null && cursor >= range[0] && cursor <= range[1]) {
-        make("line", { class: "cursor", x1: X(cursor), x2: X(cursor), y1: box.top, y2: height - box.bottom }, svg);
-        for (const [s, i] of atCursor()) if (usable(s.y[i])) make("circle", { cx: X(s.x[i]), cy: Y(s.y[i]), r: 3.2, style: `fill:${colour(s.colour)}` }, body);
+        make("line", { class: "cursor", x1: X(cursor), x2: X(cursor), y1: box.top, y2: height - box.bottom }, overlay);
+        for (const [s, i] of atCursor()) if (usable(s.y[i])) make("circle", { cx: X(s.x[i]), cy: Y(s.y[i]), r: 3.2, style: `fill:${colour(s.colour)}` }, overlay);
       }
       if (drag && Math.abs(drag.to - drag.from) > 3) {
-        make("rect", { class: "select", x: Math.min(drag.from, drag.to), y: box.top, width: Math.abs(drag.to - drag.from), height: inner.h }, svg);
+        make("rect", { class: "select", x: Math.min(drag.from, drag.to), y: box.top, width: Math.abs(drag.to - drag.from), height: inner.h }, overlay);
       }
     }
 
-    const nearest = (s, x) => s.x.reduce((best, v, i) => (Math.abs(v - x) < Math.abs(s.x[best] - x) ? i : best), 0);
-    const atCursor = () => shown().filter((s) => s.x.length).map((s) => [s, nearest(s, cursor)]);
-    const stops = () => [...new Set(shown().flatMap((s) => s.x))].filter((x) => x >= range[0] && x <= range[1]).sort((a, b) => a - b);
+    function nearestIndex(xs, x) { // xs rises
+      let from = 0, to = xs.length - 1;
+      while (from < to) {
+        const middle = (from + to) >> 1;
+        if (xs[middle] < x) from = middle + 1; else to = middle;
+      }
+      return from > 0 && x - xs[from - 1] <= xs[from] - x ? from - 1 : from;
+    }
+    const atCursor = () => shown().filter((s) => s.x.length).map((s) => [s, nearestIndex(s.x, cursor)]);
+    function stops() { // updates at which a shown curve has a point
+      known ??= [...new Set(shown().flatMap((s) => s.x))].filter((x) => x >= range[0] && x <= range[1]).sort((a, b) => a - b);
+      return known;
+    }
     const valueAt = (px) => range[0] + ((px - geometry.box.left) / geometry.inner.w) * (range[1] - range[0]);
 
     function point(x, clientX, clientY) {
       const all = stops();
-      if (!all.length) { cursor = null; hideTip(); draw(); return; }
-      cursor = all.reduce((best, v) => (Math.abs(v - x) < Math.abs(best - x) ? v : best), all[0]);
-      draw();
-      const words = [`${spec.xlabel} ${short(cursor)}`, ...atCursor().map(([s, i]) => `${s.name}: ${short(s.y[i])}`)];
-      showTip(words.join("\n"), clientX, clientY);
+      if (!all.length) { cursor = null; hideTip(); drawCursor(); return; }
+      cursor = all[nearestIndex(all, x)];
+      drawCursor();
+      const values = atCursor().map(([s, i]) => `${s.name}: ${short(s.y[i])}`);
+      const more = values.length > TIP_LINES ? [`and ${values.length - TIP_LINES} more; the legend hides curves`] : [];
+      showTip([`${spec.xlabel} ${short(cursor)}`, ...values.slice(0, TIP_LINES), ...more].join("\n"), clientX, clientY);
     }
 
     function pointByKey(x) {
@@ -190,9 +227,9 @@
       drag = null;
       draw();
     });
-    svg.addEventListener("pointerleave", () => { if (!drag) { cursor = null; hideTip(); draw(); } });
+    svg.addEventListener("pointerleave", () => { if (!drag && overlay) { cursor = null; hideTip(); drawCursor(); } });
     svg.addEventListener("dblclick", reset);
-    svg.addEventListener("blur", () => { cursor = null; hideTip(); draw(); });
+    svg.addEventListener("blur", () => { cursor = null; hideTip(); if (overlay) drawCursor(); });
     svg.addEventListener("keydown", (event) => {
       const all = stops();
       const here = cursor === null ? -1 : all.indexOf(cursor);
@@ -201,7 +238,7 @@
       else if (event.key === "+" || event.key === "=") zoom(0.5);
       else if (event.key === "-") zoom(2);
       else if (event.key === "0") reset();
-      else if (event.key === "Escape") { cursor = null; hideTip(); draw(); }
+      else if (event.key === "Escape") { cursor = null; hideTip(); if (overlay) drawCursor(); }
       else return;
       event.preventDefault();
     });
@@ -219,7 +256,7 @@
     button(tools, "+", "Zoom in", () => zoom(0.5));
     button(tools, "−", "Zoom out", () => zoom(2));
     button(tools, "All", "Show all", reset);
-    whenResized(svg, draw);
+    whenResized(figure, svg, draw);
   }
 
   // ---- maps: one canvas a panel, one scale for all
@@ -290,7 +327,7 @@
   function plane(figure, spec) {
     const panels = make("div", { class: "panels" }, figure);
     if (spec.panels.length > 1) figure.classList.add("wide-chart");
-    const reach = 1.12 * Math.max(1, ...spec.panels.flatMap((p) => p.frames.flatMap((f) => f.re.map((re, i) => Math.hypot(re, f.im[i])))));
+    const reach = 1.12 * largest(spec.panels.flatMap((p) => p.frames.flatMap((f) => f.re.map((re, i) => Math.hypot(re, f.im[i])))), 1);
     const drawings = spec.panels.map((panel) => {
       const holder = make("div", { class: "panel" }, panels);
       const name = make("div", {}, holder, panel.name);
@@ -313,7 +350,7 @@
         name.textContent = frame.step === null ? panel.name : `${panel.name}, update ${frame.step}`;
       };
     });
-    const longest = Math.max(...spec.panels.map((p) => p.frames.length));
+    const longest = largest(spec.panels.map((p) => p.frames.length));
     const draw = (share) => drawings.forEach((one) => one(share));
     if (longest > 1) {
       const tools = make("div", { class: "tools" }, figure);
@@ -341,7 +378,7 @@
     const svg = make("svg", { class: "plot", role: "img", "aria-label": `${spec.title}: ${spec.values.join(", ")}` }, figure);
     function draw() {
       const width = Math.max(240, svg.clientWidth || 400), height = 190, left = 36, bottom = 36, top = 8;
-      const most = Math.max(1, ...spec.values), w = (width - left - 8) / spec.values.length;
+      const most = largest(spec.values, 1), w = (width - left - 8) / spec.values.length;
       svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
       svg.style.height = `${height}px`;
       svg.replaceChildren();
@@ -357,7 +394,7 @@
       spec.labels.forEach((label, i) => make("text", { x: left + (i / (spec.labels.length - 1)) * (width - left - 8), y: height - bottom + 16, "text-anchor": "middle" }, svg, label));
       make("text", { x: left + (width - left) / 2, y: height - 4, "text-anchor": "middle" }, svg, spec.xlabel);
     }
-    whenResized(svg, draw);
+    whenResized(figure, svg, draw);
   }
 
   // ---- the page
@@ -365,7 +402,7 @@
   const kinds = { lines, maps, plane, bars };
   for (const figure of document.querySelectorAll("[data-chart]")) {
     const spec = charts[figure.dataset.chart];
-    kinds[spec.kind](figure, spec);
+    attempt(figure, () => kinds[spec.kind](figure, spec));
   }
 
   const theme = document.getElementById("theme");
