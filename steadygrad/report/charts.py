@@ -239,8 +239,7 @@ def drift_curves(networks: Sequence[Measurements]) -> list[Chart]:
             for name in rows[-1]["matrices"] if rows else []:
                 y = [row["matrices"][name][key] for row in rows]
                 curves.append(series(n, [row["step"] for row in rows], y, matrix_name(n, name)))
-        many = in_own_colours(curves, networks)
-        found += [lines(title, many, "update", label, log=True)] if curves else []
+        found += [lines(title, in_own_colours(curves, networks), "update", label, log=True)] if curves else []
     return found
 
 
@@ -306,8 +305,8 @@ def curve(
     name: str, x: Sequence[float], y: Sequence[float | None], colour: int, dash: bool = False, measured: int = 0
 ) -> Chart:
     """Return one curve of a chart as a dict. ``measured`` is the number of points before thinning (default: all)."""
-    points = {"x": list(x), "y": list(y), "measured": measured or len(x)}
-    return {"name": name, "colour": colour, "dash": dash, **points}
+    found = {"name": name, "colour": colour, "dash": dash, "x": list(x), "y": list(y)}
+    return {**found, "measured": measured or len(x)}
 
 
 def lines(
@@ -345,8 +344,7 @@ def lines(
 def maps(title: str, panels: list[Chart], range: tuple[float, float], explain: str, **look: Any) -> list[Chart]:
     """Return a list with one chart of heat maps on a common scale; empty without panels.
 
-    ``range`` is the smallest and the largest value of the scale. ``look`` are further entries of the chart, a dict:
-    with ``exponent`` the values are logarithms to base 10.
+    ``range`` has the ends of the scale. ``look`` are further entries of the chart. ``exponent``: values are log10.
     """
     found = {"kind": "maps", "title": title, "explain": explain, "panels": panels, "range": list(range), **look}
     return [found] if panels else []

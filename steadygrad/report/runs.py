@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from steadygrad import files, records
 from steadygrad.files import RunError, value_text
+from steadygrad.manifest import verify
 from steadygrad.records import Result, TableRow, settings_tables
 from steadygrad.report.measurements import read_observations, read_portrait
 from steadygrad.report.thinning import MOST, Curve, Thinner, points_per_curve
@@ -148,7 +149,7 @@ def read(folder: Path, most: int = MOST) -> Run:
     drawn = with_reason(lambda: read_portrait(portrait), notes) if os.path.lexists(portrait) else None
     notes = [f"{note}; the run is shown without it" for note in notes]
     notes += missing_rows(folder / files.METRICS, result, curves)
-    # The check of a run's manifest belongs here: notes += verify(folder), a line for each file that was changed.
+    notes += verify(folder)
     return Run(folder, result, curves or {}, observations or [], drawn, tuple(notes))
 
 
