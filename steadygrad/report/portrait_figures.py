@@ -117,7 +117,7 @@ def draw_maps(chart: Chart, row: str, column: str, value: str) -> Figure:
     figure, axes = plt.subplots(
         1, len(panels), figsize=(3.6 * len(panels) + 0.9, 3.4), squeeze=False, layout="constrained", sharey=True
     )
-    scale = LogNorm(*(10**limit for limit in chart["range"]))
+    scale = LogNorm(*(10.0**limit for limit in chart["range"]))
     for axis, panel in zip(axes[0], panels, strict=True):
         draw_map(axis, panel["rows"], panel["every"], scale)
         if "kept" in panel:
@@ -151,7 +151,7 @@ def draw_map(axis: Axes, rows: Sequence[Sequence[float | None]], every: int, sca
     ``every`` is the number of time steps in a cell, ``scale`` the scale of the values, not of their logarithms.
     """
     size = len(rows)
-    square = [[math.nan if v is None else 10**v for v in row] + [math.nan] * (size - len(row)) for row in rows]
+    square = [[math.nan if v is None else 10.0**v for v in row] + [math.nan] * (size - len(row)) for row in rows]
     extent = (0, size * every, size * every, 0)
     axis.imshow(square, norm=scale, cmap="viridis", extent=extent, interpolation="nearest")
     axis.grid(False)

@@ -593,3 +593,9 @@ def test_drift_figure_has_curve_per_matrix_and_neumann_norm():
 def test_formats_are_known_and_colours_unique():
     assert {f".{name}" for name in MAGIC} == figures.FORMATS.keys()
     assert len(set(figures.COLOURS)) == len(figures.COLOURS)
+
+
+def test_maps_of_integer_logarithms_are_drawn(tmp_path, fast_savefig):
+    """10**300 is an integer that no array of doubles holds."""
+    run = minimal_run("runs/a", every=1, input_maps={"state": [[300], [0, None]]})
+    assert "a-reach.svg" in [path.name for path in portrait_figures.draw_run(run, "a", tmp_path / "a", "svg")]
