@@ -71,7 +71,7 @@ def test_invalid_metrics_row_is_refused_before_anything_changes(run, tiny):
     (run / MANIFEST).unlink()
     (run / METRICS).write_text((run / METRICS).read_text().replace('"split"', '"splat"', 1))
     before = contents(run)
-    with pytest.raises(RunError, match=r"metrics.jsonl is not a run's metrics: line 1: a row has no split"):
+    with pytest.raises(RunError, match=r"metrics.jsonl is not a run's metrics: .*has no split"):
         train(tiny(steps=20), run, resume=True)
     assert contents(run) == before
 
