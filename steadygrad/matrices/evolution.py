@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.check import check_size
-from steadygrad.kernels import Operator
+from steadygrad.kernels import Operator, needs_plain
 from steadygrad.matrices.complex import phases
 from steadygrad.matrices.matrix import Matrix
 
@@ -35,8 +35,7 @@ class UnitaryEvolution(nn.Module):
     def operator(self, angles: Tensor, reflectors: Tensor) -> Operator:
         """Return a function that maps rows h to rows h Wᵀ without forming W."""
         D1, D2, D3 = phases(angles)
-        v = torch.complex(reflectors[:, 0], reflectors[:, 1])
-        R1, R2 = v / v.norm(dim=1, keepdim=True)
+        R1, R2 = unit_reflectors(reflectors)
         permutation = self.permutation
 
         def multiply(h: Tensor) -> Tensor:
@@ -53,6 +52,18 @@ class UnitaryEvolution(nn.Module):
     def extra_repr(self) -> str:
         """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}"
+
+
+def unit_reflectors(reflectors: Tensor) -> Tensor:
+    """Return the complex vectors v of length 1 from their real and imaginary parts. Raise ValueError if one is 0."""
+    if not needs_plain(reflectors) and not torch.compiler.is_compiling():
+        largest = reflectors.detach().abs().amax((1, 2))
+        if not largest.all():
+            raise ValueError("UnitaryEvolution expects reflectors that have a direction; got one that is 0")
+        if largest.min() < 1e-15 or largest.max() > 1e15:
+            reflectors = reflectors / largest[:, None, None]  # so that no square overflows or underflows
+    v = torch.complex(reflectors[:, 0], reflectors[:, 1])
+    return v / v.norm(dim=1, keepdim=True)
 
 
 def reflected(h: Tensor, v: Tensor) -> Tensor:

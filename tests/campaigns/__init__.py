@@ -13,7 +13,9 @@ class Entry(NamedTuple):
     tries: int
 
 
-CAMPAIGNS: dict[str, Entry] = {}
+CAMPAIGNS: dict[str, Entry] = {
+    "drift": Entry(weight=2, tries=6),
+}
 """campaigns by name; the function is ``run`` in the module of the same name, with _ for -"""
 
 
