@@ -153,7 +153,7 @@ class SkewExp(torch.autograd.Function):
         for _ in range(halvings):
             squares.append(X)
             X = matmul(X, X)
-        if halvings >= CAREFUL and not is_near_orthogonal(X):
+        if halvings >= CAREFUL and not is_near_orthogonal(X, units=400):
             return SkewExp.by_eigenvectors(ctx, free)
         ctx.save_for_backward(free, A, *parts, *squares)
         ctx.scale = 0.5**halvings

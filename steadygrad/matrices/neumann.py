@@ -88,7 +88,7 @@ class NeumannCayley(ScaledCayley):
             self._follow(free.detach(), J)
             W = matmul(self.inverse, J).mul_(self.D)
             large = self.max_drift < math.inf and float(torch.linalg.vector_norm(J)) > LARGE
-            inaccurate = large and not is_near_orthogonal(W)
+            inaccurate = large and not is_near_orthogonal(W, units=400)
         if inaccurate:  # rounding errors of Ã are multiplied by I − A
             return super().forward(free)
         return CayleyGradient.apply(free, self.inverse, W, self.D)

@@ -7,31 +7,37 @@ V diag(f(iθ)) Vᴴ is unitary up to rounding if all |f(iθ)| are 1, however lar
 import torch
 from torch import Tensor
 
+from steadygrad.matrices.complex import complexify, realify
 from steadygrad.matrices.matrix import NonFiniteError
+from steadygrad.matrices.measures import orthogonality_error
 
 
-def is_near_orthogonal(W: Tensor, units: float = 400) -> bool:
-    """Return whether ‖WᵀW − I‖_F is at most ``units`` in the last place; 400 are 5e-5 in single precision."""
-    error = W.mT @ W
-    error.diagonal().sub_(1)
-    # large matrices need a wider limit, because this product is rounded too
-    return float(torch.linalg.vector_norm(error)) <= max(units, len(W) / 2) * torch.finfo(W.dtype).eps
+def is_near_orthogonal(W: Tensor, units: float) -> bool:
+    """Return whether ‖WᵀW − I‖_F is at most so many units in the last place of W's dtype. Without NaN and infinity."""
+    return bool(W.isfinite().all()) and orthogonality_error(W) <= units * torch.finfo(W.dtype).eps
 
 
 def eigen(A: Tensor) -> tuple[Tensor, Tensor]:
     """Return the angles θ and the unitary V of A = V diag(iθ) Vᴴ, in double precision, for a skew-symmetric A.
 
-    Raise NonFiniteError if A or an angle is not finite.
+    The real form of a complex L has the eigenvectors (v, −iv) and their conjugates, v those of L, so that functions of
+    A are real forms, too. Raise NonFiniteError if A or an angle is not finite.
     """
-    scale = A.abs().amax().double()
-    if scale.isfinite():
-        angles, V = torch.linalg.eigh(A.double() / scale.clamp_min(torch.finfo(torch.float64).tiny) * -1j)
-        angles = (angles - angles.flip(0)) * (scale / 2)  # they come in pairs ±θ, up to rounding
-        if angles.isfinite().all():
-            return angles, V
-    raise NonFiniteError(
-        f"a skew-symmetric matrix expects finite entries and eigenvalues; got a largest entry of {float(scale):.3g}"
-    )
+    scale = A.abs().amax().double() if len(A) else torch.zeros((), dtype=torch.float64)
+    if not scale.isfinite():
+        raise NonFiniteError(f"a skew-symmetric matrix expects finite entries; got {float(scale)}")
+    A = A.double() / scale.clamp_min(torch.finfo(torch.float64).tiny)
+    if len(A) % 2 == 0 and torch.equal(A, realify(complexify(A))):
+        angles, V = torch.linalg.eigh(complexify(A) * -1j)
+        angles = torch.cat([angles, -angles])
+        V = torch.cat([torch.cat([V, V.conj()], dim=1), torch.cat([-1j * V, 1j * V.conj()], dim=1)]) / 2**0.5
+    else:
+        angles, V = torch.linalg.eigh(A * -1j)
+        angles = (angles - angles.flip(0)) / 2  # they come in pairs ±θ, up to rounding
+    angles = angles * scale
+    if not angles.isfinite().all():
+        raise NonFiniteError(f"a skew-symmetric matrix expects finite eigenvalues; got entries up to {float(scale):g}")
+    return angles, V
 
 
 def from_eigen(values: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
@@ -48,7 +54,7 @@ def inverse_of_shifted(A: Tensor) -> Tensor:
 def exp_from_eigen(angles: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
     """Return exp(A) for A = V diag(iθ) Vᴴ. Raise NonFiniteError if θ is so large that rounding changes it by a turn."""
     X = from_eigen(torch.polar(torch.ones_like(angles), angles), V, dtype)
-    if not is_near_orthogonal(X):
+    if not is_near_orthogonal(X, 5e-5 / torch.finfo(dtype).eps):
         largest = float(angles.abs().amax())
         raise NonFiniteError(f"exp(A) expects a skew-symmetric A with angles up to about 1e10; got {largest:.3g}")
     return X

@@ -24,6 +24,15 @@ def test_constraint_holds_for_free_tensors_of_any_size(name, scale, size):
     assert found <= bound
 
 
+@pytest.mark.parametrize("scale", [1e6, 1e12, 1e30])
+def test_real_generators_of_any_size_give_unitary_matrices(scale):
+    """The real form of a real L has every eigenvalue twice, and rounding may split each pair by more than a turn."""
+    matrix = build("complex-exponential", 8, complex=True)
+    with torch.no_grad():
+        matrix.free[0].copy_(torch.randn(64) * scale)[28:] = 0  # the imaginary part
+    assert orthogonality_error(matrix()) < 1e-6
+
+
 def exp_at(free, size):
     """exp(A) as the map computes it, with a flag: whether eigenvectors were needed."""
     X = SkewExp.apply(free, size)
