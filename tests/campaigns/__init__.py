@@ -15,6 +15,7 @@ class Entry(NamedTuple):
 
 CAMPAIGNS: dict[str, Entry] = {
     "drift": Entry(weight=2, tries=6),
+    "data-files": Entry(weight=1, tries=150),
     "matrix-values": Entry(weight=2, tries=300),
 }
 """campaigns by name; the function is ``run`` in the module of the same name, with _ for -"""
