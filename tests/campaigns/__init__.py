@@ -14,6 +14,7 @@ class Entry(NamedTuple):
 
 
 CAMPAIGNS: dict[str, Entry] = {
+    "command-lines": Entry(weight=2, tries=40),
     "drift": Entry(weight=2, tries=6),
     "data-files": Entry(weight=1, tries=150),
     "matrix-values": Entry(weight=2, tries=300),

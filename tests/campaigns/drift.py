@@ -23,7 +23,7 @@ def run(campaign: Campaign) -> None:
     torch.set_num_threads(1)
     for random in campaign.tries():
         name = NAMES[campaign.number % len(NAMES)]
-        updates = round(100 * 30 ** random.random())
+        updates = round(30 * 100 ** random.random())
         size = random.choice([1, 2, 3, 8, 31, 32])
         kind = random.choice(list(RATES))
         with campaign.expecting(f"{name} of size {size}, {kind} rate", NonFiniteError):
