@@ -2,8 +2,11 @@
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,12 +17,38 @@ from rich.text import Text
 from steadygrad.files import parse_value
 
 TABLES = ("layer", "task", "train")
+FRAMES = 20
+"""largest number of frames of a traceback that are shown"""
+DEEPEST = 20
+"""largest number of lists and tables inside each other in a value"""
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""characters that a terminal obeys instead of showing them, such as ESC, and bytes of file names that are no text"""
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters, except newline and tab, as escapes: ESC becomes \\x1b.
+
+    All output of the command line passes here, because names in files of runs may contain terminal commands.
+    """
+    return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def note(text: str) -> None:
+    """Print the text as one line on stderr."""
+    print(printable(" ".join(text.split())), file=sys.stderr)
 
 
 def fail(message: str, code: int = 2) -> int:
     """Print ``message`` as one line on stderr and return the exit code ``code`` (default 2)."""
-    print("steadygrad: " + " ".join(message.split()), file=sys.stderr)
+    note(f"steadygrad: {message}")
     return code
+
+
+def needs_memory(error: Exception) -> bool:
+    """Return whether an error says that a tensor is larger than the memory or than any address."""
+    words = ("allocate memory", "not enough memory", "out of memory", "size calculation overflowed", "overflow")
+    text = str(error).lower()
+    return isinstance(error, MemoryError | OverflowError) or any(word in text for word in words)
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,8 +83,28 @@ def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES) -> dict[str, dic
             if not words or words[0].startswith("--"):
                 raise ValueError(f"{key} expects a value")
             value = words.pop(0)
-        found.setdefault(table, {})[name] = parse_value(value)
+        found.setdefault(table, {})[name] = parsed(key, value)
     return found
+
+
+def parsed(key: str, text: str) -> Any:
+    """Return the value of the setting ``key``. Raise ValueError for more than `DEEPEST` nested lists or tables."""
+    try:
+        value = parse_value(text)
+        level = [value]
+        for _ in range(DEEPEST):
+            parts = [part.values() if isinstance(part, dict) else part for part in level if is_nest(part)]
+            level = [item for part in parts for item in part]
+        if not any(map(is_nest, level)):
+            return value
+    except RecursionError:
+        pass
+    raise ValueError(f"{key} expects at most {DEEPEST} lists or tables inside each other; got more")
+
+
+def is_nest(value: object) -> bool:
+    """Return whether a value is a list or a table."""
+    return isinstance(value, list | dict)
 
 
 def is_setting(word: str) -> bool:
@@ -80,20 +129,55 @@ def take_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def say(text: str) -> None:
-    """Print the text to the console as it is: brackets, as in a path, are not markup."""
-    console().print(text, highlight=False, markup=False, soft_wrap=True)
+    """Print the text to the console as it is, but `printable`: brackets, as in a path, are not markup."""
+    console().print(printable(text), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right_from: int = 1) -> None:
     """Print a table with a title to the console. Columns from number ``right_from`` on are aligned to the right."""
     if title:
-        console().print(Text(title, "bold"), soft_wrap=True)
+        console().print(Text(printable(title), "bold"), soft_wrap=True)
     result = Table(header_style="bold", box=None, pad_edge=False)
     for number, name in enumerate(header):
-        result.add_column(Text(name), justify="right" if number >= right_from else "left", overflow="fold")
+        result.add_column(Text(printable(name)), justify="right" if number >= right_from else "left", overflow="fold")
     for row in rows:
-        result.add_row(*map(Text, row))
+        result.add_row(*(Text(printable(cell)) for cell in row))
     console().print(result)
+
+
+@contextmanager
+def users_code(file: Path) -> Iterator[None]:
+    """Context manager around code of a user's file. An error in it is shown with the user's lines only.
+
+    Print the traceback without the frames of this package and of libraries, and raise a ValueError that names the
+    error. Errors that did not pass through files in the folder of ``file`` are left as they are, and so is an error of
+    this package about one that did.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit
+        for shown in (error, error.__context__):
+            if shown is not None and (lines := users_lines(shown, file)):
+                print(printable("".join(["Traceback, lines of your files only:\n", *lines])).rstrip(), file=sys.stderr)
+                if shown is error:
+                    raise ValueError(f"{file} raised {type(error).__name__}; see the lines above") from None
+        raise
+
+
+def users_lines(error: BaseException, file: Path) -> list[str]:
+    """Return the frames of a user's files in the traceback of an error, and the error, as lines, or an empty list."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename, file)]
+    if not own and not (isinstance(error, SyntaxError) and is_users(error.filename or "", file)):
+        return []
+    return [*traceback.StackSummary.from_list(own[-FRAMES:]).format(), *traceback.format_exception_only(error)]
+
+
+def is_users(name: str, file: Path) -> bool:
+    """Return whether the source file ``name`` is in the folder of the user's ``file``, and not part of a library."""
+    path, own = Path(name).resolve(), Path(__file__).resolve().parents[1]
+    return path.is_relative_to(file.resolve().parent) and not path.is_relative_to(own) and "site-packages" not in name
 
 
 def check_target(who: str, name: str | None, endings: Sequence[str]) -> None:

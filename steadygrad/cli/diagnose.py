@@ -11,14 +11,14 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from steadygrad.check import is_integer
-from steadygrad.cli.common import add_threads, check_target, dotted, say, set_threads
+from steadygrad.cli.common import add_threads, check_target, dotted, note, say, set_threads, users_code
 from steadygrad.files import finite, json_text
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
     if options.inputs is not None and options.inputs < 1:
         raise ValueError(f"--inputs expects at least 1; got {options.inputs}")
     check_target("diagnose", options.output, [".html"])
+    users: AbstractContextManager[None] = nullcontext()
     if options.what not in LAYERS and given:
         raise ValueError(f"--layer.KEY goes with the name of a layer; got {options.what}")
     if options.what in LAYERS:
@@ -68,13 +69,16 @@ def run(options: argparse.Namespace) -> int:
         module, x = trained_layer(RunDirectory(options.what))
     elif ".py:" in options.what:
         module = load_module(options.what)
-        x = random_inputs(module, options)
+        file = Path(options.what.rpartition(":")[0])
+        with users_code(file):
+            x = random_inputs(module, options)
+        users = users_code(file)
     else:
         known = ", ".join(LAYERS)
         raise ValueError(
             f"diagnose expects a run's directory, FILE.py:FUNCTION or a layer out of {known}; got {options.what}"
         )
-    with Console(stderr=True).status("measuring gradients along time"):  # shown only on a terminal
+    with Console(stderr=True).status("measuring gradients along time"), users:  # the status: only on a terminal
         found = diagnose(module, x)
         page = make_page(module, x, found.name) if options.output else ""
     if options.json:
@@ -84,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
         say(str(found))
     if options.output:
         html.write(page, Path(options.output))
-        print(f"written to {options.output}", file=sys.stderr)
+        note(f"written to {options.output}")
     return 0
 
 
@@ -125,7 +129,8 @@ def load_module(what: str) -> "nn.Module":
         raise ValueError(f"{path} is no Python file")
     loaded = sys.modules[USERS_FILE] = importlib.util.module_from_spec(spec)
     with importing_from(Path(path).resolve().parent):
-        spec.loader.exec_module(loaded)
+        with users_code(Path(path)):
+            spec.loader.exec_module(loaded)
         module = getattr(loaded, name, None)
         if not callable(module):
             raise ValueError(f"{path} has no function {name!r}")
@@ -134,7 +139,8 @@ def load_module(what: str) -> "nn.Module":
                 inspect.signature(module).bind()
             except TypeError as error:
                 raise ValueError(f"{what} expects to be called without arguments: {error}") from error
-            module = module()
+            with users_code(Path(path)):
+                module = module()
     if not isinstance(module, nn.Module):
         raise ValueError(f"{what} expects to return a torch module; got {type(module).__name__}")
     return module

@@ -7,7 +7,7 @@ steadygrad generate RUN --length 2000 --temperature 0.7 --seed 3
 import argparse
 import sys
 
-from steadygrad.cli.common import add_threads, dotted, set_threads
+from steadygrad.cli.common import add_threads, dotted, printable, set_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         seed=options.seed,
         weights=options.weights,
     ):
-        sys.stdout.write(text)
+        sys.stdout.write(printable(text))
         sys.stdout.flush()
     sys.stdout.write("\n")
     return 0

@@ -10,10 +10,9 @@ pip install steadygrad[speech].
 """
 
 import argparse
-import sys
 from pathlib import Path
 
-from steadygrad.cli.common import add_threads, dotted, say, set_threads, show_table
+from steadygrad.cli.common import add_threads, dotted, note, say, set_threads, show_table
 from steadygrad.files import json_text
 
 
@@ -51,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     finally:
         show.close()
     if missing := missing_scores():
-        print(f"without {' and '.join(missing)}: pip install steadygrad[speech]", file=sys.stderr)
+        note(f"without {' and '.join(missing)}: pip install steadygrad[speech]")
     if options.json:
         print(json_text(found))
         return 0

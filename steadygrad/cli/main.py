@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import steadygrad
-from steadygrad.cli.common import Parser, fail, take_settings
+from steadygrad.cli.common import Parser, fail, needs_memory, take_settings
 
 VERBS = ("show", "train", "evaluate", "generate", "listen", "reproduce", "diagnose", "theory", "report", "bench")
 
@@ -46,6 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail("stopped", 130)
     except ValueError as error:
         return fail(str(error))
+    except RecursionError:
+        return fail(f"{options.verb} expects values that are not nested this deep; got more in a file or an argument")
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        if not needs_memory(error):
+            raise
+        return fail(f"{options.verb} expects sizes that fit into memory: {type(error).__name__}: {error}")
     except BrokenPipeError:  # the reader of the output has closed the pipe, as `head` does
         sys.stderr.close()
         return 0

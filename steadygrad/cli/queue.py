@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from steadygrad.cli.common import console, say, show_table
+from steadygrad.cli.common import console, printable, say, show_table
 from steadygrad.duration import duration
 from steadygrad.experiments.queued import DIVERGED, DONE, INTERRUPTED, LONG, QUEUED, TOO_LONG, Listener, Run
 from steadygrad.experiments.reproduce import ELSEWHERE, FAILED
@@ -37,7 +37,7 @@ class ShowQueue(Listener):
         """Show which row is being timed, and how many are done."""
         text = f"estimating {done + 1} of {total}: {name}"
         if self.console.is_terminal:
-            self.show(Text(text))
+            self.show(Text(printable(text)))
         elif self.is_due("probes"):
             say(text)
 
@@ -85,7 +85,7 @@ class ShowQueue(Listener):
         for run in runs:
             passed = duration(time.monotonic() - run.began)
             cells = run.name, f"{run.share:.0%}", passed, duration(run.seconds or 0.0), run.words
-            table.add_row(*map(Text, cells))
+            table.add_row(*(Text(printable(cell)) for cell in cells))
         return Group(table, Text(f"{self.ended_count} of {self.total} runs have ended"))
 
     def ended(self, run: Run) -> None:
@@ -95,7 +95,7 @@ class ShowQueue(Listener):
         why = f": {run.why}" if run.why else ""
         text = f"{run.status:6} {run.name}{result} in {duration(run.wall_seconds)}{why}"
         if self.live is not None:
-            self.live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.live.console.print(Text(printable(text)), soft_wrap=True)
         else:
             say(text)
 

@@ -21,7 +21,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steadygrad.cli.common import add_threads, check_folder, dotted, fail, say, set_threads, show_table
+from steadygrad.cli.common import add_threads, check_folder, dotted, fail, printable, say, set_threads, show_table
 from steadygrad.records import TableRow, TableRun
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def follow(recipe: "Recipe", seed: int) -> list:
     from steadygrad.experiments import Observer
     from steadygrad.training import ShowProgress
 
-    return [ShowProgress(f"{recipe.table}/{recipe.row} seed {seed}"), Observer()]
+    return [ShowProgress(printable(f"{recipe.table}/{recipe.row} seed {seed}")), Observer()]
 
 
 def show(rows: list[TableRow], out: Path) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.check import check_size
-from steadygrad.kernels import Operator
+from steadygrad.kernels import Operator, needs_plain
 from steadygrad.matrices.complex import phases
 from steadygrad.matrices.matrix import Matrix
 
@@ -38,8 +38,7 @@ class UnitaryEvolution(nn.Module):
         ``angles`` is (3, n), and ``reflectors`` (2, 2, n) has the real and imaginary parts of two vectors v.
         """
         D1, D2, D3 = phases(angles)
-        v = torch.complex(reflectors[:, 0], reflectors[:, 1])
-        R1, R2 = v / v.norm(dim=1, keepdim=True)
+        R1, R2 = unit_reflectors(reflectors)
         permutation = self.permutation
 
         def multiply(h: Tensor) -> Tensor:
@@ -56,6 +55,19 @@ class UnitaryEvolution(nn.Module):
     def extra_repr(self) -> str:
         """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}"
+
+
+def unit_reflectors(reflectors: Tensor) -> Tensor:
+    """Return the complex vectors v of length 1 from their real and imaginary parts. Raise ValueError if one is 0."""
+    if not needs_plain(reflectors) and not torch.compiler.is_compiling():
+        largest = reflectors.detach().abs().amax((1, 2))
+        first, second = sorted(largest.tolist())
+        if first == 0:
+            raise ValueError("UnitaryEvolution expects reflectors that have a direction; got one that is 0")
+        if first < 1e-15 or second > 1e15:
+            reflectors = reflectors / largest[:, None, None]  # so that no square overflows or underflows
+    v = torch.complex(reflectors[:, 0], reflectors[:, 1])
+    return v / v.norm(dim=1, keepdim=True)
 
 
 def reflected(h: Tensor, v: Tensor) -> Tensor:

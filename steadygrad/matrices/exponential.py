@@ -3,7 +3,8 @@
 A skew-symmetric A is normal and its eigenvalues are imaginary. A polynomial for exp(A) therefore needs to be accurate
 on one interval [-iR, iR] only, not in every direction as Taylor's polynomial is. The Chebyshev series of degree 12 has
 float32 accuracy up to R = 3.25, which covers every initialisation in the papers. It takes four matrix products. The
-backward pass, written by hand, takes six.
+backward pass, written by hand, takes six. A larger A is halved, and the result squared, as often as needed. Each
+squaring doubles the rounding errors, so for a very large A eigenvectors are used instead (`spectral`).
 """
 
 import math
@@ -35,6 +36,7 @@ from steadygrad.matrices.matrix import (
     skew,
     skew_free,
 )
+from steadygrad.matrices.spectral import eigen, exp_from_eigen, exp_gradient, is_near_orthogonal
 
 
 class Scheme(NamedTuple):
@@ -94,6 +96,9 @@ def four_product_scheme(radius: float) -> Scheme:
 
 # Truncation error 2 (R/2)¹³/13!, between one and two units in the last place of a number in [1, 2).
 SCHEMES = {torch.float32: four_product_scheme(3.25), torch.float64: four_product_scheme(0.667)}
+CAREFUL = (
+    3  # halvings from which orthogonality is checked: below, single precision loses less than 1e-4 up to size 1024
+)
 WORTH_A_LOOK = 192  # size from which a sharper norm bound costs less than the squaring that it may save
 
 
@@ -136,7 +141,10 @@ class SkewExp(torch.autograd.Function):
         radius = SCHEMES[A.dtype].radius
         A2 = matmul(A, A)
         bound = norm_bound(A, A2, radius)
-        halvings = max(0, math.ceil(math.log2(bound / radius))) if 0 < bound < math.inf else 0
+        ctx.size = size
+        if not bound < math.inf:
+            return SkewExp.by_eigenvectors(ctx, free)
+        halvings = max(0, math.ceil(math.log2(bound / radius))) if bound else 0
         if halvings:
             A *= 0.5**halvings
             A2 *= 0.25**halvings
@@ -145,17 +153,30 @@ class SkewExp(torch.autograd.Function):
         for _ in range(halvings):
             squares.append(X)
             X = matmul(X, X)
+        if halvings >= CAREFUL and not is_near_orthogonal(X, units=400):
+            return SkewExp.by_eigenvectors(ctx, free)
         ctx.save_for_backward(free, A, *parts, *squares)
-        ctx.scale, ctx.size = 0.5**halvings, size
+        ctx.scale = 0.5**halvings
         return X.to(free.dtype)
+
+    @staticmethod
+    def by_eigenvectors(ctx: Any, free: Tensor) -> Tensor:
+        """Return exp(A) for an A so large that squarings would make it lose its orthogonality."""
+        angles, V = eigen(skew(free, ctx.size))
+        ctx.save_for_backward(free, angles, V)
+        return exp_from_eigen(angles, V, free.dtype)
 
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of the packed triangle from that of exp(A)."""
-        free, A, S, E, B4, *squares = ctx.saved_tensors
+        free, *saved = ctx.saved_tensors
         if wants_graph():
             return with_graph(skew_exp, (free, ctx.size), [grad])
+        if len(saved) == 2:
+            dA = exp_gradient(grad, *saved)
+            return skew_free(dA - dA.mT), None
+        A, S, E, B4, *squares = saved
         G = grad.to(A.dtype)
         for X in reversed(squares):
             G = matmul(X.mT, G, add=matmul(G, X.mT))

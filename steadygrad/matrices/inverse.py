@@ -6,9 +6,12 @@ import torch
 from torch import Tensor
 
 from steadygrad.kernels import matmul
+from steadygrad.matrices.spectral import inverse_of_shifted, is_near_orthogonal
 
 LEAF = 64
 """size up to which a block is inverted by LU"""
+LARGE = 50.0
+"""‖A‖_F from which the accuracy of an inverse is checked"""
 Product = Callable[[Tensor], Tensor]
 
 
@@ -18,7 +21,8 @@ def cayley_inverse(A: Tensor) -> Tensor:
     The symmetric part of I + A is I, hence positive definite, and so is that of every Schur complement. Block
     elimination therefore needs no pivoting. It replaces LU by matrix products, is about 3 times as fast at size 1024,
     and is as accurate for ‖A‖₂ up to about 50. For larger ‖A‖₂ it may be less accurate. So the orthogonality of
-    W = 2F − I is checked with random vectors, and LU is used if the check fails.
+    W = 2F − I is checked with random vectors, and LU is used if the check fails. The error of LU grows with ‖A‖₂, too.
+    From ‖A‖_F = `LARGE` on, W is therefore formed, and eigenvectors are used if it is not orthogonal.
     """
     M = A.clone()
     M.diagonal().add_(1)
@@ -27,7 +31,12 @@ def cayley_inverse(A: Tensor) -> Tensor:
         error = orthogonality_error_estimate(lambda z: 2 * (F @ z) - z, lambda z: 2 * (F.mT @ z) - z, probes(F, 4))
         if error <= len(M) * torch.finfo(M.dtype).eps:
             return F
-    return torch.linalg.inv_ex(M).inverse
+    F = torch.linalg.inv_ex(M).inverse
+    if torch.compiler.is_compiling() or float(torch.linalg.vector_norm(A)) < LARGE:
+        return F
+    W = 2 * F
+    W.diagonal().sub_(1)
+    return F if is_near_orthogonal(W, units=80) else inverse_of_shifted(A)
 
 
 def by_blocks(M: Tensor) -> Tensor:

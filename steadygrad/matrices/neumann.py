@@ -11,8 +11,9 @@ from steadygrad.check import is_integer, is_number
 from steadygrad.kernels import matmul, needs_plain
 from steadygrad.matrices.cayley import CayleyGradient, ScaledCayley, cayley
 from steadygrad.matrices.init import free_tensor
-from steadygrad.matrices.inverse import cayley_inverse, orthogonality_error_estimate, probes
+from steadygrad.matrices.inverse import LARGE, cayley_inverse, orthogonality_error_estimate, probes
 from steadygrad.matrices.matrix import Matrix, same, skew
+from steadygrad.matrices.spectral import is_near_orthogonal
 
 
 class NeumannCayley(ScaledCayley):
@@ -28,7 +29,9 @@ class NeumannCayley(ScaledCayley):
     - ‖WᵀW − I‖_F, estimated with a few random vectors, exceeds ``max_drift`` √n. If gradients agree from update to
       update, a learning rate of 1e-3 gives ‖X‖₂ ≈ 0.02 per update, and 50 updates between resets are too many.
 
-    ``exact_above=inf, max_drift=inf`` disables both checks, which is the algorithm as printed. ``exact_solves`` counts
+    If A is so large that rounding errors of Ã alone make W inaccurate, W is that of `ScaledCayley`.
+
+    ``exact_above=inf, max_drift=inf`` disables these checks, which is the algorithm as printed. ``exact_solves`` counts
     the exact inverses so far. Ã, its A and its age are buffers, so a run can be resumed.
     """
 
@@ -91,6 +94,10 @@ class NeumannCayley(ScaledCayley):
             J.diagonal().add_(1)  # I − A
             self._follow(free.detach(), J)
             W = matmul(self.inverse, J).mul_(self.D)
+            large = self.max_drift < math.inf and float(torch.linalg.vector_norm(J)) > LARGE
+            inaccurate = large and not is_near_orthogonal(W, units=400)
+        if inaccurate:  # rounding errors of Ã are multiplied by I − A
+            return super().forward(free)
         return CayleyGradient.apply(free, self.inverse, W, self.D)
 
     def _follow(self, free: Tensor, J: Tensor) -> None:

@@ -4,13 +4,16 @@ import gzip
 import hashlib
 import os
 import tarfile
-import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, IncompleteRead
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import numpy as np
 from rich.console import Console
 from rich.progress import wrap_file
 
@@ -38,6 +41,34 @@ def needed_data_set(who: str, name: str) -> Path:
         root = os.environ.get(VARIABLE)
         raise ValueError(f"{who} expects a folder {name} in the one that ${VARIABLE} names; got {root or 'nothing'}")
     return folder
+
+
+@contextmanager
+def whole_file(who: str, where: Path | str, kind: str) -> Iterator[None]:
+    """Context manager around a parser of files: any error in it means that the file is damaged. Raise ValueError then.
+
+    Parsers of the standard library, numpy and Pillow raise many types of errors for damaged files: OSError, EOFError,
+    RuntimeError, struct.error, zlib.error, SyntaxError, MemoryError and others. A ValueError of ours that names
+    ``who`` passes, and so does the error of a missing or unreadable file.
+    """
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith(f"{who} "):
+            raise
+        raise ValueError(f"{who} expects {where} to be {kind}; got {error!r}") from None
+
+
+def read_npz(who: str, path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Return the arrays with these names in a .npz file. Raise ValueError if the file is damaged."""
+    with (
+        path.open("rb") as source,  # np.load would leave a damaged file open
+        whole_file(who, path, f"a whole .npz file with {', '.join(names)}"),
+        np.load(source, allow_pickle=False) as file,
+    ):
+        return {name: file[name] for name in names}
 
 
 def cache_folder() -> Path:
@@ -81,10 +112,8 @@ class DataSet:
 
     def checked(self, who: str, file: str, raw: bytes, where: Path | str) -> bytes:
         """Return ``raw``, uncompressed if the file is a .gz. Raise ValueError if no accepted SHA-256 matches."""
-        try:
+        with whole_file(who, where, "packed by gzip"):
             content = gzip.decompress(raw) if file.endswith(".gz") else raw
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{who} expects {where} to be packed by gzip; got {error}") from None
         found = [hashlib.sha256(data).hexdigest() for data in (content, raw)]
         if not set(found) & set(self.files[file]):
             wanted = " or ".join(self.files[file])
@@ -185,12 +214,9 @@ def advice(target: Path) -> str:
 
 def member(who: str, archive: Path, file: str) -> bytes:
     """Return the content of the file with this name in a .tgz archive, in any folder. Raise ValueError if missing."""
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            members = [member for member in tar.getmembers() if member.isfile() and Path(member.name).name == file]
-            content = tar.extractfile(members[0]) if members else None
-            if content is None:
-                raise ValueError(f"{who} expects {file} in {archive}; got none")
-            return content.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{who} expects {archive} to be a .tgz; got {error}") from None
+    with whole_file(who, archive, "a .tgz"), tarfile.open(archive, "r:gz") as tar:
+        members = [member for member in tar.getmembers() if member.isfile() and Path(member.name).name == file]
+        content = tar.extractfile(members[0]) if members else None
+        if content is None:
+            raise ValueError(f"{who} expects {file} in {archive}; got none")
+        return content.read()

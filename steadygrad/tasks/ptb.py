@@ -3,7 +3,6 @@
 import hashlib
 import io
 import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from steadygrad import files
-from steadygrad.tasks.data import DataSet, cache_folder
+from steadygrad.tasks.data import DataSet, cache_folder, read_npz
 from steadygrad.tasks.dataset import SPLITS, TextTask
 from steadygrad.tasks.task import accuracy, cross_entropy
 
@@ -173,9 +172,8 @@ def tokenised(raw: dict[str, bytes]) -> dict[str, Any]:
 def read_cache(path: Path) -> dict[str, Any] | None:
     """Return the dict of arrays of `tokenised` from a cache file, or None if the file is missing or damaged."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in ("vocabulary", *SPLITS)}
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):  # EOFError: an empty file
+        return read_npz("PennTreebank", path, ("vocabulary", *SPLITS))
+    except (OSError, ValueError):
         return None
 
 

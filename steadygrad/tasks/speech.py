@@ -12,8 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from steadygrad.tasks.data import whole_file
+
 RATE = 8000
 """Samples per second."""
+HIGHEST_RATE = 24 * RATE
+"""Highest sampling rate of a file. Only damaged files have a higher one."""
 WINDOW, HOP = 256, 128
 """Frame length and hop length in samples: 32 and 16 ms."""
 BINS = WINDOW // 2 + 1
@@ -41,19 +45,16 @@ def read_speech(who: str, path: Path) -> Tensor:
         raise ValueError(f"{who} expects {path} to be a RIFF or NIST SPHERE file; got {content[:8]!r} at its beginning")
     if not len(samples):
         raise ValueError(f"{who} expects sound in {path}; got no samples")
-    if rate < RATE or rate % RATE:
-        raise ValueError(f"{who} expects {path} at a multiple of {RATE} Hz; got {rate}")
+    if not RATE <= rate <= HIGHEST_RATE or rate % RATE:
+        raise ValueError(f"{who} expects {path} at a multiple of {RATE} Hz up to {HIGHEST_RATE}; got {rate}")
     return decimate(torch.from_numpy(samples / FULL_SCALE), rate // RATE)
 
 
 def parse_riff(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
     """Return samples and sampling rate of a RIFF file from its content. Raise ValueError if it is invalid."""
-    try:
-        with wave.open(io.BytesIO(content)) as file:
-            check_format(who, path, file.getnchannels(), file.getsampwidth())
-            return pcm(who, path, file.readframes(file.getnframes()), file.getnframes(), "<i2"), file.getframerate()
-    except (wave.Error, EOFError) as error:
-        raise ValueError(f"{who} expects {path} to be a whole RIFF file of PCM samples; got {error!r}") from None
+    with whole_file(who, path, "a whole RIFF file of PCM samples"), wave.open(io.BytesIO(content)) as file:
+        check_format(who, path, file.getnchannels(), file.getsampwidth())
+        return pcm(who, path, file.readframes(file.getnframes()), file.getnframes(), "<i2"), file.getframerate()
 
 
 def parse_sphere(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
@@ -71,6 +72,8 @@ def parse_sphere(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]
         raise ValueError(f"{who} expects {path} to have a SPHERE header; got {error!r}") from None
     if not end:
         raise ValueError(f"{who} expects {path} to have a SPHERE header; got no end_head")
+    if begin < len(head) + len(end) or count < 0:
+        raise ValueError(f"{who} expects {path} to have a SPHERE header; got a length of {begin}, {count} samples")
     if (coding := fields.get("sample_coding", "pcm")) != "pcm":
         raise ValueError(f"{who} expects {path} in plain PCM; got {coding}: sph2pipe unpacks it")
     check_format(who, path, channels, width)

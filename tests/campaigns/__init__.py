@@ -14,14 +14,18 @@ class Entry(NamedTuple):
 
 
 CAMPAIGNS: dict[str, Entry] = {
-    "signals": Entry(4, 2),
-    "kills-in-writes": Entry(1, 2),
-    "file-faults": Entry(1, 8),
-    "run-files": Entry(2, 40),
-    "packed": Entry(weight=0.5, tries=150),
-    "layer-calls": Entry(weight=1, tries=25),
-    "fork": Entry(weight=0.5, tries=3),
+    "signals": Entry(weight=4, tries=2),
+    "kills-in-writes": Entry(weight=1, tries=2),
+    "file-faults": Entry(weight=0.5, tries=8),
+    "run-files": Entry(weight=3, tries=40),
     "report-files": Entry(weight=1, tries=30),
+    "data-files": Entry(weight=1, tries=150),
+    "command-lines": Entry(weight=1.5, tries=40),
+    "layer-calls": Entry(weight=2, tries=25),
+    "packed": Entry(weight=0.5, tries=150),
+    "fork": Entry(weight=0.5, tries=3),
+    "matrix-values": Entry(weight=1, tries=300),
+    "drift": Entry(weight=1, tries=6),
 }
 """campaigns by name; the function is ``run`` in the module of the same name, with _ for -"""
 

@@ -111,6 +111,70 @@ def test_unsuitable_module_exits_2_with_one_line(run, tmp_path, words, message):
     assert message in err
 
 
+RAISING_MODULES = """
+import torch
+
+class Own(torch.nn.Module):
+    input_size = 3
+    def forward(self, x, state=None):
+        return self.inner(x)
+
+class Early(Own):
+    def inner(self, x):
+        return {}["early"]
+
+class Wrong(Own):
+    def inner(self, x):
+        return torch.ones(2, 2) @ x
+
+class Late(Own):
+    def inner(self, x):
+        if torch.is_grad_enabled():
+            raise KeyError("late \\x1b[31m")
+        return x, x[-1:]
+
+def leaves():
+    raise SystemExit("bye")
+
+def deep():
+    return deep()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "last"),
+    [
+        ("Early", ["in forward", "in inner", "KeyError: 'early'"], "raised KeyError; see the lines above"),
+        ("Late", ["in inner", "KeyError: 'late \\x1b[31m'"], "raised KeyError; see the lines above"),
+        ("Wrong", ["in inner", "RuntimeError: "], "a module that is called as torch.nn.GRU is; with 3 inputs: "),
+        ("leaves", ["in leaves", "SystemExit: bye"], "raised SystemExit; see the lines above"),
+        ("deep", ["in deep", "RecursionError: "], "raised RecursionError; see the lines above"),
+    ],
+)
+def test_errors_in_user_files_show_their_own_lines_only(run, tmp_path, name, shown, last):
+    (tmp_path / "raising.py").write_text(RAISING_MODULES, "utf-8")
+    code, out, err = run("diagnose", f"{tmp_path}/raising.py:{name}", "--steps", "5")
+    *lines, final = err.splitlines()
+    assert (code, out) == (2, "")
+    assert final.startswith("steadygrad: ")
+    assert last in final
+    assert lines[0] == "Traceback, lines of your files only:"
+    assert {line.split('"')[1] for line in lines if line.startswith("  File")} == {f"{tmp_path}/raising.py"}
+    assert len(lines) < 50
+    for words in shown:
+        assert any(words in line for line in lines)
+
+
+@pytest.mark.parametrize("text", ["import nothing_like_this", "def make(:", "1 / 0"])
+def test_user_file_that_cannot_be_imported_shows_its_own_lines(run, tmp_path, text):
+    (tmp_path / "broken.py").write_text(text, "utf-8")
+    code, out, err = run("diagnose", f"{tmp_path}/broken.py:make")
+    assert (code, out) == (2, "")
+    assert text in err
+    assert "importlib" not in err
+    assert "broken.py raised " in err.splitlines()[-1]
+
+
 MODULE_WITH_SIBLING_IMPORTS = """
 from __future__ import annotations
 

@@ -74,10 +74,17 @@ def test_matrix_is_unitary(size):
     torch.testing.assert_close(W.mH @ W, I.to(W.dtype), rtol=0, atol=bound(size, torch.float32))
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1e3])
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e3, 1e30])
 def test_length_of_a_reflector_does_not_matter(scale):
-    map, (angles, reflectors) = UnitaryEvolution(6), random_free(6)
+    map, (angles, reflectors) = UnitaryEvolution(6), random_free(6, torch.float32)
     torch.testing.assert_close(map(angles, scale * reflectors), map(angles, reflectors))
+
+
+def test_zero_reflector_raises_value_error():
+    angles, reflectors = random_free(6)
+    reflectors[1] = 0
+    with pytest.raises(ValueError, match="reflectors that have a direction"):
+        UnitaryEvolution(6)(angles, reflectors)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

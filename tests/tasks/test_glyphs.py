@@ -97,3 +97,13 @@ def test_files_of_the_wrong_size_or_in_colour_are_refused(data, tmp_path):
         glyphs.read_glyphs.cache_clear()
         with pytest.raises(ValueError, match=r"glyphs expects .*7.png to be grey, 32 × 32; got "):
             RMTS(glyphs="data").sample(1, torch.Generator())
+
+
+def test_damaged_files_raise_value_error_with_name(data, tmp_path):
+    damaged = tmp_path / "glyphs" / "7.png"
+    whole = damaged.read_bytes()
+    for content in (b"", b"not an image", whole[:40], whole[:-60], whole.replace(b"IDAT", b"IDAZ")):
+        damaged.write_bytes(content)
+        glyphs.read_glyphs.cache_clear()
+        with pytest.raises(ValueError, match=r"glyphs expects .*7.png to be a whole PNG file; got "):
+            RMTS(glyphs="data").sample(1, torch.Generator())

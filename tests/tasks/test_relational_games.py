@@ -1,5 +1,6 @@
 """Relational games: pixels determine the answers, and pieces and places agree with the authors' published images."""
 
+import io
 import math
 from collections import Counter
 from functools import lru_cache
@@ -12,7 +13,7 @@ from torch import Generator
 from steadygrad.tasks import RelationalGame
 from steadygrad.tasks.data import VARIABLE, data_set
 from steadygrad.tasks.relational import games
-from steadygrad.tasks.relational.games import GAMES, REAL_FILES
+from steadygrad.tasks.relational.games import GAMES, REAL_FILES, read_images
 from steadygrad.tasks.relational.pieces import HEXOMINOES, PENTOMINOES, luminance, polyominoes, stripes
 
 SETS = [
@@ -326,6 +327,38 @@ def test_tests_with_real_images_split_them_into_cells(tmp_path, monkeypatch, sha
     assert any(np.allclose(cells[0, 2], corner) for corner in upper_right)
     trained, _ = task.sample(5, Generator().manual_seed(0))
     assert torch.equal(trained, RelationalGame(game="between").sample(5, Generator().manual_seed(0))[0])
+
+
+def npz(**arrays):
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
+
+
+IMAGES, ANSWERS = np.zeros((2, 36, 36, 3), np.int64), np.zeros((2, 1), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "a whole .npz file with images, labels; got EOFError"),
+        (b"not an archive", "a whole .npz file with images, labels; got "),
+        (npz(images=IMAGES, labels=ANSWERS)[:-30], "a whole .npz file with images, labels; got BadZipFile"),
+        (npz(images=IMAGES), "a whole .npz file with images, labels; got KeyError"),
+        (npz(images=IMAGES, labels=np.array([None] * 2)), "a whole .npz file with images, labels; got ValueError"),
+        (npz(images=IMAGES[:1], labels=ANSWERS), "labels (count, 1) in .*; got (1, 36, 36, 3) and (2, 1)"),
+        (npz(images=IMAGES[:0], labels=ANSWERS[:0]), "labels (count, 1) in .*; got (0, 36, 36, 3) and (0, 1)"),
+        (npz(images=IMAGES, labels=ANSWERS[:, 0]), "labels (count, 1) in .*; got (2, 36, 36, 3) and (2,)"),
+        (npz(images=IMAGES, labels=ANSWERS - 1), "labels of integers from 0 to 1 in "),
+        (npz(images=IMAGES / 2, labels=ANSWERS), "images of integers from 0 to 255 in "),
+    ],
+)
+def test_damaged_images_raise_value_error_with_name(tmp_path, content, message):
+    (tmp_path / "images.npz").write_bytes(content)
+    pattern = message.replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(ValueError, match=f"^RelationalGame expects .*{pattern}") as failed:
+        read_images(tmp_path / "images.npz")
+    assert "images.npz" in str(failed.value)
 
 
 @pytest.mark.skipif(data_set("relational_games") is None, reason=f"{VARIABLE} has no relational_games")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from steadygrad.tasks.data import needed_data_set
+from steadygrad.tasks.data import needed_data_set, read_npz
 from steadygrad.tasks.relational.chance import all_differ, draw_until, permutations
 from steadygrad.tasks.relational.objects import ObjectTask
 from steadygrad.tasks.relational.pieces import (
@@ -275,7 +275,16 @@ GAMES: dict[str, Callable[[Pieces, int, Generator], tuple[Tensor, Tensor]]] = {
 @cache
 def read_images(path: Path) -> tuple[Tensor, Tensor]:
     """Return images (count, 9, 3, 12, 12) in 0 … 255 and labels (count,) from a file of the authors."""
-    with np.load(path) as file:
-        images, labels = file["images"].astype(np.uint8), file["labels"][:, 0]
+    images, labels = read_npz("RelationalGame", path, ("images", "labels")).values()
+    count, side = len(labels) if labels.ndim else 0, 3 * CELL
+    if not count or images.shape != (count, side, side, 3) or labels.shape != (count, 1):
+        raise ValueError(
+            f"RelationalGame expects images (count, {side}, {side}, 3) and labels (count, 1) in {path}; "
+            f"got {images.shape} and {labels.shape}"
+        )
+    for name, values, most in (("images", images, 255), ("labels", labels, 1)):
+        if values.dtype.kind not in "iu" or values.min() < 0 or values.max() > most:
+            raise ValueError(f"RelationalGame expects {name} of integers from 0 to {most} in {path}; got others")
+    images, labels = images.astype(np.uint8), labels[:, 0].astype(np.int64)
     cells = images.reshape(-1, 3, CELL, 3, CELL, 3).transpose(0, 1, 3, 5, 2, 4)
     return torch.from_numpy(np.ascontiguousarray(cells.reshape(-1, CELLS, 3, CELL, CELL))), torch.from_numpy(labels)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from steadygrad.tasks.data import data_set, needed_data_set
+from steadygrad.tasks.data import data_set, needed_data_set, whole_file
 
 COUNT, SIZE = 100, 32
 SOURCES = ("auto", "own", "data")
@@ -45,10 +45,13 @@ def read_glyphs(folder: Path) -> Tensor:
     """Return the glyphs (100, 32, 32) in the files 0.png to 99.png of a folder. Raise ValueError for a wrong size."""
     from matplotlib.image import imread  # slow to import
 
-    images = [imread(folder / f"{number}.png") for number in range(COUNT)]
-    for number, image in enumerate(images):
-        if image.shape != (SIZE, SIZE):
-            raise ValueError(f"glyphs expects {folder}/{number}.png to be grey, {SIZE} × {SIZE}; got {image.shape}")
+    images = []
+    for number in range(COUNT):
+        path = folder / f"{number}.png"
+        with whole_file("glyphs", path, "a whole PNG file"):
+            images.append(imread(path, format="png"))
+        if images[-1].shape != (SIZE, SIZE):
+            raise ValueError(f"glyphs expects {path} to be grey, {SIZE} × {SIZE}; got {images[-1].shape}")
     return torch.from_numpy(np.stack(images)).float()
 
 

@@ -1,0 +1,72 @@
+"""Functions of a large skew-symmetric A by its eigenvectors, in double precision.
+
+Products and solves lose orthogonality in proportion to ‖A‖. Eigenvectors do not: A = V diag(iθ) Vᴴ with a unitary V, so
+V diag(f(iθ)) Vᴴ is unitary up to rounding if all |f(iθ)| are 1, however large θ is.
+"""
+
+import torch
+from torch import Tensor
+
+from steadygrad.matrices.complex import complexify, realify
+from steadygrad.matrices.matrix import NonFiniteError
+from steadygrad.matrices.measures import orthogonality_error
+
+
+def is_near_orthogonal(W: Tensor, units: float) -> bool:
+    """Return whether ‖WᵀW − I‖_F is at most so many units in the last place of W's dtype. Without NaN and infinity."""
+    return bool(W.isfinite().all()) and orthogonality_error(W) <= units * torch.finfo(W.dtype).eps
+
+
+def eigen(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the angles θ and the unitary V of A = V diag(iθ) Vᴴ, in double precision, for a skew-symmetric A.
+
+    The real form of a complex L has the eigenvectors (v, −iv) and their conjugates, v those of L, so that functions of
+    A are real forms, too. Raise NonFiniteError if A or an angle is not finite.
+    """
+    scale = A.abs().amax().double() if len(A) else torch.zeros((), dtype=torch.float64)
+    if not scale.isfinite():
+        raise NonFiniteError(f"a skew-symmetric matrix expects finite entries; got {float(scale)}")
+    A = A.double() / scale.clamp_min(torch.finfo(torch.float64).tiny)
+    if len(A) % 2 == 0 and torch.equal(A, realify(complexify(A))):
+        angles, V = torch.linalg.eigh(complexify(A) * -1j)
+        angles = torch.cat([angles, -angles])
+        V = torch.cat([torch.cat([V, V.conj()], dim=1), torch.cat([-1j * V, 1j * V.conj()], dim=1)]) / 2**0.5
+    else:
+        angles, V = torch.linalg.eigh(A * -1j)
+        angles = (angles - angles.flip(0)) / 2  # they come in pairs ±θ, up to rounding
+    angles = angles * scale
+    if not angles.isfinite().all():
+        raise NonFiniteError(f"a skew-symmetric matrix expects finite eigenvalues; got entries up to {float(scale):g}")
+    return angles, V
+
+
+def from_eigen(values: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the real part of V diag(values) Vᴴ, which is real for conjugate pairs of values."""
+    return ((V * values) @ V.mH).real.to(dtype).contiguous()
+
+
+def inverse_of_shifted(A: Tensor) -> Tensor:
+    """Return (I + A)⁻¹ for a skew-symmetric A."""
+    angles, V = eigen(A)
+    return from_eigen(1 / (1 + 1j * angles), V, A.dtype)
+
+
+def exp_from_eigen(angles: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return exp(A) for A = V diag(iθ) Vᴴ. Raise NonFiniteError if θ is so large that rounding changes it by a turn."""
+    X = from_eigen(torch.polar(torch.ones_like(angles), angles), V, dtype)
+    if not is_near_orthogonal(X, 5e-5 / torch.finfo(dtype).eps):
+        largest = float(angles.abs().amax())
+        raise NonFiniteError(f"exp(A) expects a skew-symmetric A with angles up to about 1e10; got {largest:.3g}")
+    return X
+
+
+def exp_gradient(G: Tensor, angles: Tensor, V: Tensor) -> Tensor:
+    """Return the gradient of A from the gradient G of exp(A), for A = V diag(iθ) Vᴴ, in the dtype of G.
+
+    dA = V (Ψ̄ ∘ Vᴴ G V) Vᴴ,  Ψⱼₖ = (e^{iθⱼ} − e^{iθₖ}) / (iθⱼ − iθₖ) = e^{i(θⱼ + θₖ)/2} sinc((θⱼ − θₖ)/2)
+    """
+    half = angles / 2
+    difference, sum = half[:, None] - half, half[:, None] + half
+    quotients = torch.polar(torch.sinc(difference / torch.pi), -sum)
+    inner = V.mH @ G.to(V.dtype) @ V
+    return (V @ (quotients * inner) @ V.mH).real.to(G.dtype)
