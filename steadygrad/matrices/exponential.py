@@ -96,9 +96,7 @@ def four_product_scheme(radius: float) -> Scheme:
 
 # Truncation error 2 (R/2)¹³/13!, between one and two units in the last place of a number in [1, 2).
 SCHEMES = {torch.float32: four_product_scheme(3.25), torch.float64: four_product_scheme(0.667)}
-CAREFUL = (
-    3  # halvings from which orthogonality is checked: below, single precision loses less than 1e-4 up to size 1024
-)
+CAREFUL = 3  # halvings from which orthogonality is checked; with fewer, float32 loses less than 1e-4 up to size 1024
 WORTH_A_LOOK = 192  # size from which a sharper norm bound costs less than the squaring that it may save
 
 
