@@ -65,9 +65,10 @@ class Manifest:
             ) from None
         return entries
 
-    def write(self, name: str, content: bytes, logs: Mapping[str, Digest]) -> None:
+    def write(self, name: str, content: bytes, logs: dict[str, Digest]) -> None:
         """List a file and the rows of ``logs`` that have been written, then write the file. Both writes are atomic."""
-        entries = {**self.read(), **{log: [digest] for log, digest in logs.items()}}
+        written = {other: [digest] for other, digest in (self.present | logs).items()}  # these writes are complete
+        entries = {**self.read(), **written}
         digest = digest_of(content)
         if is_log(name):
             entries[name] = [digest]  # the log now begins with this content, and later is this content

@@ -141,3 +141,15 @@ def test_running_digest_is_that_of_whole_content():
     running = RunningDigest(b"ab")
     running.update(b"c")
     assert running.digest() == digest_of(b"abc")
+
+
+def test_replaced_content_is_accepted_only_until_the_next_file_is_written(run):
+    run.write(NAME, "second")
+    run.file(NAME).write_text("first")
+    assert verify(run.path) == []
+    run.file(NAME).write_text("second")
+    run.write("portrait.json", "{}")
+    assert verify(run.path) == []
+    run.file(NAME).write_text("first")
+    (fault,) = verify(run.path)
+    assert fault.startswith(f"{run.file(NAME)} was altered")
