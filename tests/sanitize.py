@@ -25,8 +25,10 @@ FLAGS = [
 ]  # -O0: -O1 takes three times as long to build
 LIBRARIES = ["-lm", "-lpthread", "-ldl"]
 SECONDS = {"packed": 8, "layer-calls": 16}  # of each campaign
-TESTS = ["test_arguments.py", "test_faults.py", "test_products.py", "test_steps.py", "test_attention.py"]
-SLOW = "long_walk or end_the_walk or forked or instruction_set"  # they test signals, processes, and numbers only
+NAMES = ["arguments", "faults", "products", "steps", "attention", "unrolls", "complex"]
+TESTS = [f"tests/kernels/test_{name}.py" for name in NAMES]
+# tests of signals, processes and numbers, and those with many examples
+SLOW = "long_walk or end_the_walk or fork or instruction_set or gradcheck or c_and_python_match or matmul_matches"
 # A read behind the end of a tensor, which AddressSanitizer must report.
 OVERRUN = """
 import torch
@@ -59,7 +61,7 @@ def main() -> None:
     overrun = subprocess.run([sys.executable, "-c", OVERRUN], cwd=ROOT, env=environment, capture_output=True, text=True)
     if "AddressSanitizer" not in overrun.stderr:
         sys.exit(f"make sanitize: AddressSanitizer did not notice a read behind a tensor\n{overrun.stderr}")
-    tests = [sys.executable, "-m", "pytest", "-q", "-x", *(f"tests/kernels/{name}" for name in TESTS)]
+    tests = [sys.executable, "-m", "pytest", "-q", "-x", *TESTS]
     commands = {"tests": [*tests, "-k", f"not ({SLOW})"]}
     for name, seconds in SECONDS.items():
         record = ["--seconds", str(seconds), "--record", str(BUILD / f"{name}.json")]

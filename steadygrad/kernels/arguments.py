@@ -187,21 +187,20 @@ def addresses(
     C gets tensors of the right shape and dtype, on the CPU, contiguous unless ``strided`` is True.
     """
     found = []
-    for field, tensor in zip(wanted, tensors, strict=True):
-        name, shape, own, optional = field
+    for (name, shape, own, optional), tensor in zip(wanted, tensors, strict=True):
         if tensor is None and (optional or shape is None):
             found.append(0)
-            continue
-        if (
-            tensor is None
-            or tensor.shape != shape
-            or tensor.dtype != (own or dtype)
-            or not tensor.is_cpu
-            or not (strided or tensor.is_contiguous())
-            or not ((address := tensor.data_ptr()) or tensor.numel() == 0)
+        elif (
+            tensor is not None
+            and tensor.shape == shape
+            and tensor.dtype is (own or dtype)
+            and tensor.is_cpu
+            and (strided or tensor.is_contiguous())
+            and ((address := tensor.data_ptr()) or not tensor.numel())
         ):
+            found.append(address)
+        else:
             raise ValueError(f"{who} expects {name} {described(shape, own or dtype, strided)}; got {actual(tensor)}")
-        found.append(address)
     return found
 
 

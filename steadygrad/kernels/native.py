@@ -116,11 +116,11 @@ def empty(like: Tensor, *shape: int) -> Tensor:
 
 def contiguous(arguments: Iterable[Any]) -> Iterator[Any]:
     """Return an iterator over the arguments of a kernel, with every tensor made contiguous."""
-    return (dense(a) if isinstance(a, Tensor) else a for a in arguments)
+    return (a.contiguous() if isinstance(a, Tensor) else a for a in arguments)
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """Return the tensor with its numbers in memory as C reads them: contiguous, and negated where torch is lazy."""
+    """Return the tensor as C reads it: contiguous, and without torch's flag for a negation that is yet to be done."""
     return tensor.contiguous().resolve_neg()
 
 
@@ -150,8 +150,8 @@ def call_matrices(name: str, n: int, slices: int, *tensors: Tensor) -> None:
 
 
 def kernel_dtype(name: str, tensors: Sequence[Any]) -> torch.dtype:
-    """Return the dtype of the first tensor. Raise ValueError if there is no kernel for it."""
-    dtype = next((a.dtype for a in tensors if isinstance(a, Tensor)), None)
+    """Return the dtype of the first tensor, which no kernel does without. Raise ValueError unless it is in `TAGS`."""
+    dtype = getattr(tensors[0], "dtype", None)
     if dtype not in TAGS:
         raise ValueError(f"{name} expects tensors of float32 or float64; got {dtype}")
     return dtype

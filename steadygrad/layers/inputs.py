@@ -34,10 +34,15 @@ def check_like(who: str, name: str, tensor: Tensor, parameter: Tensor) -> None:
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "a nested tensor" if tensor.is_nested else tensor.layout
         raise ValueError(f"{who} expects {name} of layout {torch.strided}; got {kind}")
-    if tensor.dtype != parameter.dtype:
+    if tensor.dtype is not parameter.dtype:
         raise ValueError(f"{who} expects {name} of type {parameter.dtype}, as its parameters are; got {tensor.dtype}")
-    if tensor.device != parameter.device:
+    if not same_device(tensor, parameter):
         raise ValueError(f"{who} expects {name} on {parameter.device}, as its parameters are; got {tensor.device}")
+
+
+def same_device(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are on the same device. A comparison of devices takes longer than `is_cpu`."""
+    return (one.is_cpu and other.is_cpu) or one.device == other.device
 
 
 def check_table(who: str, table: Tensor, symbols: int, size: int, parameter: Tensor) -> None:
@@ -50,7 +55,7 @@ def check_table(who: str, table: Tensor, symbols: int, size: int, parameter: Ten
 def check_state(
     who: str, state: Any, parts: Sequence[Part], leading: tuple[int, ...], like: Tensor
 ) -> tuple[Tensor, ...]:
-    """Return the tensors of a state. Raise ValueError if their number is wrong, or a shape, dtype or device.
+    """Return the tensors of a state. Raise ValueError if their number is wrong, or a shape, layout, dtype or device.
 
     Each tensor is (*leading, *shape) with the shape of its part, on the device of ``like``.
     """
@@ -58,19 +63,18 @@ def check_state(
     shapes = [(*leading, *part.shape) for part in parts]
     if len(given) != len(shapes):
         raise ValueError(f"{who} expects a state of {len(shapes)} tensor(s) {shapes}; got {len(given)}")
-    device = like.device
+    start = len(leading)
     for tensor, shape, part in zip(given, shapes, parts, strict=True):
-        expected = f"{who} expects a hidden state of shape {shape}"
         if not isinstance(tensor, Tensor):
-            raise ValueError(f"{expected}; got {tensor!r}")
+            raise ValueError(f"{who} expects a hidden state of shape {shape}; got {tensor!r}")
         if tensor.layout is not torch.strided or tensor.is_nested:
-            raise ValueError(f"{expected} and layout {torch.strided}; got {tensor.layout}")
-        if tensor.shape[: len(leading)] != leading or not part.fits(tensor.shape[len(leading) :]):
-            raise ValueError(f"{expected}; got {tuple(tensor.shape)}")
-        if tensor.dtype != (dtype := part.dtype or like.dtype):
+            raise ValueError(f"{who} expects a hidden state of layout {torch.strided}; got {tensor.layout}")
+        if (size := tensor.shape)[:start] != leading or not part.fits(size[start:]):
+            raise ValueError(f"{who} expects a hidden state of shape {shape}; got {tuple(size)}")
+        if tensor.dtype is not (dtype := part.dtype or like.dtype):
             raise ValueError(f"{who} expects a hidden state of type {dtype}; got {tensor.dtype}")
-        if tensor.device != device:
-            raise ValueError(f"{who} expects a hidden state on {device}, as its input is; got {tensor.device}")
+        if not same_device(tensor, like):
+            raise ValueError(f"{who} expects a hidden state on {like.device}, as its input is; got {tensor.device}")
     return given
 
 

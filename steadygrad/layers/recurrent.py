@@ -267,6 +267,8 @@ class RecurrentLayer(nn.Module):
         self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run all levels and return the outputs (rows, output_size) and the final states (cells, batch, size)."""
+        # a real view of a conjugate may have a flag in place of its sign, which C does not see
+        x, *state = (part.resolve_neg() if part.is_neg() else part for part in (x, *state))  # type: ignore[assignment]
         finals: list[tuple[Tensor, ...]] = []
         initial = list(zip(*(s.unbind(0) for s in state), strict=True))
         for level in range(self.num_layers):

@@ -43,10 +43,16 @@ static void pack_panel(REAL *panel, int64_t depth, int64_t width, const REAL *da
             for (int64_t j = 0; j < width; j++) panel[k * PANEL + j] = data[k * by_k + j];
     } else {
         enum { BLOCK = 8 }; /* a transposition in blocks, so that each cache line is fetched once */
-        for (int64_t k = 0; k < depth; k += BLOCK)
-            for (int64_t j = 0; j < width; j++)
-                for (int64_t i = k; i < at_most(k + BLOCK, depth); i++)
-                    panel[i * PANEL + j] = data[i * by_k + j * by_column];
+        int64_t blocks = depth / BLOCK * BLOCK;
+        for (int64_t k = 0; k < blocks; k += BLOCK)
+            for (int64_t j = 0; j < width; j++) {
+                REAL *to = panel + k * PANEL + j;
+                const REAL *from = data + k * by_k + j * by_column;
+#pragma GCC unroll 8
+                for (int i = 0; i < BLOCK; i++) to[i * PANEL] = from[i * by_k];
+            }
+        for (int64_t k = blocks; k < depth; k++)
+            for (int64_t j = 0; j < width; j++) panel[k * PANEL + j] = data[k * by_k + j * by_column];
     }
 }
 
