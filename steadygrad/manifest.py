@@ -137,5 +137,5 @@ def fits(path: Path, accepted: Iterable[Digest]) -> bool:
 
 
 def checksum(entries: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the entries of a manifest."""
+    """Return the SHA-256, as hexadecimal digits, of a manifest's ``entries``: the accepted digests of files by name."""
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()

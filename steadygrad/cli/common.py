@@ -167,7 +167,11 @@ def users_code(file: Path) -> Iterator[None]:
 
 
 def users_lines(error: BaseException, file: Path) -> list[str]:
-    """Return the frames of a user's files in the traceback of an error, and the error, as lines, or an empty list."""
+    """Return the frames of a user's files in the traceback of an error, then the error, as a list of strings.
+
+    `is_users` decides which files are the user's: those in the folder of ``file``, without libraries. At most the last
+    `FRAMES` frames are returned. The list is empty if there are none, except for a SyntaxError in a user's file.
+    """
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename, file)]
     if not own and not (isinstance(error, SyntaxError) and is_users(error.filename or "", file)):
         return []

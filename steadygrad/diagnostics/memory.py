@@ -48,8 +48,9 @@ class AttentionMap:
     def summary(self) -> dict[str, Any]:
         """Return a dict for JSON: ``reach``, ``share_of_kept`` and ``kept_at_end``.
 
-        ``kept_at_end`` is the sorted list of the time steps of the states in R, those kept as relevant, after the last
-        step. Empty places are left out. The others are the properties of the same names.
+        ``reach`` is the mean number of steps that attention goes back, ``share_of_kept`` its share that goes to R, the
+        states kept as relevant, or None without R. ``kept_at_end`` is the sorted list of the time steps of the states
+        in R after the last step. Empty places are left out.
         """
         kept = sorted(self.kept_at_end[self.kept_at_end >= 0].tolist())
         return {"reach": self.reach, "share_of_kept": self.share_of_kept, "kept_at_end": kept}

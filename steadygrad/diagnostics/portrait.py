@@ -176,10 +176,11 @@ def jacobian_part(module: nn.Module, flow: Jacobians) -> dict[str, Any]:
 def attention_part(layer: nn.Module, x: Tensor) -> dict[str, Any]:
     """Return the part of a portrait on attention along x (time, inputs): a dict with the key ``attention``.
 
-    It holds a list of one dict per level of ``layer``, a layer or a `Stack`. ``map`` are the `logarithms` of the
-    attention |α_{t,i}| of step t to state i, `merged` for long sequences. ``kept`` are the stays of states in R, those
-    kept as relevant, as `spells` returns them. ``reach``, ``share_of_kept`` and ``kept_at_end`` are those of
-    `AttentionMap.summary`.
+    It holds a list of one dict per level (stacked layer) of ``layer``, a layer or a `Stack`. ``map`` are the
+    `logarithms` of the attention |α_{t,i}| of step t to state i, `merged` into blocks for long sequences. ``kept`` is a
+    list of [state, first step, last step] for each stay of a state in R, the states kept as relevant. ``reach``,
+    ``share_of_kept`` and ``kept_at_end`` are those of `AttentionMap.summary`. Raise ValueError if a layer does not
+    attend to its past states.
     """
     every = math.ceil(len(x) / CELLS)
     return {

@@ -63,9 +63,11 @@ def nearest(layer: str, task: str) -> Nearest:
 
 
 def lends(task: str, other: str) -> bool:
-    """Return whether papers' rows on ``task`` may lend their settings to ``other``: the tasks are of one kind.
+    """Return whether settings in papers' rows on ``task`` may be used for ``other``. Both are names in `TASKS`.
 
-    Objects, texts and environments need different models around a layer. Other data sets need their own learning rates.
+    A row is one row of a table in a paper. The tasks must be of one kind (`kind_of`), because objects, texts and
+    environments need different models around a layer. Rows on other data sets are used only for the same data set,
+    because each needs its own learning rates.
     """
     kind = kind_of(task)
     return kind is kind_of(other) and (kind.shares_settings or TASKS[task] is TASKS[other])

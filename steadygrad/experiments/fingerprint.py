@@ -94,7 +94,8 @@ def recipe_fingerprint(recipe: Recipe, scale: str, seed: int) -> str:
 def result_scale(recipe: Recipe, seed: int, directory: RunDirectory, scales: Sequence[str] = SCALES) -> str | None:
     """Return the largest of ``scales`` at which ``directory`` holds the result of a paper's row, or None.
 
-    Only a run that has ended counts, with all transfer tests of the row.
+    The row is ``recipe``, one row of a table in a paper, run with ``seed``. Scales are names in `SCALES`: smoke, desk
+    and paper, the full size. Only a run that has ended counts, with all transfer tests of the row.
     """
     try:
         result = directory.result()

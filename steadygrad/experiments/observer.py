@@ -108,7 +108,10 @@ class Observer(Callback):
 
 
 def leading(steps: Sequence[int], last: int) -> list[int]:
-    """Return the first of these numbers of updates, as long as they increase and are not above ``last``."""
+    """Return a list of the numbers in ``steps`` before the first that is above ``last`` or not above its predecessor.
+
+    They are numbers of updates.
+    """
     kept: list[int] = []
     for step in steps:
         if step > last or (kept and step <= kept[-1]):

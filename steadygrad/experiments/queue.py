@@ -88,7 +88,10 @@ def run_missing(
 
 
 class Queue:
-    """Selects, estimates and executes the training runs of `run_missing`, which describes the options."""
+    """Selects the runs of `run_missing` that have no result, estimates their time by probes, and executes them.
+
+    `run_missing` describes the options. The event ``asked`` is set when the queue is asked to stop.
+    """
 
     def __init__(
         self,

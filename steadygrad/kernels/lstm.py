@@ -19,9 +19,10 @@ from steadygrad.kernels.unroll import unroll
 class LSTMInputs(NamedTuple):
     """The arguments of `lstm_unroll`. Those that have a gradient come first.
 
-    W (4 · hidden, inputs) multiplies the input x (rows, inputs), and U (4 · hidden, hidden) the state. The rows of W, U
-    and the bias are in torch's order i, f, g, o. ``initial`` and ``initial_cells`` are (batch, hidden). ``detached``
-    (time) is True at steps whose gates use ``h.detach()`` of the previous state h.
+    W (4 · hidden, inputs) multiplies the input x (rows, inputs), and U (4 · hidden, hidden) the state. ``steps`` says
+    which rows of x belong to which time step. The rows of W, U and the bias are in torch's order i, f, g, o.
+    ``initial`` and ``initial_cells`` are (batch, hidden). ``detached`` (time) is True at steps whose gates use
+    ``h.detach()`` of the previous state h.
     """
 
     x: Tensor  # (rows, inputs)

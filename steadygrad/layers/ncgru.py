@@ -49,8 +49,9 @@ def start_as_denoise(cell: GRUCell) -> None:
 def start_as_parenthesis(cell: GRUCell) -> None:
     """Initialise an NC-GRU cell in place as the released program for parenthesis: W_c He uniform, b = 0.
 
-    If U_r is free, the gates have one kernel for x and h, so fan_in counts both: He uniform. If U_r is orthogonal, W
-    and U have one kernel each: He normal. Orthogonal matrices are not changed.
+    If U_r is free, W_r, W_u and the free matrices in U are He uniform with fan_in = inputs + hidden, because the
+    program has one kernel for x and h. If U_r is orthogonal, they are He normal, W with fan_in = inputs and U with
+    fan_in = hidden. Orthogonal matrices are not changed. b is without modReLU's bias, which starts uniform in ±0.1.
     """
     features, units = cell.W.shape[1], cell.output_size
     joint = bool(free_matrices([cell.U[0]]))

@@ -33,9 +33,11 @@ class ComplexSchur(nn.Module):
         return size * size, size, size, size * (size - 1)
 
     def forward(self, basis: Tensor, theta: Tensor, gamma: Tensor, T: Tensor) -> Tensor:
-        """Return the complex W (n, n) from the packed A (``basis``), θ, γ and the packed T.
+        """Return W = P (Λ + T) Pᴴ (n, n), complex, from four real vectors.
 
-        Raise ValueError if a tensor does not have the length in `free_sizes`.
+        ``basis`` is the packed skew-Hermitian A of P = exp(A). ``theta`` and ``gamma`` are the angles θ and moduli γ of
+        the eigenvalues in Λ. ``T`` is the strictly lower triangular T, packed as in `transients`. Raise ValueError if a
+        vector does not have the length in `free_sizes`.
         """
         free = {"basis": basis, "theta": theta, "gamma": gamma, "T": T}
         for (name, tensor), length in zip(free.items(), self.free_sizes(self.size), strict=True):

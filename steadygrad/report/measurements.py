@@ -72,7 +72,11 @@ class AttentionObservation(TypedDict):
 
 
 class AttentionPortrait(AttentionObservation):
-    """Attention of one level, also as a map, and [state, first step, last step] of each stay in memory."""
+    """Attention of one level after training: an `AttentionObservation` with the keys ``map`` and ``kept`` added.
+
+    ``map`` is log₁₀ |α| of the attention α of each step (row) to each state (column), or of blocks of them. ``kept`` is
+    a list of [state, first step, last step], one for each stay of a state among those kept as relevant.
+    """
 
     map: LogarithmMap
     kept: Annotated[list[list[int]], Rule(lambda stays: all(len(stay) == 3 for stay in stays), "lists of 3 integers")]

@@ -248,7 +248,10 @@ def part_name(name: str, part: str) -> str:
 
 
 def level_name(name: str, number: int, levels: Sequence[Any]) -> str:
-    """Return the name of a network's level ``number`` in a chart; a single level has the network's name."""
+    """Return the name in a chart of one of a network's ``levels``, its stacked layers: "NAME, level NUMBER".
+
+    ``name`` is the name of the network. A single level has that name.
+    """
     return name if len(levels) == 1 else f"{name}, level {number}"
 
 

@@ -208,7 +208,10 @@ def reductions(table: Sequence[TableRow]) -> list[str]:
 
 
 def listed(names: Sequence[str], others: Sequence[str]) -> str:
-    """Return the names as text, or "all but" the others if the names are many and the others fewer."""
+    """Return ``names`` as text, separated by commas, or "all but" and then ``others``, the names that are not meant.
+
+    "all but" is used if there are more than `FEW` names and fewer others. A long list ends with "and N more".
+    """
     but = "all but " if len(names) > FEW and len(others) < len(names) else ""
     shown = others if but else names
     rest = f" and {len(shown) - FEW} more" if len(shown) > FEW + 1 else ""  # one name is as short as "1 more"

@@ -83,7 +83,10 @@ class Thinner:
 
 
 def extremes(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return the points with the first smallest and the last largest value, in their order."""
+    """Return the points (x, y) with the smallest and the largest y, in their order, as a list of x and a list of y.
+
+    Of equal values, the first smallest and the last largest count. If both are the same point, each list has one entry.
+    """
     low, high = y.index(min(y)), len(y) - 1 - list(reversed(y)).index(max(y))
     places = sorted({low, high})
     return [x[place] for place in places], [y[place] for place in places]

@@ -62,9 +62,10 @@ class ExampleTask(DataTask):
     def epoch(
         self, split: str, batch: int, window: int | None = None, generator: Generator | None = None
     ) -> Sequence[Batch]:
-        """Return the batches of one pass through ``split``, made on access. ``generator`` shuffles the sequences.
+        """Return the batches of one pass through ``split``: a sequence that makes batch i when it is indexed with i.
 
-        The last batch may be smaller. Raise ValueError if the split is unknown or ``window`` is not None.
+        ``generator`` shuffles the data; without it they are in order. ``batch`` is the number of data sequences of a
+        batch. The last batch may be smaller. Raise ValueError if the split is unknown or ``window`` is not None.
         """
         self.check_split(split)
         if window is not None:

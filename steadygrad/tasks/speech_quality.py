@@ -115,9 +115,10 @@ def missing_scores() -> list[str]:
 
 
 def predicted_sound(model: nn.Module, task: TIMIT, number: int, original: Tensor) -> tuple[Tensor, float]:
-    """Return test sentence ``number`` as sound, each frame predicted from those before it, and the mse in dB².
+    """Return a model's prediction of test sentence ``number`` as sound, and its mse in dB², as a pair.
 
-    ``original`` is its recorded sound, whose phases are used. Sounds are signals (samples,).
+    Each frame is predicted from the recorded frames before it. The first frame is the recorded one. ``original`` is the
+    recorded sound, whose phases are used. Sounds are signals (samples,).
     """
     inputs, targets = task.take("test", torch.tensor([number]))
     outputs = model(inputs)

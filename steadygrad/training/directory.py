@@ -320,5 +320,8 @@ def length(train: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def with_revisions(tables: Mapping[str, Any], revisions: Mapping[str, int]) -> dict[str, Any]:
-    """Return settings tables with the table of revisions added, if there are any."""
+    """Return a copy of settings tables to which ``revisions``, if there are any, are added as the table "revisions".
+
+    They are the revision numbers above 1 of layer, model and task, as `Settings.revisions` returns them.
+    """
     return {**tables, **({REVISIONS: dict(revisions)} if revisions else {})}

@@ -22,9 +22,11 @@ def evaluate_sequences(
     window: int | None,
     progress: Callable[[float], object],
 ) -> dict[str, float]:
-    """Return loss and metrics as means over the sequences of a held-out split, a dict. ``model`` may be any module.
+    """Return the loss and metrics of ``model``, which may be any module, on a held-out split, a dict by name.
 
-    The model is in evaluation mode meanwhile. ``progress`` is called with the share that is done.
+    They are means over all batches. `Task.weight` is the weight of a batch: the number of sequences or, for text and
+    TIMIT, of target values. `Task.conclude` adds metrics that are no means, such as perplexity. The model is in
+    evaluation mode meanwhile. ``progress`` is called with the share of batches that are done, from 0 to 1.
     """
     was_training = model.training
     model.eval()

@@ -11,10 +11,12 @@ EPSILON = 1e-8  # added to the variance, as in ESBN's code
 class ContextNormalisation(nn.Module):
     """z_t ← γ (z_t − μ) / √(σ² + ε) + β,  μ and σ² over the objects t of a segment, feature by feature.
 
-    z (batch, objects, features) → the same shape, also with more dimensions between objects and features. γ (``gain``)
-    and β (``shift``) are learned, one number per feature; ε = 1e-8. σ² is the unbiased variance: it divides by the
-    number of objects minus 1. In a segment of two objects, a feature that differs becomes ±γ/√2 + β, however large the
-    difference, and a feature that is equal becomes β. A segment of fewer than two objects raises ValueError.
+    z (batch, objects, features) → the same shape, also with more dimensions between objects and features. ``segments``
+    are the ranges (begin, end) of objects that belong together. They hold each object once, in order. Each element of
+    the batch has its own μ and σ². γ (``gain``) and β (``shift``) are learned, one number per feature; ε = 1e-8. σ² is
+    the unbiased variance: it divides by the number of objects minus 1. In a segment of two objects, a feature that
+    differs becomes ±γ/√2 + β, however large the difference, and a feature that is equal becomes β. A segment of fewer
+    than two objects raises ValueError.
     """
 
     def __init__(self, segments: Segments, features: int) -> None:

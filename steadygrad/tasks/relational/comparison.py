@@ -36,9 +36,9 @@ class Comparison(ShapeTask):
         return 1
 
     def pairs(self, unseen: bool) -> tuple[tuple[int, int], ...]:
-        """Return the pairs of sizes in problems of training, or of tests if ``unseen``. Each also occurs in reverse.
+        """Return the pairs of sizes in problems of training, or of tests if ``unseen``, each pair once.
 
-        Sizes are indices of `SIZES`, such as `SMALL`.
+        Problems have each pair in both orders. Sizes are indices of `SIZES`, such as `SMALL`.
         """
         return ((SMALL, LARGE),)
 
