@@ -235,7 +235,7 @@ def test_damaged_observation_is_refused_before_a_file_changes(tmp_path, with_man
 def test_resumed_agent_is_observed_on_same_episode(tmp_path):
     pytest.importorskip("minigrid", reason="needs the extra minigrid")
     task = {"name": "minigrid", "environment": "Empty-5x5", "limit": 12, "episodes": 6, "round_frames": 1, "passes": 2}
-    settings = tiny_settings("gru", task, steps=16, evaluate_every=4, evaluate_examples=3, lr=0.1)
+    settings = tiny_settings("ncgru", task, steps=16, evaluate_every=4, evaluate_examples=3, lr=0.1)
     train(settings, tmp_path / "alone", callbacks=[Observer()])
     with pytest.raises(StoppedError):
         train(settings, tmp_path / "cut", callbacks=[StopAt(9, 10), Observer()])
