@@ -120,8 +120,7 @@ class GRU(RecurrentLayer):
     r is the reset gate, u the update gate, c the candidate, φ = tanh by default. Each gate has its own W, U and b. With
     φ = modReLU, b_c is added to the modulus and starts at 0. Two conventions follow the papers and differ from
     torch.nn.GRU. u = 1 takes the candidate, whereas z = 1 of torch.nn.GRU, z = 1 − u, keeps the old state. The reset
-    acts before the product with U_c; ``reset="after"`` gives
-    c = φ(W_c x_t + r∘(U_c h_{t−1}) + b_c) of torch.nn.GRU.
+    acts before the product with U_c; ``reset="after"`` gives c = φ(W_c x_t + r∘(U_c h_{t−1}) + b_c) of torch.nn.GRU.
 
     ``recurrent`` is one kind of matrix for all gates or {"reset": …, "update": …, "candidate": …}. ``start`` names the
     program whose initialisation of W, U and b is used: torch (uniform in ±1/√hidden_size) or tensorflow (GRUCell:
