@@ -72,7 +72,8 @@ class Carried(NamedTuple):
 class Inputs(NamedTuple):
     """Tensors for which `Attentive` computes gradients: x, the weights, the initial state and the carried states.
 
-    The initial state is ``h``, ``cells`` (c of an LSTM, else None) and ``macro`` (s), each (batch, hidden).
+    The initial state is ``h``, ``cells`` (c of an LSTM, else None) and ``macro`` (s), each (batch, hidden). ``carried``
+    is the tensor ``states`` of `Carried`.
     """
 
     x: Tensor
@@ -186,8 +187,8 @@ class Attentive(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return the states h, the cells of an LSTM (else None) and s of all steps.
 
-        Cells and s are (rows, hidden). In h the carried states follow as further rows. The tensors in ``counters``
-        are updated in place.
+        Cells and s are (rows, hidden). In h the carried states follow as further rows. ``inputs`` are the fields of
+        `Inputs`, as separate arguments. The tensors in ``counters`` are updated in place.
         """
         x, U, W, bias, A, B, v, *initial, carried_states = native.contiguous(inputs)
         activation, factor, sizes, steps, _ = plan

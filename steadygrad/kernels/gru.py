@@ -41,7 +41,8 @@ class GRUInputs(NamedTuple):
 class Saved(NamedTuple):
     """Results of the forward pass of a GRU that its backward pass uses.
 
-    ``gates`` are the values of reset, update and candidate after their activations.
+    ``gates`` are the values of reset, update and candidate after their activations. ``products`` are U_c h, or None if
+    the reset acts before the product with U_c.
     """
 
     states: Tensor  # (rows, hidden)
@@ -91,7 +92,7 @@ class GRU(torch.autograd.Function):
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the arguments of `forward`, from the gradient of the states."""
+        """Return the gradients of the arguments of `forward`, None for non-tensors, from the gradient of the states."""
         *tensors, states, gates, products = ctx.saved_tensors
         given, saved = GRUInputs(*tensors, *ctx.settings), Saved(states, gates, products)
         if wants_graph():

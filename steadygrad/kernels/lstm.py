@@ -90,7 +90,10 @@ class LSTM(torch.autograd.Function):
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the arguments of `forward`, from the gradients of the states and the cells."""
+        """Return the gradients of the arguments of `forward`, None for those that are no tensors.
+
+        ``gradient`` is that of the states, ``cell_gradient`` that of the cells; either may be None.
+        """
         *tensors, states, cells, gates = ctx.saved_tensors
         given, saved = LSTMInputs(*tensors, *ctx.settings), Saved(states, cells, gates)
         if wants_graph():

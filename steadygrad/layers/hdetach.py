@@ -12,7 +12,7 @@ from steadygrad.layers.recurrent import Common
 
 
 class HDetachCell(LSTMCell):
-    """Cell of `HDetachLSTM`: an LSTM cell that drops the gradient through h at random time steps."""
+    """Cell of `HDetachLSTM`: in training, an LSTM cell that drops the gradient through h at random time steps."""
 
     detach_probability = 0.0
 

@@ -27,7 +27,10 @@ def as_tuple(state: State | None) -> tuple[Tensor, ...]:
 
 
 class Common(TypedDict, total=False):
-    """The keyword arguments of every layer: those of torch.nn.GRU, ``attention`` and ``trained_state``."""
+    """The keyword arguments of every layer: five of torch.nn.GRU's (not ``bias``), ``attention`` and ``trained_state``.
+
+    All are optional. The five are ``batch_first``, ``dropout``, ``bidirectional``, ``device`` and ``dtype``.
+    """
 
     batch_first: bool
     dropout: float
