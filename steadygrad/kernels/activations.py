@@ -63,9 +63,9 @@ def activate(name: str, z: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def activation_backward(name: str, y: Tensor, gradient: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return the gradient of z from the output y = φ(z) and its gradient, for the activation φ of this name.
+    """Return the gradient of z from the output y = activate(name, z, bias) and the ``gradient`` of y.
 
-    Only complex modReLU uses the bias. The smoothed complex modReLU is not supported.
+    Only complex modReLU uses the bias here. The smoothed complex modReLU is not supported.
     """
     if name == COMPLEX_MODRELU:
         u = direction(y)
@@ -105,6 +105,6 @@ def inner(a: Tensor, b: Tensor) -> Tensor:
 
 
 def direction(y: Tensor) -> Tensor:
-    """Return y/|y| of complex y, stored as (Re y, Im y), or 0 where y = 0."""
+    """Return y/|y| of each complex unit, or 0 where y = 0; y and the result are (…, 2n), stored as (Re, Im)."""
     size = inner(y, y).sqrt()
     return y / twice(size.where(size != 0, 1))

@@ -19,7 +19,10 @@ Shape = tuple[int, ...] | None
 
 
 class Field(NamedTuple):
-    """A tensor among the arguments of a kernel. The dtype None is that of the kernel."""
+    """What a kernel expects of one tensor among its arguments: name, shape, dtype, and whether it may be None.
+
+    The dtype None is that of the kernel. The shape None means that no tensor may be passed.
+    """
 
     name: str
     shape: Shape
@@ -28,7 +31,11 @@ class Field(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Numbers of time steps, rows, sequences, and slices of a batch, which the shapes depend on."""
+    """Sizes of a call of a kernel, which the shapes of its tensors depend on: four integers.
+
+    They are the numbers of time steps, of rows (one for each time step of each sequence), of sequences, and of the
+    slices of the batch that threads process.
+    """
 
     time: int
     rows: int
@@ -43,13 +50,19 @@ LSTM = -1
 
 
 def fields(optional: str = "", /, **shapes: Shape) -> tuple[Field, ...]:
-    """Return the fields with these names and shapes. ``optional`` has the names of those that may be None."""
+    """Return a tuple of a `Field` for each keyword argument ``name=shape``, in this order.
+
+    ``optional`` is a string of the names, separated by spaces, of those that may be None.
+    """
     names = optional.split()
     return tuple(Field(name, shape, DTYPES.get(name), name in names) for name, shape in shapes.items())
 
 
 def biases(N: int, activation: int) -> int:
-    """Return the number of biases of N units; a complex unit is two of them and has one bias."""
+    """Return the number of biases of N units; a complex unit is two of them and has one bias.
+
+    ``activation`` is an index in `C_ENUM`. Raise ValueError for complex modReLU and an odd N.
+    """
     if C_ENUM[activation] != COMPLEX_MODRELU:
         return N
     if N % 2:
@@ -58,7 +71,7 @@ def biases(N: int, activation: int) -> int:
 
 
 def elman_forward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...]:
-    """Return the fields of ``elman_forward_t``."""
+    """Return a tuple of a `Field` for each tensor of the C struct ``elman_forward_t``, for N units and I inputs."""
     rows, batch = walk.rows, walk.batch
     return fields(
         "bias", x=(rows, I), U=(N, I), bias=(biases(N, activation),), W=(N, N), initial=(batch, N), states=(rows, N)
@@ -66,7 +79,7 @@ def elman_forward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, .
 
 
 def elman_backward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...]:
-    """Return the fields of ``elman_backward_t``."""
+    """Return a tuple of a `Field` for each tensor of the C struct ``elman_backward_t``, for N units and I inputs."""
     states, initial, bias = (walk.rows, N), (walk.batch, N), (biases(N, activation),)
     sources = {"gradient": states, "x": (walk.rows, I), "states": states, "bias": bias, "W": (N, N), "initial": initial}
     results = {"deltas": states, "d_W": (N, N), "d_U": (N, I), "d_bias": bias, "d_initial": initial}
@@ -74,7 +87,7 @@ def elman_backward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, 
 
 
 def gru_forward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...]:
-    """Return the fields of ``gru_forward_t``."""
+    """Return a tuple of a `Field` for each tensor of the C struct ``gru_forward_t``, for N units and I inputs."""
     states, initial = (walk.rows, N), (walk.batch, N)
     weights = {"W": (3 * N, I), "bias": (3 * N,), "U": (3 * N, N), "modulus": (N,), "initial": initial}
     results = {"states": states, "gates": (walk.rows, 3 * N), "products": states}
@@ -82,7 +95,7 @@ def gru_forward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...
 
 
 def gru_backward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...]:
-    """Return the fields of ``gru_backward_t``."""
+    """Return a tuple of a `Field` for each tensor of the C struct ``gru_backward_t``, for N units and I inputs."""
     states, initial, gates = (walk.rows, N), (walk.batch, N), (walk.rows, 3 * N)
     saved = {"x": (walk.rows, I), "states": states, "gates": gates, "products": states, "U": (3 * N, N)}
     results = {"deltas": gates, "d_U": (3 * N, N), "d_W": (3 * N, I), "d_bias": (4 * N,), "d_initial": initial}
@@ -90,14 +103,14 @@ def gru_backward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ..
 
 
 def lstm_forward(walk: Walk, N: int, I: int) -> tuple[Field, ...]:
-    """Return the fields of ``lstm_forward_t``."""
+    """Return a tuple of a `Field` for each tensor of the C struct ``lstm_forward_t``, for N units and I inputs."""
     states, initial = (walk.rows, N), (walk.batch, N)
     weights = {"W": (4 * N, I), "bias": (4 * N,), "U": (4 * N, N), "initial": initial, "initial_cells": initial}
     return fields("bias", x=(walk.rows, I), **weights, states=states, cells=states, gates=(walk.rows, 4 * N))
 
 
 def lstm_backward(walk: Walk, N: int, I: int) -> tuple[Field, ...]:
-    """Return the fields of ``lstm_backward_t``."""
+    """Return a tuple of a `Field` for each tensor of the C struct ``lstm_backward_t``, for N units and I inputs."""
     states, initial, gates = (walk.rows, N), (walk.batch, N), (walk.rows, 4 * N)
     saved = {"x": (walk.rows, I), "states": states, "cells": states, "gates": gates, "U": (4 * N, N)}
     starts = {"initial": initial, "initial_cells": initial, "detached": (walk.time,)}
@@ -110,7 +123,7 @@ def lstm_backward(walk: Walk, N: int, I: int) -> tuple[Field, ...]:
 def attention_forward(
     walk: Walk, N: int, I: int, short: int, relevant: int, carried: int, activation: int, exponentials: int, f: float
 ) -> tuple[Field, ...]:
-    """Return the fields of ``attention_forward_t``."""
+    """Return a tuple of a `Field` for each tensor of the C struct ``attention_forward_t``, for N units and I inputs."""
     lstm, rows, batch = activation == LSTM, walk.rows, walk.batch
     states, initial, every = (rows, N), (batch, N), (rows + batch * (carried + relevant), N)
     wide = 4 * N if lstm else N
@@ -126,7 +139,7 @@ def attention_forward(
 def attention_backward(
     walk: Walk, N: int, short: int, relevant: int, carried: int, activation: int, exponentials: int, f: float
 ) -> tuple[Field, ...]:
-    """Return the fields of ``attention_backward_t``."""
+    """Return a tuple of a `Field` for each tensor of the C struct ``attention_backward_t``, for N units."""
     lstm, rows, batch = activation == LSTM, walk.rows, walk.batch
     states, initial, every = (rows, N), (batch, N), (rows + batch * (carried + relevant), N)
     wide = 4 * N if lstm else N
@@ -144,12 +157,12 @@ def attention_backward(
 
 
 def exponential_forward(walk: Walk, n: int) -> tuple[Field, ...]:
-    """Return the fields of ``exponential_forward``."""
+    """Return a tuple of a `Field` for each tensor of the C function ``exponential_forward``, for n × n matrices."""
     return fields(table=(4, 4), **dict.fromkeys(("A", "A2", "X", "S", "E", "B4"), (n, n)))
 
 
 def exponential_backward(walk: Walk, n: int) -> tuple[Field, ...]:
-    """Return the fields of ``exponential_backward``."""
+    """Return a tuple of a `Field` for each tensor of the C function ``exponential_backward``, for n × n matrices."""
     return fields(table=(4, 4), **dict.fromkeys(("G", "A", "S", "E", "B4", "dA"), (n, n)))
 
 
@@ -166,13 +179,17 @@ SIZES = {name: len(signature(kernel).parameters) - 1 for name, kernel in KERNELS
 
 @lru_cache(maxsize=256)
 def product_fields(M: int, N: int, K: int) -> tuple[Field, ...]:
-    """Return the fields of a matrix product C = A B."""
+    """Return a tuple of the `Field` of A (M, K), B (K, N) and C (M, N), for a matrix product C = A B."""
     return fields(A=(M, K), B=(K, N), C=(M, N))
 
 
 @lru_cache(maxsize=256)
 def expected(name: str, time: int, rows: int, batch: int, slices: int, *sizes: int | float) -> tuple[Field, ...]:
-    """Return the fields of a kernel for a call with these sizes. Raise ValueError if the sizes make no sense."""
+    """Return a tuple of a `Field` for each tensor that the kernel ``name`` takes in a call with these sizes.
+
+    ``sizes`` are separate arguments, those of the kernel's function in `KERNELS` after the `Walk`. Raise ValueError if
+    a size is too small, or the number of slices is not from 1 to ``batch``.
+    """
     integers = [size for size in sizes if isinstance(size, int)]
     if sizes[0] < 1 or min(integers) < LSTM or not 1 <= slices <= max(1, batch):
         raise ValueError(f"{name} expects positive sizes and 1 to {max(1, batch)} slices; got {sizes} and {slices}")
@@ -182,9 +199,10 @@ def expected(name: str, time: int, rows: int, batch: int, slices: int, *sizes: i
 def addresses(
     who: str, wanted: Iterable[Field], tensors: Iterable[Tensor | None], dtype: torch.dtype, strided: bool = False
 ) -> list[int]:
-    """Return the address of each tensor, 0 for None. Raise ValueError if C must not get one of them.
+    """Return a list of the address of each tensor, 0 for None. Raise ValueError if C must not get one of them.
 
-    C gets tensors of the right shape and dtype, on the CPU, contiguous unless ``strided`` is True.
+    C gets tensors as in ``wanted``, with ``dtype`` unless the field has its own, on the CPU, contiguous unless
+    ``strided`` is True. ``who`` is the kernel's name in the message.
     """
     found = []
     for (name, shape, own, optional), tensor in zip(wanted, tensors, strict=True):
@@ -205,13 +223,13 @@ def addresses(
 
 
 def described(shape: Shape, dtype: torch.dtype, strided: bool) -> str:
-    """Return in words what tensor a kernel expects."""
+    """Return a text for an error message: what tensor a kernel expects."""
     layout = "" if strided else ", contiguous"
     return "to be None" if shape is None else f"of shape {shape} and type {dtype}, on the CPU{layout}"
 
 
 def actual(tensor: Tensor | None) -> str:
-    """Return in words what tensor came."""
+    """Return a text for an error message: shape, dtype, device and layout of the tensor that was passed, or "None"."""
     if tensor is None:
         return "None"
     layout = f"strides {tensor.stride()}" if tensor.data_ptr() or not tensor.numel() else "no storage"

@@ -72,7 +72,8 @@ class Carried(NamedTuple):
 class Inputs(NamedTuple):
     """Tensors for which `Attentive` computes gradients: x, the weights, the initial state and the carried states.
 
-    The initial state is ``h``, ``cells`` (c of an LSTM, else None) and ``macro`` (s), each (batch, hidden).
+    The initial state is ``h``, ``cells`` (c of an LSTM, else None) and ``macro`` (s), each (batch, hidden). ``carried``
+    is the tensor ``states`` of `Carried`.
     """
 
     x: Tensor
@@ -91,7 +92,7 @@ class Inputs(NamedTuple):
 class Counters(NamedTuple):
     """Tensors that the attention kernel updates in place: `Carried` without its states, and the rows of kept states.
 
-    ``members`` (batch, R) are the row numbers of the states in R.
+    ``members`` (batch, R) are the row numbers of the R older states of each sequence that are kept as relevant.
     """
 
     received: Tensor
@@ -104,7 +105,8 @@ class Counters(NamedTuple):
 class Plan(NamedTuple):
     """Arguments of `Attentive` that have no gradient. ``ages`` are those before the first step.
 
-    ``sizes`` are the number of places in S, in R, and of carried states in S.
+    ``sizes`` are the numbers of places for recent states (S), of places for relevant ones (R), and of recent states
+    that the memory holds before the first step, per sequence.
     """
 
     activation: str | None
@@ -117,11 +119,11 @@ class Plan(NamedTuple):
 def attentive_unroll(
     x: Tensor, cell: Recurrence, attention: Attention, state: tuple[Tensor, ...], memory: Carried, steps: Steps
 ) -> tuple[Tensor, tuple[Tensor, ...], Carried]:
-    """Run a cell that attends to its past states over x (rows, inputs), in C. Return all h, final state and memory.
+    """Run a cell that attends to its past states over x, in C. Return a tuple of all h, the final state and the memory.
 
-    All h are one tensor (rows, hidden). ``state`` and the final state are tuples (h, s), or (h, c, s) for an LSTM, of
-    tensors (batch, hidden); s replaces the previous h in the cell. ``memory`` is not changed; the final memory is a new
-    `Carried`.
+    x is (rows, inputs). All h are one tensor (rows, hidden). ``state`` and the final state are tuples (h, s), or (h, c,
+    s) for an LSTM, of tensors (batch, hidden); s replaces the previous h in the cell. ``memory`` is not changed; the
+    final memory is a new `Carried`. Raise ValueError if an age in ``memory`` is negative or too large for it.
     """
     relevant, carried = attention.relevant, memory.states.shape[1] - attention.relevant
     short = carried + len(steps.sizes) if attention.short is None else attention.short
@@ -144,7 +146,11 @@ def attentive_unroll(
 
 
 def check_ages(ages: Tensor, short: int, carried: int) -> None:
-    """Raise ValueError if a sequence claims a number of past states that its memory cannot hold."""
+    """Raise ValueError if an age, the number of past states of a sequence, is negative or too large for its memory.
+
+    The memory has ``carried`` places for recent states; with at least ``short`` of them older states are dropped, and
+    the age is at most 2⁶².
+    """
     most = MOST_STEPS if carried >= short else carried
     if ages.is_cpu and ages.numel() and not 0 <= int(ages.min()) <= int(ages.max()) <= most:
         raise ValueError(f"attention expects ages of 0 to {most} states in memory; got {ages.tolist()}")
@@ -153,9 +159,10 @@ def check_ages(ages: Tensor, short: int, carried: int) -> None:
 def recent_rows(steps: Steps, short: int, carried: int, relevant: int) -> tuple[Tensor, Tensor]:
     """Return the row numbers of the last ``short`` states of each sequence, the latest last, and which of them exist.
 
-    Both are (batch, short), the second is boolean. A state does not exist if the sequence has had fewer than ``short``.
-    ``carried`` and ``relevant`` are the numbers of carried states in S and in R, per sequence. Row numbers from
-    ``steps.rows`` on belong to the carried memory.
+    The result is a pair of tensors (batch, short), the second Boolean. A place exists unless ``short`` exceeds the
+    steps of the sequence plus its carried places, some of which may be empty. ``carried`` and ``relevant`` are the
+    numbers of places for recent and for relevant states in the memory before the first step, per sequence. Row numbers
+    from ``steps.rows`` on belong to that memory.
     """
     lengths = torch.tensor(steps.lengths, dtype=torch.int64, device="cpu")[:, None]
     back = torch.arange(short, 0, -1, device="cpu")
@@ -180,8 +187,8 @@ class Attentive(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return the states h, the cells of an LSTM (else None) and s of all steps.
 
-        Cells and s are (rows, hidden). In h the carried states follow as further rows. The tensors in ``counters``
-        are updated in place.
+        Cells and s are (rows, hidden). In h the carried states follow as further rows. ``inputs`` are the fields of
+        `Inputs`, as separate arguments. The tensors in ``counters`` are updated in place.
         """
         x, U, W, bias, A, B, v, *initial, carried_states = native.contiguous(inputs)
         activation, factor, sizes, steps, _ = plan
@@ -278,8 +285,9 @@ class Attentive(torch.autograd.Function):
 def replayed(plan: Plan, kept: Tensor, *tensors: Tensor | None) -> tuple[Tensor, ...]:
     """Return the outputs of `Attentive` for `Inputs`, computed by plain torch operations, for second derivatives.
 
-    ``kept`` (rows, R) holds the row numbers of the states in R that each row attended to, −1 for none, so the selection
-    is not repeated. Without an LSTM the cells are an empty tensor.
+    The result is a tuple of h with the carried states as further rows, the cells and s. Without an LSTM the cells are
+    an empty tensor. ``tensors`` are the fields of `Inputs`, as separate arguments. ``kept`` (rows, R) holds the row
+    numbers of the R relevant states that each row attended to, −1 for none, so the selection is not repeated.
     """
     given: Any = Inputs(*tensors)  # type: ignore[arg-type]  # some may be None
     steps, (short, relevant, carried), inputs = plan.steps, plan.sizes, given.x.split(plan.steps.sizes)
@@ -313,7 +321,7 @@ def attended(query: Tensor, h: Tensor, memories: list[list[Tensor]], given: Inpu
     """Return s = f · (h + Σ α_m m), one row per sequence, over the states m of its memory; h if the memory is empty.
 
     ``query`` is the previous s, and α the softmax of its scores. ``query`` and h are (batch, hidden). ``memories`` has
-    one list of states (hidden) for each sequence. ``factor`` is f.
+    one list of states (hidden) for each sequence. ``given`` has the weights A, B and v. ``factor`` is f.
     """
     rows = []
     for b, memory in enumerate(memories):

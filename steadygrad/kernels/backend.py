@@ -39,7 +39,7 @@ def choose(x: Tensor) -> str:
 
 
 def choose_for(x: Tensor, matrix: Tensor) -> str:
-    """Return `choose` for a loop over the rows of x with this matrix, but "python" for few rows and a large matrix.
+    """Return what `choose` returns for x, but "python" instead of "c" for few rows x and a large matrix.
 
     The C kernel packs the matrix anew in every call, which is too slow for a few rows. This applies only if
     STEADYGRAD_KERNELS is auto.

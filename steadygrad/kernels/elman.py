@@ -75,8 +75,8 @@ def operator_unroll(
 ) -> Tensor:
     """Return what `elman_unroll` returns, with a function in place of the matrix W: operator(h) = h Wᵀ for rows h.
 
-    It is used for matrices whose product costs less than n² operations. With complex modReLU the operator takes complex
-    rows.
+    The arguments are those of `ElmanInputs`, passed one by one. It is used for matrices whose product costs less
+    than n² operations. With complex modReLU, also the smoothed one, the operator takes complex rows.
     """
     multiply = complex_rows(operator) if activation in COMPLEX else operator
 
@@ -113,7 +113,7 @@ class Elman(torch.autograd.Function):
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the arguments of `forward`, from the gradient of the states."""
+        """Return the gradients of the arguments of `forward`, None for non-tensors, from the gradient of the states."""
         *tensors, states = ctx.saved_tensors
         given = ElmanInputs(*tensors, *ctx.settings)
         if wants_graph():

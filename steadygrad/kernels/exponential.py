@@ -13,10 +13,10 @@ from steadygrad.kernels.products import SINGLE, matmul
 
 
 def exponential_forward(A: Tensor, A2: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return X = exp(A) of a skew-symmetric A (n, n) and, for the backward pass, S = B₂ + E, E and B₄, all (n, n).
+    """Return (X, S, E, B₄), all (n, n): X = exp(A) of a skew-symmetric A and, for the backward pass, S = B₂ + E, E, B₄.
 
     ``A2`` is A². ``table`` (4, 4) has the coefficients of exp(A) ≈ B₁ + (B₂ + E) E,  E = B₃ + B₄²,
-    Bⱼ = Σₖ table[j, k] Aᵏ.
+    Bⱼ = Σₖ table[j, k] Aᵏ, j counted from 1, k from 0. The constants of B₃ and B₄ must be 0.
 
     A must be so small that this polynomial is accurate: it is not scaled here.
     """

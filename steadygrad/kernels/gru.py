@@ -41,7 +41,8 @@ class GRUInputs(NamedTuple):
 class Saved(NamedTuple):
     """Results of the forward pass of a GRU that its backward pass uses.
 
-    ``gates`` are the values of reset, update and candidate after their activations.
+    ``gates`` are the values of reset, update and candidate after their activations. ``products`` are U_c h, or None if
+    the reset acts before the product with U_c.
     """
 
     states: Tensor  # (rows, hidden)
@@ -91,7 +92,7 @@ class GRU(torch.autograd.Function):
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the arguments of `forward`, from the gradient of the states."""
+        """Return the gradients of the arguments of `forward`, None for non-tensors, from the gradient of the states."""
         *tensors, states, gates, products = ctx.saved_tensors
         given, saved = GRUInputs(*tensors, *ctx.settings), Saved(states, gates, products)
         if wants_graph():
@@ -108,7 +109,7 @@ Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor | None, T
 
 
 def forward_c(given: GRUInputs) -> Saved:
-    """Return states and gates of `gru_unroll` as `Saved`, computed by the C kernel."""
+    """Return a `Saved` of the states, gates and products of `gru_unroll`, computed by the C kernel."""
     x, W, U, bias, modulus, initial, activation, steps, reset = given
     N, I = U.shape[1], W.shape[1]
     products = native.empty(x, steps.rows, N) if reset == "after" else None
@@ -121,11 +122,12 @@ def forward_c(given: GRUInputs) -> Saved:
 
 
 def backward_c(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bool) -> Gradients:
-    """Return the gradients of x, W, U, the biases and the initial states of a GRU, computed by the C kernel.
+    """Return the gradients of x, W, U, the bias, modReLU's bias and the initial states, computed by the C kernel.
 
     One loop computes all but that of x, while the gradients of the gates are in cache.
 
-    The gradients of the gates, ``deltas``, are stored only if x needs a gradient.
+    Without ``need_x`` the gradient of x is None, and the gradients of the gates, ``deltas``, are not stored. Those of
+    both biases are returned even if a bias is None.
     """
     W, U, initial, steps = given.W, given.U, given.initial, given.steps
     N, I = U.shape[1], W.shape[1]
@@ -140,7 +142,7 @@ def backward_c(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bool) -
 
 
 def forward_python(given: GRUInputs) -> Saved:
-    """Return the states and gates of `gru_unroll` as `Saved`, computed by a Python loop."""
+    """Return a `Saved` of the states, gates and products of `gru_unroll`, computed by a Python loop."""
     x, W, U, bias, modulus, initial, activation, steps, reset = given
     N = U.shape[1]
     gates = torch.nn.functional.linear(x, W, bias)
@@ -164,7 +166,10 @@ def forward_python(given: GRUInputs) -> Saved:
 
 
 def backward_python(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bool) -> Gradients:
-    """Return the gradients of x, W, U, the biases and the initial states of a GRU, computed by a Python loop."""
+    """Return the gradients of x, W, U, the bias, modReLU's bias and the initial states, computed by a Python loop.
+
+    Without ``need_x`` the gradient of x is None. Those of both biases are returned even if a bias is None.
+    """
     x, W, U, _, _, initial, activation, steps, _ = given
     states, gates, products = saved
     N = U.shape[1]

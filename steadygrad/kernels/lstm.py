@@ -44,7 +44,7 @@ class Saved(NamedTuple):
 
 
 def lstm_unroll(given: LSTMInputs) -> tuple[Tensor, Tensor]:
-    """Return all states and all cells of an LSTM, each (rows, hidden), with the fastest implementation available.
+    """Return the pair of all states h and all cells c of an LSTM, each (rows, hidden), by the fastest implementation.
 
     Raise ValueError if ``detached`` does not have one entry per time step.
     """
@@ -78,7 +78,7 @@ class LSTM(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
-        """Return all states and all cells. The arguments are those of `LSTMInputs`, then "c" or "python"."""
+        """Return the pair of all states and cells. The arguments are those of `LSTMInputs`, then "c" or "python"."""
         *inputs, ctx.backend = arguments
         given = LSTMInputs(*inputs)
         saved = {"c": forward_c, "python": forward_python}[ctx.backend](given)
@@ -90,7 +90,10 @@ class LSTM(torch.autograd.Function):
     @staticmethod
     @in_own_precision
     def backward(ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the arguments of `forward`, from the gradients of the states and the cells."""
+        """Return the gradients of the arguments of `forward`, None for those that are no tensors.
+
+        ``gradient`` is that of the states, ``cell_gradient`` that of the cells; either may be None.
+        """
         *tensors, states, cells, gates = ctx.saved_tensors
         given, saved = LSTMInputs(*tensors, *ctx.settings), Saved(states, cells, gates)
         if wants_graph():
@@ -109,7 +112,7 @@ Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def forward_c(given: LSTMInputs) -> Saved:
-    """Return states, cells and gates of `lstm_unroll`, computed by the C kernel."""
+    """Return a `Saved` of the states, cells and gates of `lstm_unroll`, computed by the C kernel."""
     x, W, U, bias, initial, initial_cells, steps, _ = given
     N, I = U.shape[1], W.shape[1]
     saved = Saved(*(native.empty(x, steps.rows, width) for width in (N, N, 4 * N)))
@@ -125,7 +128,8 @@ def backward_c(
 
     One loop computes all but that of x, while the gradients of the gates are in cache.
 
-    The gradients of the gates, ``deltas``, are stored only if x needs a gradient.
+    Without ``need_x`` the gradient of x is None, and the gradients of the gates, ``deltas``, are not stored. That of
+    the bias is returned even if there is none.
     """
     x, W, U, _, initial, initial_cells, steps, detached = given
     N, I = U.shape[1], W.shape[1]
@@ -141,9 +145,9 @@ def backward_c(
 
 
 def forward_python(given: LSTMInputs) -> Saved:
-    """Return the states and cells (rows, hidden) and the gates (rows, 4 · hidden) of an LSTM, by a Python loop.
+    """Return a `Saved` of states and cells (rows, hidden) and gates (rows, 4 · hidden) of an LSTM, by a Python loop.
 
-    The arguments are those of `lstm_unroll`. W x + b is computed here.
+    The argument is that of `lstm_unroll`. W x + b is computed here.
     """
     x, W, U, bias, initial, initial_cells, steps, _ = given
     N = U.shape[1]
@@ -165,7 +169,10 @@ def forward_python(given: LSTMInputs) -> Saved:
 def backward_python(
     given: LSTMInputs, saved: Saved, gradient: Tensor, cell_gradient: Tensor | None, need_x: bool
 ) -> Gradients:
-    """Return the gradients of x, W, U, the bias and the initial states and cells, computed by a Python loop."""
+    """Return the gradients of x, W, U, the bias and the initial states and cells, computed by a Python loop.
+
+    Without ``need_x`` the gradient of x is None. That of the bias is returned even if there is none.
+    """
     x, W, U, _, initial, initial_cells, steps, detached = given
     states, cells, gates = saved
     deltas = torch.empty_like(gates)

@@ -107,7 +107,7 @@ def threads() -> int:
 def empty(like: Tensor, *shape: int) -> Tensor:
     """Return an uninitialised tensor of this shape for a kernel to fill, with dtype and device of ``like``.
 
-    Large pages are requested if the tensor is large.
+    Each size is an argument: empty(x, 3, 4). Large pages are requested if the tensor is large.
     """
     tensor = like.new_empty(shape)
     bytes = tensor.numel() * tensor.element_size()
@@ -128,10 +128,11 @@ def dense(tensor: Tensor) -> Tensor:
 
 
 def call(name: str, steps: Steps, *arguments: Any) -> int:
-    """Run the C loop ``steadygrad_<name>`` over the steps and return its code. Its results are among the arguments.
+    """Run the C loop ``steadygrad_<name>`` over the steps and return its code, an integer, 0 if all went well.
 
-    The arguments are sizes, then the tensors of `steadygrad.kernels.arguments`, then the number of slices. Each tensor
-    is checked. The arguments are passed as one struct, ``<name>_t`` in the C sources, whose fields all have 8 bytes.
+    The arguments are sizes, then the tensors of `steadygrad.kernels.arguments`, then the number of slices. The results
+    are written to some of the tensors. Each tensor is checked. The arguments are passed as one struct, ``<name>_t`` in
+    the C sources, whose fields all have 8 bytes.
     """
     sizes, tensors, slices = arguments[: SIZES[name]], arguments[SIZES[name] : -1], arguments[-1]
     time = len(steps.sizes)
@@ -146,7 +147,10 @@ def call(name: str, steps: Steps, *arguments: Any) -> int:
 
 
 def call_matrices(name: str, n: int, slices: int, *tensors: Tensor) -> None:
-    """Run the C function ``steadygrad_<name>`` on n × n matrices. Its results are among the tensors, all checked."""
+    """Run the C function ``steadygrad_<name>`` on n × n matrices, and write its results to some of the tensors.
+
+    All tensors are checked. ``slices`` is the number of threads.
+    """
     dtype = kernel_dtype(name, tensors)
     fields = expected(name, 0, 0, slices, slices, n)
     run(name, dtype, n, *addresses(name, fields, tensors, dtype), slices)
@@ -161,7 +165,7 @@ def kernel_dtype(name: str, tensors: Sequence[Any]) -> torch.dtype:
 
 
 def run(name: str, dtype: torch.dtype, *arguments: int | float | bytes) -> int:
-    """Call the compiled C function of this name and dtype and return its code.
+    """Call the compiled C function of this name and dtype and return its code, an integer, 0 if all went well.
 
     Raise MemoryError if memory ran out. If a signal handler raised an exception during the call, raise that exception.
     """

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def shortened(sizes: tuple[object, ...]) -> str:
-    """Return the sizes as text; of many only the first."""
+    """Return the sizes as text; of more than ten only the first ten, and how many more there are."""
     return f"{list(sizes)}" if len(sizes) <= 10 else f"{list(sizes[:10])} and {len(sizes) - 10} more"
 
 
@@ -45,7 +45,10 @@ class Steps:
 
     @staticmethod
     def packed(batch_sizes: Tensor, rows: int) -> "Steps":
-        """Return the `Steps` of a PackedSequence. Raise ValueError unless its batch_sizes fit its number of rows."""
+        """Return the `Steps` of a PackedSequence, from its ``batch_sizes`` and the number of ``rows`` of its data.
+
+        Raise ValueError unless the batch_sizes are a vector on the CPU, positive, not rising, and add up to ``rows``.
+        """
         if not batch_sizes.is_cpu or batch_sizes.dim() != 1:
             shape = tuple(batch_sizes.shape)
             raise ValueError(

@@ -316,7 +316,7 @@ def attentive(cell: Cell, attention: AttentionSpec) -> Cell:
     - ``score``: ``"received"`` (default), the attention that a state received while in S, ``"learned"``, or a function
       units → `Score`;
     - ``alignment``: ``"additive"`` (default), a = v · tanh(A s + B m), or ``"dot"``, a = (A s) · (B m)/√N, for a query
-      s and a past state m;
+      s and a past state m, or a function units → `Alignment`;
     - ``combine``: how s_t is computed from h_{t−1} and the attended Σ α_m m. ``"average"``, half of their sum, is the
       default. With ``"add"``, their sum, states can grow, and what was learned may not hold for longer sequences.
       ``"concatenate"`` is a learned C [h, attended].

@@ -1,4 +1,4 @@
-"""Base classes of cells. A recurrent layer has one cell for each level and direction."""
+"""Base classes of cells. A recurrent layer has one cell for each of its ``num_layers`` levels and each direction."""
 
 from typing import Any, NamedTuple
 
@@ -11,8 +11,8 @@ from steadygrad.kernels import Recurrence, Steps, unroll
 class Lookup(NamedTuple):
     """Input x = e E of a layer, not multiplied out: ``rows`` are e (…, symbols), ``table`` is E (symbols, input_size).
 
-    Each row of e is one-hot and selects a row of E. With U the layer's input matrix, the layer computes U Eᵀ once and
-    multiplies it by e, which is faster than U x if there are few symbols.
+    Each row of e is one-hot and selects a row of E. A cell with the input matrix U computes U Eᵀ once and multiplies it
+    by e, which is faster than U x if there are few symbols. A `StepCell` computes e E instead.
     """
 
     rows: Tensor
@@ -44,13 +44,14 @@ class Part(NamedTuple):
 
 
 class Cell(nn.Module):
-    """Base class of cells: one direction of one level of a recurrent layer.
+    """Base class of cells. A recurrent layer has one cell for each of its ``num_layers`` levels and each direction.
 
     A cell evaluates its matrices once, then runs over all time steps of a batch.
 
     ``forward(x, steps, state)`` takes x (rows, input_size), laid out as in `Steps`, and a tuple of initial states
     (batch, …), one for each of ``state_parts``. It returns a pair: the outputs (rows, output_size) and the tuple of
-    final states. With a ``table`` the rows of x are one-hot, as in `Lookup`. A subclass defines `weights` and `walk`.
+    final states. With a ``table`` the rows of x are one-hot, as in `Lookup`. A subclass defines `weights` and `walk`,
+    and sets ``state_sizes`` and ``output_size``.
     """
 
     state_sizes: tuple[int, ...]

@@ -21,8 +21,8 @@ class ComplexElmanCell(Cell):
     x (rows, inputs) is real. h and U are stored as real tensors: the state is (Re h, Im h), of shape (batch, 2 ·
     units), and U is (2 · units, inputs), first the rows of Re U. ``units`` counts complex units.
     ``activation="smoothed-modrelu"`` computes z/(m + ε) · max(m + b, 0) with m = √(|z|² + ε) and ε = 1e-5, as the uRNN
-    programs do. ``input_init`` and ``bias_init`` are functions that fill U and b in place. If `Matrix.operator` returns
-    a function, the steps use it, and W is not formed.
+    programs do. ``input_init`` and ``bias_init`` are functions that fill U and b in place; by default U starts uniform
+    in ±1/√units and b in ±0.01. If `Matrix.operator` returns a function, the steps use it, and W is not formed.
     """
 
     def __init__(

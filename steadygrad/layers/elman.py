@@ -11,11 +11,11 @@ ElmanWeights = tuple[Tensor, Tensor | Operator]
 def elman_walk(
     weights: ElmanWeights, bias: Tensor | None, activation: str, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return all states (rows, hidden) and the final state of h_t = φ(U x_t + W h_{t−1} + b), φ of this name.
+    """Return the pair of all states (rows, hidden) and the final state of h_t = φ(U x_t + W h_{t−1} + b).
 
-    ``weights`` is the pair of U and W; W is a matrix or a function that maps rows h to h Wᵀ. modReLU adds b to the
-    modulus instead. x is (rows, inputs), laid out as ``steps``. ``state`` and the final state are tuples of one tensor
-    (batch, hidden).
+    ``weights`` is the pair of U and W; W is a matrix or a function that maps rows h to h Wᵀ. ``bias`` is b or None;
+    modReLU adds b to the modulus instead. ``activation`` is the name of φ. x is (rows, inputs), laid out as ``steps``.
+    ``state`` and the final state are tuples of one tensor (batch, hidden).
     """
     U, W = weights
     if isinstance(W, Tensor):

@@ -13,10 +13,10 @@ from steadygrad.matrices import Free, Matrix, Spec
 
 
 class GORUCell(GRUCell):
-    """Cell of `GORU`. The rows of W, U and b are in the order r, g, c.
+    """Cell of `GORU`. The rows of W and b are in the order r, g, c, and U is a list of one `Matrix` for each of them.
 
-    The kernel is that of `GRU`, whose update gate is u = 1 − g. Because 1 − σ(z) = σ(−z), `weights` negates the rows of
-    g.
+    With modReLU b has no rows of c; the parameter ``modulus`` (hidden,) is b_c and starts at 0.011. The kernel is
+    that of `GRU`, whose update gate is u = 1 − g. Because 1 − σ(z) = σ(−z), `weights` negates the rows of g.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class GORU(RecurrentLayer):
     Q is orthogonal. Each gate, r and g, has its own W, U and b. g = 1 keeps the old state, so 1 − g is the update gate
     u of `GRU`, and ``matrices()`` calls U_r "reset", U_g "update" and Q "candidate". ``recurrent`` is the kind of Q.
     The default is four layers of plane rotations, as in the authors' code; "exponential" can represent every rotation.
-    ``reset_bias`` is the initial value of b_r. W, U_r and U_g start uniform in ±0.01 and b_g uniform in
-    ±√(3/hidden_size), as in the authors' code.
+    ``reset_bias`` is the initial value of b_r. W, U_r and U_g start uniform in ±0.01, b_g uniform in ±√(3/hidden_size),
+    and the b_c of modReLU at 0.011, as in the authors' code.
     """
 
     revision = 2  # in revision 1 Q was exp(A)

@@ -19,7 +19,7 @@ from steadygrad.matrices import Matrix
 def start_as_torch(cell: "GRUCell") -> None:
     """Initialise W and b of a GRU cell in place, uniform in ±1/√hidden_size, as torch.nn.GRU does.
 
-    The recurrent matrices U are not changed.
+    The recurrent matrices U and the bias of modReLU, ``modulus``, are not changed.
     """
     for parameter in (cell.W, cell.b):
         if parameter is not None:
@@ -51,7 +51,8 @@ class GRUCell(Cell):
     """Cell of `GRU`. The rows of W (3 · hidden, inputs) and b are in the order reset, update, candidate.
 
     U is one `Matrix` per gate. With modReLU b has only the rows of the two gates, and the parameter ``modulus``
-    (hidden,) is the bias of the candidate. ``start`` is a function that initialises W, U and b of the cell in place.
+    (hidden,) is the bias of the candidate, filled by the function ``modulus_init``. With ``bias=False`` both are None.
+    ``start`` is a function that initialises W, U and b of the cell in place.
     """
 
     GATES = ("reset", "update", "candidate")
@@ -117,9 +118,9 @@ class GRU(RecurrentLayer):
     """h_t = (1 − u)∘h_{t−1} + u∘c,  c = φ(W_c x_t + U_c (r∘h_{t−1}) + b_c),  r, u = σ(W x_t + U h_{t−1} + b).
 
     r is the reset gate, u the update gate, c the candidate, φ = tanh by default. Each gate has its own W, U and b. With
-    φ = modReLU, b_c is added to the modulus. Two conventions follow the papers and differ from torch.nn.GRU. u = 1
-    takes the candidate, whereas z = 1 − u of torch.nn.GRU keeps the old state. The reset acts before the product with
-    U_c; ``reset="after"`` gives c = φ(W_c x_t + r∘(U_c h_{t−1}) + b_c) of torch.nn.GRU.
+    φ = modReLU, b_c is added to the modulus and starts at 0. Two conventions follow the papers and differ from
+    torch.nn.GRU. u = 1 takes the candidate, whereas z = 1 of torch.nn.GRU, z = 1 − u, keeps the old state. The reset
+    acts before the product with U_c; ``reset="after"`` gives c = φ(W_c x_t + r∘(U_c h_{t−1}) + b_c) of torch.nn.GRU.
 
     ``recurrent`` is one kind of matrix for all gates or {"reset": …, "update": …, "candidate": …}. ``start`` names the
     program whose initialisation of W, U and b is used: torch (uniform in ±1/√hidden_size) or tensorflow (GRUCell:

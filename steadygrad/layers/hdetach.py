@@ -12,7 +12,7 @@ from steadygrad.layers.recurrent import Common
 
 
 class HDetachCell(LSTMCell):
-    """Cell of `HDetachLSTM`: an LSTM cell that drops the gradient through h at random time steps."""
+    """Cell of `HDetachLSTM`: in training, an LSTM cell that drops the gradient through h at random time steps."""
 
     detach_probability = 0.0
 
@@ -35,9 +35,9 @@ class HDetachLSTM(LSTM):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  the gates from x_t and h_{t−1} or, with probability p, stop(h_{t−1}).
 
     In training, the gates of each time step use h_{t−1}.detach() with probability p = ``detach_probability``. One draw
-    holds for the whole batch; levels and directions draw separately. The gradient through c and the gradient that
-    h_{t−1} receives as an output are never dropped. The forward pass equals that of `LSTM`. In evaluation nothing is
-    detached.
+    holds for the whole batch; each of the num_layers levels and each direction draws its own. The
+    gradient through c and the gradient that h_{t−1} receives as an output are never dropped. The forward pass equals
+    that of `LSTM`. In evaluation nothing is detached.
     """
 
     cell = HDetachCell

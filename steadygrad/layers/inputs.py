@@ -12,7 +12,10 @@ from steadygrad.layers.cell import Lookup, Part
 
 
 def rows_of_input(who: str, input: Any) -> Tensor:
-    """Return the tensor of an input: itself, the data of a PackedSequence or the rows of a `Lookup`."""
+    """Return the tensor of an input: itself, the data of a PackedSequence or the rows of a `Lookup`.
+
+    Raise TypeError for any other input; ``who`` is the layer's name in the message.
+    """
     rows = input[0] if isinstance(input, PackedSequence | Lookup) else input
     if not isinstance(rows, Tensor):
         raise TypeError(f"{who} expects a tensor, a PackedSequence or a Lookup; got {type(rows).__name__}")
@@ -20,7 +23,10 @@ def rows_of_input(who: str, input: Any) -> Tensor:
 
 
 def check_input(who: str, input: Tensor, size: int, ranks: tuple[int, ...], parameter: Tensor) -> None:
-    """Raise ValueError unless the input has ``size`` features and the dtype and device of the layer's parameters."""
+    """Raise ValueError unless the input has ``size`` features and the dtype and device of the layer's parameters.
+
+    It must also be dense, with a number of dimensions in ``ranks``. ``parameter`` is one of the layer's parameters.
+    """
     check_like(who, "input", input, parameter)
     if input.dim() not in ranks:
         dimensions = "packed data of 2 dimensions" if ranks == (2,) else "input of 2 dimensions (unbatched) or 3"
@@ -30,7 +36,7 @@ def check_input(who: str, input: Tensor, size: int, ranks: tuple[int, ...], para
 
 
 def check_like(who: str, name: str, tensor: Tensor, parameter: Tensor) -> None:
-    """Raise ValueError unless the tensor is dense, with the dtype and device of the layer's parameters."""
+    """Raise ValueError unless the tensor is dense, with the dtype and device of ``parameter``, one of the layer's."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "a nested tensor" if tensor.is_nested else tensor.layout
         raise ValueError(f"{who} expects {name} of layout {torch.strided}; got {kind}")
@@ -46,7 +52,10 @@ def same_device(one: Tensor, other: Tensor) -> bool:
 
 
 def check_table(who: str, table: Tensor, symbols: int, size: int, parameter: Tensor) -> None:
-    """Raise ValueError unless the table of a `Lookup` has a row for each symbol and ``size`` columns."""
+    """Raise ValueError unless the table of a `Lookup` is a dense tensor (symbols, size).
+
+    It must also have the dtype and device of ``parameter``, one of the layer's. ``symbols`` and ``size`` are integers.
+    """
     if table.shape != (symbols, size):
         raise ValueError(f"{who} expects a table of shape {(symbols, size)}; got {tuple(table.shape)}")
     check_like(who, "a table", table, parameter)
@@ -55,9 +64,10 @@ def check_table(who: str, table: Tensor, symbols: int, size: int, parameter: Ten
 def check_state(
     who: str, state: Any, parts: Sequence[Part], leading: tuple[int, ...], like: Tensor
 ) -> tuple[Tensor, ...]:
-    """Return the tensors of a state. Raise ValueError if their number is wrong, or a shape, layout, dtype or device.
+    """Return a state, which is a tensor or a tuple or list of tensors, as a tuple. Raise ValueError if it does not fit.
 
-    Each tensor is (*leading, *shape) with the shape of its part, on the device of ``like``.
+    It must have one dense tensor for each of ``parts``, of shape (*leading, *shape) with the shape of the part, on the
+    device of ``like`` and with its dtype, unless the part has its own.
     """
     given = tuple(state) if isinstance(state, tuple | list) else (state,)
     shapes = [(*leading, *part.shape) for part in parts]
@@ -79,7 +89,7 @@ def check_state(
 
 
 def packed_steps(who: str, input: PackedSequence) -> Steps:
-    """Return the time steps of a PackedSequence. Raise ValueError if its parts do not fit together."""
+    """Return the `Steps` of a PackedSequence. Raise ValueError if its parts do not fit together."""
     steps = Steps.packed(input.batch_sizes, len(input.data))
     for name in ("sorted_indices", "unsorted_indices"):
         indices = getattr(input, name)
@@ -93,7 +103,10 @@ def packed_steps(who: str, input: PackedSequence) -> Steps:
 
 
 def is_order(indices: Tensor, size: int, device: torch.device) -> bool:
-    """Return whether the indices are 0 to ``size`` − 1 in some order. Values are not checked if there may be none."""
+    """Return whether the indices are 0 to ``size`` − 1 in some order, int64 or int32, on this device.
+
+    The values are not checked where they may not exist, as on the meta device (`needs_plain`).
+    """
     if indices.shape != (size,) or indices.dtype not in (torch.int64, torch.int32) or indices.device != device:
         return False
     return needs_plain(indices) or torch.equal(indices.sort().values, torch.arange(size, device=device).to(indices))

@@ -123,7 +123,7 @@ class Everything(Memory):
         return (None, 0) if self.every == 1 else None
 
     def carried(self, tensors: tuple[Tensor, ...]) -> Carried:
-        """Return the tuple (states, age) as the `Carried` that the fused kernel takes. It has no places of R."""
+        """Return the tuple (states, age) as the `Carried` that the fused kernel takes, with no relevant states."""
         states, age = tensors
         none = states.new_zeros(len(states), 0)
         return Carried(
@@ -201,7 +201,7 @@ class Score(nn.Module):
 
 
 class ReceivedAttention(Score):
-    """Score β(i) = Σ_t α_{i,t} of a state h_i, the attention weight that h_i received at all steps t while in S."""
+    """Score β(i) = Σ_t α_{i,t} of a state h_i: the attention weight that it received while it was a recent state."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -214,9 +214,9 @@ class ReceivedAttention(Score):
 class LearnedScore(Score):
     """Learned score β(i) = w · h_i + b + Σ_t α_{i,t} of a state h_i;  σ(w · h_i + b) multiplies e^{logit} of h_i in R.
 
-    α_{i,t} is the attention weight of h_i at step t, summed over its time in S. The factor σ(…) gives w and b a
-    gradient from the value of attending to h_i (thesis, section 7.5). At the start w = b = 0, which ranks states as
-    `ReceivedAttention` does.
+    α_{i,t} is the attention weight of h_i at step t, summed over its time in S, the recent states; R are the relevant
+    ones. The factor σ(…) gives w and b a gradient from the value of attending to h_i (thesis, section 7.5). At the
+    start w = b = 0, which ranks states as `ReceivedAttention` does.
     """
 
     def __init__(self, units: int) -> None:
@@ -229,7 +229,7 @@ class LearnedScore(Score):
         return states @ self.w + self.b + received
 
     def gate(self, states: Tensor) -> Tensor:
-        """Return log σ(w · h + b), (batch, places), of states h (batch, places, units) in R. It trains w and b."""
+        """Return log σ(w · h + b), (batch, places), of relevant states h (batch, places, units). It trains w and b."""
         return nn.functional.logsigmoid(states @ self.w + self.b)
 
 
@@ -285,7 +285,10 @@ class Screening(Memory):
         return super().unpack(tensors, of_both)
 
     def items(self, contents: Contents) -> Items:
-        """Return the `Items` of S and R. The gate is the score's for R and 0 for S, or None if the score has none."""
+        """Return the `Items` of all places: S, the recent states, then R, the relevant ones.
+
+        The gate is that of the score for R and 0 for S, or None if the score has no gate.
+        """
         states, age = contents["states"], contents["age"][:, None]
         places = torch.arange(self.short + self.relevant, device=age.device)
         # S is filled from its end, where the latest state is, and R from its beginning
@@ -295,20 +298,21 @@ class Screening(Memory):
         return Items(states, contents["keys"], taken, gate)
 
     def latest(self, contents: Contents) -> int | None:
-        """Return the last place of S, or None if any sequence has not begun."""
+        """Return short − 1, the last place of the recent states, or None if any sequence has not begun."""
         return self.short - 1 if (contents["age"] > 0).all() else None
 
     def times(self, contents: Contents) -> Tensor:
-        """Return the time step of each state in S and R, counted from 0: (batch, short + relevant)."""
+        """Return the time steps, from 0, of recent, then of relevant states: integers (batch, short + relevant)."""
         age = contents["age"][:, None]
         recent = age - torch.arange(self.short, 0, -1, device=age.device, dtype=age.dtype)
         return torch.cat([recent, contents["times"]], dim=1)
 
     def add(self, contents: Contents, weights: Tensor, state: Tensor, key: Tensor) -> Contents:
-        """Return a new dict of contents after a step: ``state`` enters S at its end, and the oldest state leaves S.
+        """Return a new dict of contents after a step: ``state`` enters S, the recent states, and the oldest leaves S.
 
-        The state that leaves enters R if R has room or its score is higher than the lowest in R. ``weights`` (batch,
-        short + relevant) are added, without gradient, to the attention that the states in S have received.
+        No state leaves before S is full. The state that leaves enters R, the relevant states, if R has room or its
+        score is higher than the lowest in R. ``weights`` (batch, short + relevant) are added, without gradient, to the
+        attention that the states in S have received, unless ``relevant`` is 0.
         """
         received = contents["received"].detach()
         if self.relevant:  # only R depends on the received attention

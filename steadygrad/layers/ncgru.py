@@ -37,7 +37,8 @@ def start_as_denoise(cell: GRUCell) -> None:
     """Initialise an NC-GRU cell in place as the released program for denoise: W_c He normal, the gates He uniform.
 
     If U_r is free, the gates have one kernel for x and h, so fan_in counts both, and b = 0. If U_r is orthogonal, W and
-    U have one kernel each, and b ~ N(0, 1). Orthogonal matrices are not changed.
+    U have one kernel each, and b ~ N(0, 1). Orthogonal matrices are not changed. b is without modReLU's bias, which
+    starts uniform in ±0.1.
     """
     features, units = cell.W.shape[1], cell.output_size
     joint = bool(free_matrices([cell.U[0]]))

@@ -1,4 +1,4 @@
-"""Base class of recurrent layers: one cell per level and direction, behind the interface of torch.nn.GRU."""
+"""Base class of recurrent layers: a cell for each of num_layers levels and each direction, called as torch.nn.GRU."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,7 +27,10 @@ def as_tuple(state: State | None) -> tuple[Tensor, ...]:
 
 
 class Common(TypedDict, total=False):
-    """The keyword arguments of every layer: those of torch.nn.GRU, ``attention`` and ``trained_state``."""
+    """The keyword arguments of every layer: five of torch.nn.GRU's (not ``bias``), ``attention`` and ``trained_state``.
+
+    All are optional. The five are ``batch_first``, ``dropout``, ``bidirectional``, ``device`` and ``dtype``.
+    """
 
     batch_first: bool
     dropout: float
@@ -63,20 +66,21 @@ class LayerClass(Protocol):
 
 
 class RecurrentLayer(nn.Module):
-    """Base class of recurrent layers: levels, directions, dropout, and every form of input that torch.nn.GRU takes.
+    """Base class of recurrent layers, called as torch.nn.GRU: ``num_layers`` levels, one or two directions, dropout.
 
     The input is (time, batch, input_size), or (batch, time, input_size) with ``batch_first``, or (time, input_size),
     or a PackedSequence. The output has the same form with ``output_size`` features. The states h_0 and h_n are
-    (num_layers · directions, batch, size). Attention appends the tensors of its memory to the state, each
+    (num_layers · directions, batch, size), without the batch for an input (time, input_size). A state of more than
+    one tensor is a tuple, such as (h, c) of an LSTM. Attention appends tensors, such as those of its memory, each
     (num_layers · directions, batch, …). Convention: states are columns, h_t = φ(W h_{t−1} + …); on rows of a batch that
-    is h @ W.T. A language model passes a `Lookup` as input.
+    is h @ W.T. A language model passes a `Lookup` as input. ``make_cell`` is a function input size → `Cell`.
 
     ``attention`` makes any layer attend to its past states (`steadygrad.layers.attentive`). It is a dict of options
     such as {"short": 10, "relevant": 10}, or a function cell → cell.
 
-    ``trained_state`` makes the initial state a parameter, ``initial_state``: one tensor (num_layers · directions, size)
-    for h_0 and, in an LSTM, one for c_0. Every sequence starts from it unless the caller passes a state. A memory of
-    past states has no such parameter and starts empty.
+    ``trained_state`` makes the initial state trainable: ``initial_state`` is an nn.ParameterList of one tensor
+    (num_layers · directions, size) for h_0 and, in an LSTM, one for c_0. Every sequence starts from it unless the
+    caller passes a state. The tensors that attention appends have no such parameter; a memory starts empty.
     """
 
     initial_state: nn.ParameterList | None
@@ -149,7 +153,7 @@ class RecurrentLayer(nn.Module):
         return 2 if self.bidirectional else 1
 
     def matrices(self) -> dict[str, Tensor]:
-        """Return the recurrent matrices of all cells by name, with torch's suffixes: ``{"recurrent_l0": W, …}``."""
+        """Return a dict of the recurrent matrices of all cells, with torch's suffixes: ``{"recurrent_l0": W, …}``."""
         return {
             f"{name}_l{index // self.directions}{'_reverse' if index % self.directions else ''}": W
             for index, cell in enumerate(self._cells())
@@ -157,23 +161,23 @@ class RecurrentLayer(nn.Module):
         }
 
     def penalty(self) -> Tensor | float:
-        """Return the regularisation term of this layer, which training adds to the task's loss."""
+        """Return the sum of the cells' regularisation terms, which training adds to the loss; by default 0.0."""
         return sum(cell.penalty() for cell in self._cells())
 
     def reset_initial_state(self, start: Tensor) -> None:
-        """Set one tensor of the trained initial state to its value before training: zeros, unless a layer overrides."""
+        """Fill one tensor of the trained initial state in place with zeros; a subclass may start from other values."""
         nn.init.zeros_(start)
 
     def without_memory(self, state: State) -> State:
-        """Return the state with its memory of past states emptied, if the layer has such a memory."""
+        """Return the state, in the same form, with its memory of past states emptied, if the layer has one."""
         own = as_tuple(state)[: len(self.state_sizes)]
         memory = (part.zeros(own[0].shape[:-1], own[0]) for part in self.state_parts[len(own) :])
         return self._joined((*own, *memory))
 
     def drop_weights(self, share: float) -> None:
-        """Apply dropout to the entries of the recurrent matrices in training, with probability ``share``.
+        """Set the dropout probability of the entries of the recurrent matrices in training to ``share``.
 
-        The zero entries are drawn anew in each forward pass.
+        The zero entries are drawn anew in each forward pass in training mode.
         """
         for matrix in self._maps():
             matrix.dropout = share
@@ -208,7 +212,11 @@ class RecurrentLayer(nn.Module):
         *,
         hx: State | None = None,
     ) -> tuple[Tensor | PackedSequence, State]:
-        """Run over all time steps and return the outputs and the final states. ``hx`` is torch's name for h_0."""
+        """Run over all time steps and return the pair of the outputs, in the form of ``input``, and the final state.
+
+        A state is a tensor, or a tuple if there are several. h_0, or ``hx``, torch's name for it, is the initial state;
+        by default the layer's own. Raise ValueError if both are given, or for a wrong shape, dtype or device.
+        """
         if hx is not None:
             if h_0 is not None:
                 raise ValueError(f"{self._name} expects either h_0 or hx, which are the same; got both")
@@ -301,7 +309,10 @@ class RecurrentLayer(nn.Module):
         return tuple(tensor.unsqueeze(1) if batch is None else tensor for tensor in given)
 
     def default_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        """Return the states (cells, batch, size) from which the layer starts when the caller passes none."""
+        """Return the state from which the layer starts when the caller passes none: a tuple of tensors.
+
+        Each is (num_layers · directions, batch, …), with the device of ``like`` unless it is trained.
+        """
         trained = [] if self.initial_state is None else [s[:, None].expand(-1, batch, -1) for s in self.initial_state]
         own = zip(*(cell.initial_states(batch, like) for cell in self._cells()), strict=True)
         return (*trained, *(torch.stack(parts) for parts in list(own)[len(trained) :]))

@@ -74,9 +74,9 @@ class SABCell(AttentiveCell):
         """Return the tuple (output, state, contents) after one time step: [h; s], (h, c) and the memory, h = g + s.
 
         g is the LSTM's output for x (batch, inputs) and the ``state`` (h, c), and s is the attended state. The output
-        is (batch, 2 · units). ``contents`` is the memory as a dict; h is added to the one returned. The attention
-        weights are appended to the list ``trace``, if one is given. With ``truncate`` the gradient through the state
-        stops at some steps.
+        is (batch, 2 · units). ``contents`` is the memory as a dict; the returned one is a new dict, to which h is added
+        if its step is stored (every ``every``-th). A `Trace` is appended to the list ``trace``, unless it is None. With
+        ``truncate`` = n the gradient through the state stops before every n-th step.
         """
         if self.truncate is not None:
             cut = (contents["age"][:, None] + 1) % self.truncate == 0

@@ -1,4 +1,4 @@
-"""Initialisations of weights, by name, so that a recipe can use those of the authors' program."""
+"""Initialisations of weights, by name, so that an experiment can use those of the authors' program."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -13,8 +13,9 @@ class SpectralRNN(RNN):
 
     σ are the singular values of W, and ``margin`` is r. P and Q are products of ``reflections`` Householder reflections
     each; the default is 16, or hidden_size if that is smaller. With ``bases="exponential"`` P and Q can be any
-    rotations, as in the hard constraint of Vorontsov et al. (2017). ``init`` names the initialisation of P and Q. The
-    authors start from ``init="normal"`` reflections and use a leaky ReLU.
+    rotations, as in the hard constraint of Vorontsov et al. (2017), and passing ``reflections`` raises ValueError.
+    ``init`` names the initialisation of P and Q. The authors start from ``init="normal"`` reflections and use a leaky
+    ReLU.
     """
 
     def __init__(

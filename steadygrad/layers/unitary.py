@@ -13,8 +13,9 @@ from steadygrad.layers.start import uniform
 class UnitaryRNN(RNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  h complex, W unitary.
 
-    Base class of the layers with complex units. The output is (Re h, Im h), 2 · hidden_size features. ``recurrent`` is
-    a dict {"name": …, options} of the kind of W.
+    Base class of `URNN`, `FullCapacityURNN`, `ScuRNN` and `EURNN`. The output is (Re h, Im h), 2 · hidden_size
+    features. ``recurrent``, a positional argument after ``num_layers``, is a dict {"name": …, options} of the kind of
+    W.
     """
 
     def __init__(

@@ -158,7 +158,8 @@ class LanguageModel(Model):
     def drop(self, x: Tensor, share: float) -> Tensor:
         """Return x (time, batch, features) after dropout of features with probability ``share``.
 
-        The mask is the same at all time steps. In evaluation mode x is returned unchanged.
+        The mask is the same at all time steps, and the other features are scaled up. In evaluation mode x is returned
+        unchanged.
         """
         if not self.training or not share:
             return x

@@ -24,8 +24,8 @@ class PolicyModel(Model):
     after the end of a sequence; the outputs are 0 there.
 
     An observation x_t is a view of ``view`` × ``view`` squares (at least 7 × 7, else ValueError), then ``others``
-    further features. A square has len(``kinds``) features, integers from 0 to kinds[i] − 1. Their embeddings E are
-    summed.
+    further features. A square has len(``kinds``) features; the i-th is an integer from 0 to kinds[i] − 1. Their
+    embeddings E are summed.
 
     ``make`` is called with the input size of the layer and returns it; a bidirectional or batch_first layer raises
     ValueError. ``embedding_size`` is the size of the embedding of a square, ``head_size`` the hidden size of actor and

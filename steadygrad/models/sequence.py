@@ -14,7 +14,11 @@ from steadygrad.models.model import Model
 
 
 class Inside(NamedTuple):
-    """Named tuple of the parts of a model for diagnostics: its recurrent layer, the layer's inputs and the readout."""
+    """Named tuple of the parts of a model for diagnostics: its recurrent layer, the layer's inputs and the readout.
+
+    ``layer`` takes time first, but ``inputs`` are (batch, time, features). ``read`` is a function that maps the layer's
+    outputs (time, batch, features) to the outputs of the model.
+    """
 
     layer: nn.Module
     """Recurrent layer, called like torch.nn.RNN with time first."""

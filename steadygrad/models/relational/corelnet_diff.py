@@ -26,7 +26,7 @@ class CoRelNetDiff(RelationalModel):
         return self.decoder(self.relate(z).flatten(1))
 
     def relate(self, z: Tensor) -> Tensor:
-        """Return the differences D (batch, objects, objects), an antisymmetric matrix."""
+        """Return the differences D_ij = w · (z_i − z_j), antisymmetric matrices (batch, objects, objects)."""
         return self.difference(z)
 
 
@@ -41,6 +41,6 @@ class Difference(nn.Module):
         self.direction = nn.Linear(features, 1, bias=False)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return D (batch, objects, objects) from z (batch, objects, features)."""
+        """Return D_ij = w · (z_i − z_j), (batch, objects, objects), from z (batch, objects, features)."""
         size = self.direction(z)
         return size - size.mT

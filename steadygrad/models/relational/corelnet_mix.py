@@ -52,7 +52,10 @@ class CoRelNetMix(RelationalModel):
         return self.decoder(self.relate(z).flatten(1))
 
     def relate(self, z: Tensor) -> Tensor:
-        """Return a_R R + a_D D (batch, objects, objects). In training the weights a are random."""
+        """Return a_R R + a_D D (batch, objects, objects), from the similarities R and the differences D of the objects.
+
+        R is after the softmax of each row. In training the weights a, which `shares` returns, are random.
+        """
         rules = torch.stack([row_softmax(similarity(z), self.full), self.difference(views(z)[0])], dim=1)
         return torch.einsum("br,brij->bij", self.shares(z), rules)
 

@@ -78,5 +78,8 @@ class CoRelNetT(RelationalModel):
         return torch.cat([mixed, views(z)[0]], dim=2) if self.sensory else mixed
 
     def relate(self, z: Tensor) -> Tensor:
-        """Return R (batch, objects, objects), whose rows sum to 1. Without ``full`` it is 0 above the diagonal."""
+        """Return R (batch, objects, objects), the similarities of the objects after a softmax of each row.
+
+        Without ``full`` the softmax of row i is over j ≤ i, and R is 0 above the diagonal.
+        """
         return row_softmax(similarity(z), self.full)

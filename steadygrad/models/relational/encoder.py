@@ -16,8 +16,8 @@ class Encoder(nn.Module):
     """z = relu(W₂ relu(W₁ conv³(x))), a conv: 32 channels, 4 × 4, stride 2, padding 1, ReLU.
 
     images (n, channels, size, size) → z (n, 128). Images of fewer than 8 × 8 pixels raise ValueError. Three
-    convolutions reduce an image of 32 × 32 pixels to 4 × 4 positions, and a cell of 12 × 12 to one position. This
-    position depends on the whole cell, because its receptive field is 22 × 22 pixels.
+    convolutions reduce an image of 32 × 32 pixels to 4 × 4 positions, and one of 12 × 12 to a single position. This
+    position depends on the whole image, because its receptive field is 22 × 22 pixels.
     """
 
     def __init__(self, image_size: int, channels: int) -> None:

@@ -25,8 +25,8 @@ class ESBN(RelationalModel):
 
     Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, ESBN.py) and its variants in
     giancarlok/relationaltasks (ESBN_cat.py, ESBN_asym1.py, whose w2 is W₁ here and w1 W₂). The LSTM, g and the readout
-    are Xavier normal, K is Kaiming normal, α = 1 and β = 0. Layers after the encoder have torch's default. All biases
-    are 0.
+    are Xavier normal, K is Kaiming normal, α = 1 and β = 0. The linear layers after the encoder (``asymmetric`` or
+    ``l1``) have torch's default weights. All biases are 0.
     """
 
     revision = 2  # revision 1 had torch's initialisation

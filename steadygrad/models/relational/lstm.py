@@ -32,7 +32,10 @@ class RelationalLSTM(Recurrent):
 
 @torch.no_grad()
 def initialise(layer: RecurrentLayer) -> None:
-    """Initialise the cells of an `LSTM` layer in place as in Webb's program: weights Xavier normal, biases 0."""
+    """Initialise the cells of an `LSTM` layer in place as in Webb's program: weights by `lstm_gates`, biases 0.
+
+    These weights are Xavier normal, with gain 5/3 for the cell gate.
+    """
     for cell in layer.cells:
         assert isinstance(cell, LSTMCell)
         initialisation.lstm_gates(cell.W)

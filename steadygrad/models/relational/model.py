@@ -26,13 +26,14 @@ class RelationalModel(Model):
     the features of the objects, (batch, objects, 128). Options of all networks, which a subclass takes as ``**shared``:
 
     ``encoder``        "learned", or "random": the encoder keeps its initial weights
-    ``normalisation``  "context" over all objects, "segmented" over the objects of each segment, or "none"
+    ``normalisation``  "context" over all objects, "segmented" over the objects of each segment, a range of objects that
+                       belong together (``problem.segments``), or "none"
     ``l1``             weight λ of the penalty λ (Σ |W| + Σ |b|) on a linear layer W, b after the encoder; 0 means no
                        such layer
 
-    An ``asymmetric`` network has two linear layers after the encoder, whose outputs are normalised with the same gain
-    and shift (`Views`); with ``l1`` the penalty is summed over both. Options or a problem with invalid values raise
-    ValueError.
+    An ``asymmetric`` network (second positional argument) has two linear layers after the encoder, whose outputs are
+    normalised with the same gain and shift (`Views`); with ``l1`` the penalty is summed over both. Options or a problem
+    with invalid values raise ValueError.
     """
 
     __signature__: ClassVar[inspect.Signature]
@@ -120,9 +121,9 @@ class RelationalModel(Model):
         return None
 
     def penalty(self) -> Tensor | float:
-        """Return the regularisation term that training adds to the loss: ``l1`` times the L1 norm of the linear layers.
+        """Return the L1 term that training adds to the loss: ``l1`` times Σ |W| + Σ |b|, as a scalar tensor.
 
-        It is 0.0 without ``l1``.
+        W and b are those of the linear layer or layers that follow the encoder. Without ``l1`` the term is 0.0.
         """
         if self.selection is None or not self.l1:
             return 0.0

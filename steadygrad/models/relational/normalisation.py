@@ -29,7 +29,7 @@ class ContextNormalisation(nn.Module):
         self.shift = nn.Parameter(torch.zeros(features))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return z (batch, objects, features) normalised over the objects of each segment."""
+        """Return z (batch, objects, …, features) normalised over the objects of each segment, with gain and shift."""
         return (
             torch.cat([standardised(z[:, begin:end]) for begin, end in self.segments], dim=1) * self.gain + self.shift
         )

@@ -15,8 +15,8 @@ class Recurrent(RelationalModel):
     """y = C h_T + c,  h = layer(z): a relational network with any recurrent layer.
 
     The layer reads one object per step, and the last output h_T gives the logits y. z are the normalised features of
-    the objects. ``layer`` takes time first: `LAYERS["nnrnn"](128, 256)`. An input size other than 128 raises
-    ValueError.
+    the objects. ``layer`` takes time first: `LAYERS["nnrnn"](128, 256)`. A layer with batch_first or with an input size
+    other than 128 raises ValueError.
     """
 
     def __init__(self, layer: RecurrentLayer, problem: Problem, **shared: Any) -> None:

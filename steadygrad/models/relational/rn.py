@@ -16,7 +16,7 @@ class RelationNetwork(RelationalModel):
 
     z_i are the normalised features of object i, y the logits. The network sums a learned function over all ordered
     pairs, i = j included. g has layers of ``pair_size`` = 512 and ``hidden_size`` = 256 units with ReLUs, f has one
-    hidden layer of 256 units: the sizes of Webb et al. (2021).
+    hidden layer of ``hidden_size`` units: the sizes of Webb et al. (2021).
 
     Computation and initialisation follow Webb's program (taylorwwebb/emergent_symbols, RN.py): Kaiming normal, Xavier
     normal for the last layer of f, biases 0.

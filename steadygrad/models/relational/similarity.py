@@ -22,7 +22,7 @@ class Views(nn.Module):
 
 
 def views(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the queries and the keys of the objects, each (batch, objects, features).
+    """Return the pair of the queries and the keys of the objects, each (batch, objects, features).
 
     For z (batch, objects, 2, features) from `Views`, they are the two views. For z (batch, objects, features), both
     are z.
