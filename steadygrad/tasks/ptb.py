@@ -139,9 +139,10 @@ class Corpus(NamedTuple):
 
 @cache
 def corpus(who: str, form: str) -> Corpus:
-    """Return the vocabulary and token indices of the Penn Treebank files that are named by ``form``.
+    """Return the vocabulary and token indices of the Penn Treebank files, as a `Corpus`.
 
-    They are cached on disk, because tokenising takes a second. Missing files are downloaded.
+    ``form`` is the file name with a placeholder, such as "ptb.{split}.txt". Vocabulary and indices are
+    cached on disk, because tokenising takes a second. Missing files are downloaded.
     """
     raw = {split: PTB.read(who, form.format(split=split)) for split in SPLITS}
     digest = hashlib.sha256(b"".join(raw.values())).hexdigest()

@@ -88,7 +88,10 @@ def check_format(who: str, path: Path, channels: int, width: int) -> None:
 
 
 def pcm(who: str, path: Path, content: bytes, count: int, order: str) -> np.ndarray:
-    """Return 16-bit samples, decoded to an array of floats. Raise ValueError if there are not ``count`` of them."""
+    """Return 16-bit samples, decoded to an array of floats from −32768 to 32767.
+
+    ``order`` is NumPy's dtype, "<i2" or ">i2". Raise ValueError if there are not ``count`` samples.
+    """
     if len(content) != 2 * count:
         raise ValueError(f"{who} expects {count} samples in {path}; got {len(content) // 2}: it is cut off")
     return np.frombuffer(content, order).astype(np.float64)

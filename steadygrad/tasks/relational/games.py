@@ -208,7 +208,8 @@ def from_boards(
 ) -> tuple[Tensor, Tensor]:
     """Return random problems from a game's boards: indices of the objects in the cells (batch, 9), answers (batch,).
 
-    ``boards`` is the function that lists the boards. The objects of a problem are all different.
+    ``boards`` is the function that lists the boards. Equal letters of a board become the same object, different
+    letters different objects.
     """
     cells, answers, shares = tables(boards)
     which = torch.multinomial(shares, batch, replacement=True, generator=generator)
@@ -274,7 +275,10 @@ GAMES: dict[str, Callable[[Pieces, int, Generator], tuple[Tensor, Tensor]]] = {
 
 @cache
 def read_images(path: Path) -> tuple[Tensor, Tensor]:
-    """Return images (count, 9, 3, 12, 12) in 0 … 255 and labels (count,) from a file of the authors."""
+    """Return images (count, 9, 3, 12, 12) in 0 … 255 and labels (count,) from a file of the authors.
+
+    Raise ValueError if shapes or values are not as expected.
+    """
     images, labels = read_npz("RelationalGame", path, ("images", "labels")).values()
     count, side = len(labels) if labels.ndim else 0, 3 * CELL
     if not count or images.shape != (count, side, side, 3) or labels.shape != (count, 1):
