@@ -134,7 +134,7 @@ class TextTask(DataTask):
 
         Inputs and targets are (batch, window). Each window starts where the last one ended; the last one may be
         shorter. Up to ``batch`` tokens at the end of the split are left out. ``generator`` is ignored: nothing is
-        shuffled. Raise ValueError for an unknown split, without a window, or unless there are more than ``batch`` tokens.
+        shuffled. Raise ValueError for an unknown split, without a window, or without more than ``batch`` tokens.
         """
         who = type(self).__name__
         self.check_split(split)
