@@ -159,7 +159,10 @@ class EigenvalueNormalized(nn.Module):
         return torch.where(normal, T / scale.to(T.dtype), T)
 
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Return W itself as the free tensor T. If ρ(W) > 1, `forward` divides it by ρ(W) + ε."""
+        """Return W itself as the free tensor T.
+
+        `forward` divides it by ρ(W) + ε if ρ(W) > 1, or if it has normalised a matrix before.
+        """
         return check_square("EigenvalueNormalized", W, self.size)
 
     def extra_repr(self) -> str:

@@ -72,7 +72,7 @@ def read_npz(who: str, path: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def cache_folder() -> Path:
-    """Return the folder in which downloads are cached."""
+    """Return the folder in which downloads are cached: $XDG_CACHE_HOME/steadygrad, by default ~/.cache/steadygrad."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "steadygrad")
 
 

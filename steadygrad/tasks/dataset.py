@@ -133,8 +133,8 @@ class TextTask(DataTask):
         """Return the batches of one pass through a split: windows in the order of the text.
 
         Inputs and targets are (batch, window). Each window starts where the last one ended; the last one may be
-        shorter. Up to ``batch`` tokens at the end of the split are left out. ``generator`` is ignored: nothing is
-        shuffled. Raise ValueError for an unknown split, without a window, or without more than ``batch`` tokens.
+        shorter. Fewer than ``batch`` tokens at the end of the split may be left out. ``generator`` is ignored: nothing
+        is shuffled. Raise ValueError for an unknown split, without a window, or without more than ``batch`` tokens.
         """
         who = type(self).__name__
         self.check_split(split)
