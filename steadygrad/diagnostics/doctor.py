@@ -163,8 +163,8 @@ def measure(module: nn.Module, x: Tensor, flow: Jacobians | None = None) -> dict
     """Return measurements of a module along one sequence x (time, inputs) as a dict of floats by name.
 
     The keys are those of `jacobian_numbers`, or of `attention_numbers` for a layer that attends to its past states, and
-    ``saturated`` (share of outputs above 0.99 in size, if all are at most 1), ``silent`` (share of outputs that are 0)
-    and ``state_size``. Measurements go up to the first non-finite step; NonFiniteError as in `check_measurable`.
+    ``saturated`` (share of outputs above 0.99 in size; 0 unless all are at most 1), ``silent`` (share of outputs that
+    are 0) and ``state_size``. Measurements go up to the first non-finite step; NonFiniteError as in `check_measurable`.
     ``flow`` is the sequence's Jacobians, if known.
     """
     with looking_at(module), torch.no_grad():
@@ -224,9 +224,9 @@ def jacobian_numbers(flow: Jacobians) -> dict[str, float]:
 def attention_numbers(layer: nn.Module, x: Tensor) -> dict[str, float]:
     """Return measurements of a layer that attends to its past states, along one sequence x (time, inputs), as a dict.
 
-    ``exponent`` is the mean growth of log gradient norms per step back. For each level i, ``attention_reach cells.i``
-    is how many steps back it attends on average, and ``attention_to_kept cells.i`` the share of attention to states
-    kept as relevant, if the memory keeps such states.
+    ``exponent`` is the mean growth of log gradient norms per step back. For each level (stacked layer) i,
+    ``attention_reach cells.i`` is how many steps back it attends on average, and ``attention_to_kept cells.i`` the
+    share of attention to states kept as relevant, if the memory keeps such states.
     """
     numbers = {"exponent": growth_back(gradient_norms(layer, x))}
     for level, found in enumerate(attention_map(layer, x)):

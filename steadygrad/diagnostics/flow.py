@@ -161,7 +161,7 @@ def stacked(module: RecurrentLayer | Stack) -> list[RecurrentLayer]:
 
 
 def attentive_cells(module: RecurrentLayer | Stack) -> list[AttentiveCell]:
-    """Return a list of the attention cells of all levels of a layer or a stack that `attends`, in order."""
+    """Return a list of the attention cells of all levels (stacked layers) of a module that `attends`, in order."""
     return [cast(AttentiveCell, cell) for layer in stacked(module) for cell in layer.cells]
 
 
@@ -180,7 +180,7 @@ def shortened(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def initial_states(module: RecurrentLayer | Stack, x: Tensor, state: State | None = None) -> list[tuple[Tensor, ...]]:
-    """Return a list of the initial state of each level, a tuple of (1, …): ``state``, or the default if it is None."""
+    """Return a list of each level's initial state, a tuple of tensors (1, …): of ``state`` or, if None, the default."""
     if state is None:
         state = tuple(part for layer in stacked(module) for part in layer.default_states(1, x))
     parts = iter([part.detach().unbind(0) for part in as_tuple(state)])
@@ -219,7 +219,7 @@ def state_blocks(module: nn.Module, parts: tuple[int, ...]) -> dict[str, slice]:
     """Return a dict of the named parts of a module's flat state as slices; ``parts`` are those of `Jacobians`.
 
     They are the module's ``blocks``, "h" and "c" if the state has two tensors, or the blocks of its only matrix; else
-    none.
+    the dict is empty.
     """
     if isinstance(own := getattr(module, "blocks", None), dict):
         return own
@@ -238,7 +238,7 @@ def gradient_norms(
     L is ``loss`` of all outputs (T, features), or the sum of the last output. The gradient contains the effect of s_t
     on later outputs only. For a layer that attends to its past states, s_t is h_t, with c_t for an LSTM. The gradient
     then includes all paths: the next step, attention now and later, and the memory (RelRNN, figure 2). Raise ValueError
-    for a bidirectional module.
+    for a bidirectional module, and for a module of which only a part attends.
     """
     check(module, x)
 
@@ -318,9 +318,9 @@ def growth_back(norms: Tensor) -> float:
 def lyapunov_exponents(module: nn.Module, x: Tensor, state: State | None = None, skip: int | None = None) -> Tensor:
     """Return the mean growth per step, in natural logarithms, of S orthogonal perturbations of the state: (S,).
 
-    The largest exponent comes first. With 0 a perturbation is kept for ever; with −0.1 it shrinks by a factor of e
-    every ten steps. The first ``skip`` steps (by default a tenth) align the directions and are not counted. Raise
-    ValueError unless 0 ≤ skip < time. Other arguments and errors are those of `jacobians`.
+    S is the size of the flat state. The largest exponent comes first. With 0 a perturbation is kept for ever; with −0.1
+    it shrinks by a factor of e every ten steps. The first ``skip`` steps (by default a tenth) align the directions and
+    are not counted. Raise ValueError unless 0 ≤ skip < time. Other arguments and errors are those of `jacobians`.
     """
     return lyapunov_from(jacobians(module, x, state).state, skip)
 

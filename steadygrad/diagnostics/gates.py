@@ -40,8 +40,8 @@ class GateBound:
 def gate_bound(layer: GRU, x: Tensor) -> GateBound:
     """Return a `GateBound`: the norm of ∂h_t/∂h_{t−1} of a GRU and its upper bound α + β ‖U_c‖ at each step.
 
-    x is one sequence (time, inputs). ``layer`` is a GRU or NC-GRU of one level and one direction, without attention,
-    whose reset acts before the product. Otherwise ValueError is raised.
+    x is one sequence (time, inputs). ``layer`` is a GRU or NC-GRU with num_layers=1 and one direction, without
+    attention, whose reset acts before the product. Otherwise ValueError is raised.
 
     α = δ_u (max|h| + max|c|) ‖U_u‖ + max(1 − u),  β = max u (δ_r ‖U_r‖ max|h| + max r),  δ = max g(1 − g) of a gate g.
     h is h_{t−1}; r, u and c are reset gate, update gate and candidate; U_r, U_u and U_c are their recurrent matrices.
@@ -75,7 +75,7 @@ def gate_bound(layer: GRU, x: Tensor) -> GateBound:
 def has_gate_bound(module: nn.Module) -> TypeGuard[GRU]:
     """Return whether theorem 1 of NC-GRU covers the module.
 
-    It covers a GRU of one level and one direction, without attention, that resets before the product.
+    It covers a GRU with num_layers=1 and one direction, without attention, that resets before the product.
     """
     if not isinstance(module, GRU) or module.num_layers != 1 or module.bidirectional or attends(module):
         return False

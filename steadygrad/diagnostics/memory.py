@@ -58,7 +58,7 @@ class AttentionMap:
 
 @torch.no_grad()
 def attention_map(layer: nn.Module, x: Tensor) -> list[AttentionMap]:
-    """Return a list of one `AttentionMap` per level of a layer, along one sequence x (time, inputs).
+    """Return a list of one `AttentionMap` per level (stacked layer) of ``layer``, along one sequence x (time, inputs).
 
     The maps are those of RelRNN's figure 1 and of the heat maps in B.4. ``layer`` is a unidirectional layer, or a
     `Stack` of layers, that attends to its past states. Otherwise ValueError is raised.

@@ -42,8 +42,9 @@ def observe(module: nn.Module, x: Tensor) -> dict[str, Any]:
     """Return cheap measurements that change during training, on one sequence x (time, inputs), as a dict for JSON.
 
     ``matrices`` has the dict of `seen` for every recurrent matrix, by name. If the network has such parts: ``schur``
-    (angles and transient share of each Schur form), ``gates`` (how close a GRU comes to its gate bound) and
-    ``attention`` (for each level, `AttentionMap.summary`).
+    (angles and transient share of each Schur form, by name), ``gates`` (a dict that says how close a GRU comes to its
+    `gate_bound`: ``steps``, ``holds``, ``largest``, ``largest_bound``, ``nearest``) and ``attention`` (a list with
+    `AttentionMap.summary` of each level, i.e. stacked layer).
     """
     found: dict[str, Any] = {"matrices": {name: seen(W) for name, W in recurrent_matrices(module).items()}}
     if schur := schur_forms(module):
@@ -152,7 +153,8 @@ def relation_portrait(model: RelationalModel, images: Tensor, answer: int) -> di
 def digits(image: Tensor) -> list[list[str]]:
     """Return an image (channels, height, width) in [0, 1] as hexadecimal digits: a list of lines per channel.
 
-    A line is a string with one digit per pixel, 0 for black and f for 1. A grey image has one channel in the result.
+    A line is a string with one digit per pixel, 0 for a value of 0 and f for 1. A grey image has one channel in the
+    result.
     """
     grey = bool((image == image[:1]).all())
     shades = ((GREYS - 1) * (image[:1] if grey else image)).round().int().tolist()
@@ -205,8 +207,8 @@ def merged(weights: Tensor, every: int) -> Tensor:
 def spells(kept: Tensor) -> list[list[int]]:
     """Return a sorted list of [state, first step, last step], one for each stay of a state in R.
 
-    R is the set of states kept as relevant. ``kept`` (time, ρ) are the states in the ρ places of R at each step, −1 for
-    an empty place.
+    A stay is a run of consecutive steps, R the set of states kept as relevant. ``kept`` (time, ρ) are the states in the
+    ρ places of R at each step, −1 for an empty place.
     """
     found = []
     for place in kept.mT.tolist():

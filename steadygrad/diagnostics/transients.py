@@ -39,7 +39,8 @@ class LearnedSchur:
     """The Schur form Λ + T that an nnRNN has learned: angles and moduli of the rotations Λ, and the transients T.
 
     For N real units ``angles`` are (⌊N/2⌋,) and ``moduli`` (⌈N/2⌉,), one for each 2 × 2 block of Λ; an odd N ends with
-    a modulus alone. For complex units both are (N,). ``T`` is (N, N), strictly lower triangular.
+    a modulus alone. For complex units both are (N,), and T is complex. ``T`` is (N, N), strictly lower
+    triangular.
     ``mean_by_subdiagonal[k − 1]`` is the mean |T| on sub-diagonal k, (N − 1,).
     """
 

@@ -50,7 +50,7 @@ class ComplexCayley(nn.Module):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the packed A and the angles θ of the unitary matrix nearest to W.
+        """Return the pair of the packed A (n²) and the angles θ (n) of the unitary matrix nearest to W.
 
         All θ are equal and chosen so that W D⁻¹ has no eigenvalue near −1.
         """
@@ -67,7 +67,8 @@ class ComplexCayley(nn.Module):
 def turned_cayley(U: Tensor) -> tuple[Tensor, Tensor]:
     """Return A and θ with U = (I + A)⁻¹ (I − A) e^{iθ}, A skew-Hermitian, for a unitary U and one angle θ.
 
-    θ rotates the middle of the widest gap between the eigenvalues of U to −1, the pole of the Cayley transform.
+    The result is the pair of A (n, n) and a scalar tensor. θ rotates the middle of the widest gap between the
+    eigenvalues of U to −1, the pole of the Cayley transform.
     """
     angles = torch.linalg.eigvals(U).angle().sort().values
     gaps = torch.cat([angles[1:], angles[:1] + 2 * math.pi]) - angles

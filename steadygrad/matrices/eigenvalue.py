@@ -159,7 +159,10 @@ class EigenvalueNormalized(nn.Module):
         return torch.where(normal, T / scale.to(T.dtype), T)
 
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Return W itself as the free tensor T. If ρ(W) > 1, `forward` divides it by ρ(W) + ε."""
+        """Return W itself as the free tensor T.
+
+        `forward` divides it by ρ(W) + ε if ρ(W) > 1, or if it has normalised a matrix before.
+        """
         return check_square("EigenvalueNormalized", W, self.size)
 
     def extra_repr(self) -> str:
@@ -248,11 +251,11 @@ ROUNDS, PRODUCTS = 20, 6
 def power_method(
     T: Tensor, right: Tensor, left: Tensor, tolerance: float, precision: float
 ) -> tuple[Pair | None, Tensor, Tensor]:
-    """Return the dominant eigenvalue of T with its vectors, and bases (n, `BLOCK`) for T and Tᵀ to continue from.
+    """Return the tuple (pair, right, left): the dominant eigenvalue of T with its vectors, and bases to continue from.
 
-    ``right`` and ``left`` are such bases from an earlier call. The dominant eigenvalue λ, with ρ = |λ|, is in a `Pair`.
-    The pair is None if its residual stays above ``precision`` ρ, if another eigenvalue is within ``tolerance`` ρ, or if
-    the condition number of λ exceeds 1/``tolerance``.
+    The bases are (n, `BLOCK`), for T and for Tᵀ; ``right`` and ``left`` come from an earlier call. The dominant
+    eigenvalue λ, with ρ = |λ|, is in a `Pair`. The pair is None if its residual stays above ``precision`` ρ, if another
+    eigenvalue is within ``tolerance`` ρ, or if the condition number of λ exceeds 1/``tolerance``.
     """
     for _ in range(ROUNDS):
         Q, P = powers(T, right), powers(T.mT, left)

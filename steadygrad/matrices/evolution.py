@@ -48,7 +48,7 @@ class UnitaryEvolution(nn.Module):
         return multiply
 
     def forward(self, angles: Tensor, reflectors: Tensor) -> Tensor:
-        """Return the complex W from ``angles`` (3, n) and two ``reflectors`` (2, 2, n), real and imaginary parts."""
+        """Return W (n, n), complex, from ``angles`` (3, n) and ``reflectors`` (2, 2, n), as in `operator`."""
         I = torch.eye(self.size, dtype=angles.dtype.to_complex(), device=angles.device)
         return self.operator(angles, reflectors)(I).mT
 
@@ -58,7 +58,10 @@ class UnitaryEvolution(nn.Module):
 
 
 def unit_reflectors(reflectors: Tensor) -> Tensor:
-    """Return the complex vectors v of length 1 from their real and imaginary parts. Raise ValueError if one is 0."""
+    """Return the two complex vectors v, scaled to length 1, as rows (2, n).
+
+    ``reflectors`` (2, 2, n) holds the real and imaginary parts of each. Raise ValueError if a vector is 0.
+    """
     if not needs_plain(reflectors) and not torch.compiler.is_compiling():
         largest = reflectors.detach().abs().amax((1, 2))
         first, second = sorted(largest.tolist())

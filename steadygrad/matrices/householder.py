@@ -198,8 +198,9 @@ def normal(size: int, reflections: int, generator: Generator | None = None) -> T
 def haar(size: int, reflections: int, generator: Generator | None = None) -> Tensor:
     """Return Householder vectors, as rows (k, n), for which the first k columns of W are uniformly random.
 
-    This is the method of Stewart (1980). H_i maps e_i to a random direction x, so u = x − e_i. With random directions u
-    the columns would not be uniform: in many dimensions such a reflection hardly changes e_i.
+    n is ``size`` and k is ``reflections``. This is the method of Stewart (1980). H_i maps e_i to a random direction x,
+    so u = x − e_i. With random directions u the columns would not be uniform: in many dimensions such a reflection
+    hardly changes e_i.
     """
     V = normal(size, reflections, generator)
     for i, x in enumerate(V):

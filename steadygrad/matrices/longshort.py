@@ -17,8 +17,9 @@ from steadygrad.matrices.matrix import Matrix, check_square
 class LongShort(nn.Module):
     """Map W = [[W_L, W_C], [0, W_S]],  W_L by the map ``long``, W_S by the map ``short``, W_C free (eq. 2).
 
-    Because of the zero block, the eigenvalues of W are those of W_L and W_S for any W_C. The long-term state depends on
-    the short-term state, never the reverse. Either part may have size 0; then there is no coupling.
+    ``long`` and ``short`` are functions that make a map from its size. Because of the zero block, the eigenvalues of W
+    are those of W_L and W_S for any W_C. The long-term state depends on the short-term state, never the reverse. Either
+    part may have size 0; then there is no coupling.
     """
 
     long: Any
@@ -116,10 +117,11 @@ def long_short(
     short_init: str = "disc",
     coupling_init: str = "xavier",
 ) -> Matrix:
-    """Return a `Matrix` with the map `LongShort`; by default 40 % of the units are short-term and 30 % of D are −1.
+    """Return a `Matrix` with the map `LongShort`; by default 40 % of the units are short-term.
 
-    ``epsilon`` and ``radius`` are those of `EigenvalueNormalized`. ``coupling_init`` is ``"xavier"`` (uniform) or
-    ``"orthogonal"``: W_C starts as a block of a random orthogonal matrix (section 5.4).
+    W_L has the map `ScaledCayley` with ``reflections``, by default 30 % of its size, W_S the map `EigenvalueNormalized`
+    with ``epsilon`` and ``radius``. ``long_init`` and ``short_init`` are names of initialisers. ``coupling_init`` is
+    ``"xavier"`` (uniform) or ``"orthogonal"``: W_C starts as a block of a random orthogonal matrix (section 5.4).
     """
     check_choice("LongShort", "coupling_init", coupling_init, COUPLINGS)
     check_size("LongShort", size)

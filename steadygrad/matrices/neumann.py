@@ -238,7 +238,10 @@ class ReleasedNeumannCayley(NeumannCayley):
 
 
 def norm_below(X: Tensor, bound: float) -> bool:
-    """Return whether ‖X‖₂ < bound, by the cheapest sufficient test; False if X has NaN or infinity."""
+    """Return whether ‖X‖₂ < bound, by the cheapest test that decides it; False if X has NaN or infinity.
+
+    A power iteration, which underestimates the norm a little, decides if the norm is not close to the bound.
+    """
     frobenius = float(torch.linalg.vector_norm(X))
     if not math.isfinite(frobenius) or frobenius >= bound * len(X) ** 0.5:
         return False

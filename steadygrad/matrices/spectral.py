@@ -13,7 +13,7 @@ from steadygrad.matrices.measures import orthogonality_error
 
 
 def is_near_orthogonal(W: Tensor, units: float) -> bool:
-    """Return whether ‖WᵀW − I‖_F is at most so many units in the last place of W's dtype. Without NaN and infinity."""
+    """Return whether ‖WᵀW − I‖_F is at most ``units`` · eps of W's dtype; False if W has NaN or infinity."""
     return bool(W.isfinite().all()) and orthogonality_error(W) <= units * torch.finfo(W.dtype).eps
 
 

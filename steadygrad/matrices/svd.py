@@ -129,7 +129,10 @@ def bounded_svd(
     bases: str = "householder",
     init: str = "haar",
 ) -> Matrix:
-    """Return a `Matrix` with the map `BoundedSVD` that starts orthogonal (p = 0); ``init`` initialises U and V."""
+    """Return a `Matrix` with the map `BoundedSVD` that starts orthogonal (p = 0); ``init`` initialises U and V.
+
+    For Householder bases it is "haar" or "normal", for exponential bases a name in `init.SKEW` or `init.FULL`.
+    """
     map = BoundedSVD(size, margin, reflections, bases)
     basis = map.basis
     left, right = (start(init, basis) if isinstance(basis, Householder) else free_tensor(init, basis) for _ in "UV")

@@ -62,7 +62,7 @@ def whole_file(who: str, where: Path | str, kind: str) -> Iterator[None]:
 
 
 def read_npz(who: str, path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Return the arrays with these names in a .npz file. Raise ValueError if the file is damaged."""
+    """Return the arrays with these names in a .npz file, as a dict. Raise ValueError if it is damaged or lacks one."""
     with (
         path.open("rb") as source,  # np.load would leave a damaged file open
         whole_file(who, path, f"a whole .npz file with {', '.join(names)}"),
@@ -72,7 +72,7 @@ def read_npz(who: str, path: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def cache_folder() -> Path:
-    """Return the folder in which downloads are cached."""
+    """Return the folder in which downloads are cached: $XDG_CACHE_HOME/steadygrad, by default ~/.cache/steadygrad."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "steadygrad")
 
 
@@ -80,8 +80,8 @@ def cache_folder() -> Path:
 class DataSet:
     """A data set of files. Each is searched for in $STEADYGRAD_DATA/name, then in the cache, then at its public source.
 
-    ``files``  the accepted SHA-256 sums of each file. For a .gz file, a sum may be that of the uncompressed content,
-               because the gzip header contains a time stamp.
+    ``files``  a dict: the accepted SHA-256 sums by file name. For a .gz file, a sum may be that of the uncompressed
+               content, because the gzip header contains a time stamp.
     ``source`` a URL. If it ends in /, it is a folder that contains the files. Otherwise it is a .tgz archive that
                contains the files in any of its folders. The archive may also be in $STEADYGRAD_DATA/name.
     """
@@ -103,7 +103,7 @@ class DataSet:
         return folder / file if folder is not None and (folder / file).is_file() else None
 
     def cached(self, who: str, file: str) -> bytes | None:
-        """Return the content of a file in the cache, or None if the file is missing or damaged."""
+        """Return the uncompressed content of a file in the cache, or None if the file is missing or damaged."""
         path = cache_folder() / self.name / file
         try:
             return self.checked(who, file, path.read_bytes(), path)
@@ -123,8 +123,9 @@ class DataSet:
     def fetch(self, who: str, file: str) -> bytes:
         """Return the uncompressed content of a file from the public source, and store the file in the cache.
 
-        Only one process downloads at a time. A partial download is resumed. Raise ValueError if the download fails or
-        has a wrong SHA-256.
+        An archive that is already in $STEADYGRAD_DATA/name or in the cache is not downloaded. Only one process
+        downloads at a time. A partial download is resumed. Raise ValueError if the download fails or has a wrong
+        SHA-256.
         """
         folder = cache_folder() / self.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -157,7 +158,7 @@ class DataSet:
             return content
 
     def opened(self, who: str, file: str, path: Path, packed: bool) -> tuple[bytes, bytes]:
-        """Return the raw and the uncompressed content of a file, after the SHA-256 check.
+        """Return the pair of the raw and the uncompressed content of a file, after the SHA-256 check.
 
         If ``packed``, ``path`` is an archive that contains the file; otherwise it is the file itself.
         """
@@ -167,7 +168,7 @@ class DataSet:
 
 # pooch would replace this function, but it cannot resume a download
 def download(who: str, url: str, target: Path) -> None:
-    """Download a URL to ``target``, with a progress bar. Resume an earlier partial download.
+    """Download a URL to ``target``, with a progress bar on a terminal. Resume an earlier partial download.
 
     Raise a ValueError that names ``who`` if the download fails.
     """

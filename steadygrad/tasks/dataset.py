@@ -26,13 +26,14 @@ class DataTask(Task):
     ) -> Sequence[Batch]:
         """Return the batches of one pass through ``split``, made on access. ``generator`` shuffles the sequences.
 
-        The split is "train", "valid" or "test". ``batch`` is the number of sequences of a batch.
+        The split is "train", "valid" or "test". ``batch`` is the number of sequences of a batch. ``window``, the number
+        of time steps of a batch, is required for text and must be None for other data sets.
         """
         raise NotImplementedError
 
     @property
     def training_steps(self) -> int:
-        """Number of time steps in one pass through the training data, known without reading the data."""
+        """Number of time steps of all training sequences together, known without reading the data."""
         raise NotImplementedError
 
     def held_out_batches(
@@ -132,7 +133,8 @@ class TextTask(DataTask):
         """Return the batches of one pass through a split: windows in the order of the text.
 
         Inputs and targets are (batch, window). Each window starts where the last one ended; the last one may be
-        shorter. ``generator`` is ignored. Raise ValueError without a window, or if there are fewer tokens than rows.
+        shorter. Fewer than ``batch`` tokens at the end of the split may be left out. ``generator`` is ignored: nothing
+        is shuffled. Raise ValueError for an unknown split, without a window, or without more than ``batch`` tokens.
         """
         who = type(self).__name__
         self.check_split(split)

@@ -102,7 +102,11 @@ class MiniGrid(EnvironmentTask):
 
 
 class Grid:
-    """One of MiniGrid's environments, with each observation as one tensor (input_size,)."""
+    """One of MiniGrid's environments, with each observation as one tensor (input_size,).
+
+    ``name`` is a key of `ENVIRONMENTS`, ``steps`` the maximum length of an episode. Without ``told``, the inputs for
+    direction and mission are zero.
+    """
 
     def __init__(self, name: str, steps: int, told: bool) -> None:
         package = partial(import_optional, "minigrid", extra="minigrid")
@@ -134,7 +138,7 @@ class Grid:
     def look(self) -> dict[str, Any]:
         """Return the current observation, as MiniGrid's own gen_obs does, but faster.
 
-        gen_obs takes most of the time of a step.
+        It is a dict with ``image`` (7, 7, 3), ``direction`` and ``mission``. gen_obs takes most of the time of a step.
         """
         environment, grid = self.environment, self.environment.grid
         cells, width, height = grid.grid, grid.width, grid.height
@@ -157,7 +161,7 @@ def visible(squares: list[Any]) -> list[bool]:
     """Return which squares of the field of view are visible, as a list of booleans.
 
     ``squares`` are its 49 objects, None for an empty square, column by column. Light spreads from the agent's row to
-    the farthest row, and walls stop it.
+    the farthest row; opaque squares, such as walls and closed doors, stop it.
     """
     there = [False] * len(squares)
     lit = 1 << VIEW // 2

@@ -5,7 +5,7 @@ from types import ModuleType
 
 
 def import_optional(who: str, package: str, extra: str) -> ModuleType:
-    """Import an optional package and return it. Raise a ValueError that names ``who`` and the extra to install."""
+    """Import an optional package and return it. If it is missing, raise a ValueError with ``who`` and the extra."""
     try:
         return import_module(package)
     except ImportError as error:

@@ -19,7 +19,8 @@ class Parenthesis(Task):
         target  (  1 1 1 2 1 1 1 0       closing a bracket that is not open changes nothing
                 [  0 1 1 1 1 0 0 0
 
-    Targets are one-hot vectors of cap + 1 numbers per type. The loss is the mean squared error, as in NC-GRU.
+    A sequence has ``length`` tokens. Targets are one-hot vectors of cap + 1 numbers per type. The loss is the mean
+    squared error, as in NC-GRU.
     """
 
     length: int = 100

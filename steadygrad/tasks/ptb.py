@@ -122,9 +122,14 @@ class WordPTB(PennTreebank):
         return means | {"perplexity": math.exp(min(means["loss"], 700.0))}
 
     def encode(self, text: str) -> Tensor:
+        """Return the indices (words,) of the words of a text, which spaces separate. A line break becomes <eos>.
+
+        Raise ValueError for words outside the vocabulary.
+        """
         return self.numbered(text.replace("\n", f" {END} ").split())
 
     def decode(self, tokens: Sequence[int]) -> str:
+        """Return the words of these token indices as text, a space after each. <eos> becomes a line break."""
         words = [self.vocabulary[token] for token in tokens]
         return "".join("\n" if word == END else f"{word} " for word in words)
 
@@ -139,9 +144,10 @@ class Corpus(NamedTuple):
 
 @cache
 def corpus(who: str, form: str) -> Corpus:
-    """Return the vocabulary and token indices of the Penn Treebank files that are named by ``form``.
+    """Return the vocabulary and token indices of the Penn Treebank files, as a `Corpus`.
 
-    They are cached on disk, because tokenising takes a second. Missing files are downloaded.
+    ``form`` is the file name with a placeholder, such as "ptb.{split}.txt". Vocabulary and indices are
+    cached on disk, because tokenising takes a second. Missing files are downloaded.
     """
     raw = {split: PTB.read(who, form.format(split=split)) for split in SPLITS}
     digest = hashlib.sha256(b"".join(raw.values())).hexdigest()

@@ -11,7 +11,10 @@ from steadygrad.tasks.task import Task, accuracy, cross_entropy
 
 @dataclass(frozen=True)
 class Recall(Task):
-    """Base class of copy and denoise: targets are blank (0) up to the last ``length`` steps, then symbols to recall."""
+    """Base class of copy and denoise: targets are blank (0) up to the last ``length`` steps, then symbols to recall.
+
+    There are ``symbols`` different symbols. A sequence has ``delay`` + 2 · ``length`` steps.
+    """
 
     delay: int = 200
     length: int = 10

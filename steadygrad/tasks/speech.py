@@ -51,16 +51,20 @@ def read_speech(who: str, path: Path) -> Tensor:
 
 
 def parse_riff(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
-    """Return samples and sampling rate of a RIFF file from its content. Raise ValueError if it is invalid."""
+    """Return the pair of samples (as `pcm`) and sampling rate of a RIFF file from its content.
+
+    Raise ValueError if the file is invalid.
+    """
     with whole_file(who, path, "a whole RIFF file of PCM samples"), wave.open(io.BytesIO(content)) as file:
         check_format(who, path, file.getnchannels(), file.getsampwidth())
         return pcm(who, path, file.readframes(file.getnframes()), file.getnframes(), "<i2"), file.getframerate()
 
 
 def parse_sphere(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
-    """Return samples and sampling rate of a NIST SPHERE file from its content. Raise ValueError if it is invalid.
+    """Return the pair of samples (as `pcm`) and sampling rate of a NIST SPHERE file from its content.
 
-    The header consists of lines ``name -type value`` up to ``end_head``. Its second line is its length in bytes.
+    Raise ValueError if the file is invalid. The header consists of lines ``name -type value`` up to ``end_head``. Its
+    second line is its length in bytes.
     """
     head, end, _ = content.partition(b"end_head")
     try:
@@ -88,7 +92,10 @@ def check_format(who: str, path: Path, channels: int, width: int) -> None:
 
 
 def pcm(who: str, path: Path, content: bytes, count: int, order: str) -> np.ndarray:
-    """Return 16-bit samples, decoded to an array of floats. Raise ValueError if there are not ``count`` of them."""
+    """Return 16-bit samples, decoded to an array of floats from −32768 to 32767.
+
+    ``order`` is NumPy's dtype, "<i2" or ">i2". Raise ValueError if there are not ``count`` samples.
+    """
     if len(content) != 2 * count:
         raise ValueError(f"{who} expects {count} samples in {path}; got {len(content) // 2}: it is cut off")
     return np.frombuffer(content, order).astype(np.float64)

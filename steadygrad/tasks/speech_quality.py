@@ -26,8 +26,8 @@ QUIET = 40.0
 def segmental_snr(clean: Tensor, estimate: Tensor) -> float:
     """Return the segmental SNR mean_k 10 log₁₀(Σ x² / Σ (x − y)²) of an estimate y of a clean signal x, in dB.
 
-    k are segments of 10 ms, each limited to −10 … 35 dB. The result is NaN if all is silent. Raise ValueError if x and
-    y differ in length.
+    x and y are signals (samples,) at 8 kHz; k are segments of 10 ms, each limited to −10 … 35 dB. The result is NaN
+    if x is silent or shorter than a segment. Raise ValueError if x and y differ in length.
 
     Segments that are 40 dB or more below the loudest are silence and are left out. Samples after the last complete
     segment are ignored.
@@ -59,7 +59,7 @@ def stoi(clean: Tensor, estimate: Tensor) -> float:
 
 
 def pesq(clean: Tensor, estimate: Tensor) -> float:
-    """Return the perceptual quality (PESQ) of an estimate of clean speech, 1 to 4.5; NaN without speech.
+    """Return the perceptual quality (PESQ) of an estimate of clean speech, 1 to 4.5; NaN without enough speech.
 
     It is MOS-LQO of P.862.1, narrow band. Raise ValueError if the package pesq is not installed.
     """
@@ -73,7 +73,7 @@ def pesq(clean: Tensor, estimate: Tensor) -> float:
 
 
 SCORES: dict[str, Callable[[Tensor, Tensor], float]] = {"segsnr": segmental_snr, "stoi": stoi, "pesq": pesq}
-"""functions of an original sound and of the sound rebuilt from predicted magnitudes and original phases"""
+"""Scores by name: functions of an original sound and of one rebuilt from predicted magnitudes and its phases."""
 
 
 @torch.no_grad()
@@ -86,11 +86,11 @@ def score_predictions(
 ) -> dict[str, Any]:
     """Return quality scores of a model's predictions of all TIMIT test sentences, as a dict.
 
-    It has ``sentences``, a list with the name and scores of each sentence, and the means: ``mse`` in dB² over all
-    frames; ``segsnr``, ``stoi`` and ``pesq`` over sentences. ``padded_mse`` is the error as the papers count it:
-    sentences are padded to the longest, and padding has an error of 0. Scores whose package is not installed are left
-    out. ``keep`` is called with the number, name, original sound and predicted sound of each sentence. ``progress`` is
-    called with the time steps done and in total.
+    It has ``sentences``, a list of dicts with the name (``sentence``), mse and scores of each sentence, and the means:
+    ``mse`` in dB² over all frames; ``segsnr``, ``stoi`` and ``pesq`` over sentences whose score is not NaN.
+    ``padded_mse`` is the error as the papers count it: sentences are padded to the longest, and padding has an error of
+    0. Scores whose package is not installed are left out. ``keep`` is called with the number, name, original sound and
+    predicted sound of each sentence. ``progress`` is called before each sentence with the time steps done and in total.
     """
     scores = {name: score for name, score in SCORES.items() if name not in missing_scores()}
     recordings, frames = task.part("test")

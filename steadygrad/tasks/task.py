@@ -89,7 +89,11 @@ class Task:
 
     @property
     def model_sizes(self) -> dict[str, int]:
-        """Sizes that a model for this task depends on, a dict by name. Weights fit another task of the same sizes."""
+        """Sizes that a model for this task depends on, a dict by name.
+
+        The names are ``inputs``, ``outputs`` and, for relational tasks, ``objects``. Weights fit another task of the
+        same sizes.
+        """
         return {"inputs": self.input_size, "outputs": self.output_size}
 
     @property
@@ -147,7 +151,7 @@ class Task:
         return means
 
     def check(self, **least: int) -> None:
-        """Raise ValueError unless every named field of the task is an integer of at least the given value."""
+        """Raise ValueError unless every named field is an integer of at least its value, as in check(length=1)."""
         for name, bound in least.items():
             check_integers(type(self).__name__, bound, **{name: getattr(self, name)})
 
@@ -158,7 +162,7 @@ class Task:
             raise ValueError(f"{who} expects {name} to be an integer from 0 to {2**32 - 1}; got {value!r}")
 
     def check_flags(self, *names: str) -> None:
-        """Raise ValueError unless every named field of the task is a bool."""
+        """Raise ValueError unless every named field is a bool, as in check_flags("permuted", "fashion")."""
         for name in names:
             if not isinstance(value := getattr(self, name), bool):
                 raise ValueError(f"{type(self).__name__} expects {name} to be true or false; got {value!r}")

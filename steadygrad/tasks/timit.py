@@ -95,7 +95,7 @@ class TIMIT(ExampleTask):
         return folder
 
     def part(self, split: str) -> "Part":
-        """Return the recordings of a split and their spectrograms, read from the corpus."""
+        """Return the recordings of a split and their spectrograms, read from the corpus, as a `Part`."""
         self.check_split(split)
         return read(self.folder()).parts[split]
 
@@ -124,11 +124,14 @@ class TIMIT(ExampleTask):
 
     @property
     def scale(self) -> "Scale":
-        """Mean frame and standard deviation of the training data; 0 and 1 if the task is not normalised."""
+        """Mean frame and standard deviation of the training data, a `Scale`; 0 and 1 if the task is not normalised."""
         return read(self.folder()).scale if self.normalised else Scale(torch.zeros(()), 1.0)
 
     def normalise(self, decibels: Tensor) -> Tensor:
-        """Return spectrogram frames in dB, (…, 129), as network inputs: (frame − mean) / deviation."""
+        """Return spectrogram frames in dB, (…, 129), as network inputs: (frame − mean) / deviation.
+
+        Frames are unchanged if the task is not normalised.
+        """
         mean, deviation = self.scale
         return (decibels - mean) / deviation
 
@@ -151,7 +154,7 @@ class TIMIT(ExampleTask):
 
     @property
     def guessing_loss(self) -> float:
-        """Mean squared error of always predicting the mean frame, on the training data."""
+        """Mean squared error of always predicting the mean training frame: 1 if normalised, otherwise in dB²."""
         return 1.0 if self.normalised else read(self.folder()).scale.deviation ** 2
 
     def weight(self, targets: Tensor) -> float:
@@ -163,7 +166,7 @@ class Scale(NamedTuple):
     """Mean frame and standard deviation of spectrograms, for normalisation."""
 
     mean: Tensor
-    """Mean frame."""
+    """Mean frame (129,), or the scalar tensor 0 if the task is not normalised."""
     deviation: float
     """Standard deviation from the mean frame, in dB: one number for all frequencies.
 
@@ -196,13 +199,17 @@ class Corpus(NamedTuple):
     """The whole corpus: its splits, and the scale (mean and deviation) of the training data."""
 
     parts: dict[str, Part]
+    """Recordings and spectrograms by split: "train", "valid" and "test"."""
     scale: Scale
     """Mean and deviation of the targets of training."""
 
 
 @cache
 def read(folder: Path) -> Corpus:
-    """Return the whole TIMIT corpus in a folder as spectrograms. It is read once per process, with a progress bar."""
+    """Return the whole TIMIT corpus in a folder as spectrograms, a `Corpus`. It is read once per process.
+
+    On a terminal, a progress bar is shown.
+    """
     speakers = of_sample(folder) if folder.name == FOLDERS["sample"] else of_corpus(folder)
     recordings = {split: [one for path in paths for one in spoken(path)] for split, paths in speakers.items()}
     total, console = sum(map(len, recordings.values())), Console(stderr=True)
@@ -256,9 +263,9 @@ def of_corpus(folder: Path) -> dict[str, list[Path]]:
 
 
 def by_name(folder: Path, part: str) -> dict[str, Path]:
-    """Return a dict of the speakers' folders in TRAIN or TEST by name. Each is in the folder of a dialect region.
+    """Return a dict of the speakers' folders by name in lower case. Each is in the folder of a dialect region.
 
-    Raise ValueError if there are none.
+    ``part`` is "train" or "test". Raise ValueError if there are no speakers.
     """
     regions = [region for top in subfolders(folder) if top.name.lower() == part for region in subfolders(top)]
     if not (speakers := {path.name.lower(): path for region in regions for path in subfolders(region)}):

@@ -14,7 +14,7 @@ def permutations(batch: int, length: int, generator: Generator) -> Tensor:
 def draw_until(accept: Callable[[Tensor], Tensor], draw: Callable[[int], Tensor], batch: int) -> Tensor:
     """Return ``batch`` rows from ``draw(count)``. Rows that ``accept`` rejects are drawn again.
 
-    ``accept(rows)`` returns a boolean for each row.
+    ``draw(count)`` returns a tensor of ``count`` random rows, ``accept(rows)`` a tensor with a boolean for each row.
     """
     rows = draw(batch)
     while (rejected := ~accept(rows)).any():

@@ -115,22 +115,28 @@ class RelationalGame(ObjectTask):
 
 
 def same() -> Boards:
-    """Return the boards of same. In half of them, by probability, the two objects are the same (answer 1)."""
+    """Return the boards of same: a list of (cells, answer, probability).
+
+    In half of them, by probability, the two objects are the same (answer 1).
+    """
     return [*equally_likely(anywhere("AA"), 1, 1 / 2), *equally_likely(anywhere("AB"), 0, 1 / 2)]
 
 
 def between() -> Boards:
-    """Return the boards of between. The relation holds with probability 1/2.
+    """Return the boards of between: a list of (cells, answer, probability).
 
-    In half of the other boards, the three objects may be anywhere, as in the authors' images of stripes. In their
-    images of hexominoes, this share is a quarter.
+    The relation holds with probability 1/2. In half of the other boards, the three objects may be anywhere, as in the
+    authors' images of stripes. In their images of hexominoes, this share is a quarter.
     """
     in_line = [*equally_likely(lines("ABA"), 1, 1 / 2), *equally_likely(lines("ABC"), 0, 1 / 4)]
     return [*in_line, *equally_likely(anywhere("ABC"), 0, 1 / 4)]
 
 
 def occurs() -> Boards:
-    """Return the boards of occurs. With probability 1/2 the upper object is in the lower row (answer 1)."""
+    """Return the boards of occurs: a list of (cells, answer, probability).
+
+    With probability 1/2 the upper object is in the lower row (answer 1).
+    """
     return [
         *equally_likely(under_one("A", "ABC", "BAC", "BCA"), 1, 1 / 2),
         *equally_likely(under_one("A", "BCD"), 0, 1 / 2),
@@ -138,9 +144,10 @@ def occurs() -> Boards:
 
 
 def xoccurs() -> Boards:
-    """Return the boards of xoccurs. The relation holds with probability 1/2.
+    """Return the boards of xoccurs: a list of (cells, answer, probability).
 
-    Half of the other boards lack the upper object in the lower row; half have it beside two objects that are the same.
+    The relation holds with probability 1/2. Half of the other boards lack the upper object in the lower row; half have
+    it beside two objects that are the same.
     """
     return [
         *equally_likely(under_one("A", "ABC", "BAC", "BCA"), 1, 1 / 2),
@@ -151,7 +158,10 @@ def xoccurs() -> Boards:
 
 
 def row_matching() -> Boards:
-    """Return the boards of row-matching. With probability 1/2 both rows have the same pattern (answer 1)."""
+    """Return the boards of row-matching: a list of (cells, answer, probability).
+
+    With probability 1/2 both rows have the same pattern (answer 1).
+    """
     rows = ("AAA", "AAB", "ABA", "ABB", "ABC")
     lower = str.maketrans("ABC", "DEF")
     matching = (row + "..." + row.translate(lower) for row in rows)
@@ -208,7 +218,8 @@ def from_boards(
 ) -> tuple[Tensor, Tensor]:
     """Return random problems from a game's boards: indices of the objects in the cells (batch, 9), answers (batch,).
 
-    ``boards`` is the function that lists the boards. The objects of a problem are all different.
+    ``boards`` is the function that lists the boards. Equal letters of a board become the same object, different
+    letters different objects.
     """
     cells, answers, shares = tables(boards)
     which = torch.multinomial(shares, batch, replacement=True, generator=generator)
@@ -274,7 +285,10 @@ GAMES: dict[str, Callable[[Pieces, int, Generator], tuple[Tensor, Tensor]]] = {
 
 @cache
 def read_images(path: Path) -> tuple[Tensor, Tensor]:
-    """Return images (count, 9, 3, 12, 12) in 0 … 255 and labels (count,) from a file of the authors."""
+    """Return images (count, 9, 3, 12, 12) in 0 … 255 and labels (count,) from a file of the authors.
+
+    Raise ValueError if shapes or values are not as expected.
+    """
     images, labels = read_npz("RelationalGame", path, ("images", "labels")).values()
     count, side = len(labels) if labels.ndim else 0, 3 * CELL
     if not count or images.shape != (count, side, side, 3) or labels.shape != (count, 1):

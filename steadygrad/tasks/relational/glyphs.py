@@ -42,7 +42,10 @@ def colours() -> Tensor:
 
 @cache
 def read_glyphs(folder: Path) -> Tensor:
-    """Return the glyphs (100, 32, 32) in the files 0.png to 99.png of a folder. Raise ValueError for a wrong size."""
+    """Return the glyphs (100, 32, 32) in the files 0.png to 99.png of a folder.
+
+    Raise ValueError if a file is damaged or has a wrong size.
+    """
     from matplotlib.image import imread  # slow to import
 
     images = []
@@ -57,7 +60,7 @@ def read_glyphs(folder: Path) -> Tensor:
 
 @cache
 def draw_glyphs(seed: int = 0) -> Tensor:
-    """Return 100 random glyphs (100, 32, 32) of a few strokes, rings and discs. Any two are more than `APART` apart."""
+    """Return 100 random glyphs (100, 32, 32), each by `draw_glyph`. Any two are more than `APART` apart."""
     generator = Generator().manual_seed(seed)
     drawn: list[Tensor] = []
     while len(drawn) < COUNT:
@@ -68,7 +71,7 @@ def draw_glyphs(seed: int = 0) -> Tensor:
 
 
 def draw_glyph(generator: Generator) -> Tensor:
-    """Return a random glyph (32, 32) of a few strokes, rings and discs."""
+    """Return a random glyph (32, 32): one to three strokes, at most one ring and one disc. Ink is 0, paper 1."""
     strokes, rings, discs = (torch.rand(3, generator=generator) * torch.tensor([3, 2, 2])).int() + torch.tensor(
         [1, 0, 0]
     )
@@ -92,13 +95,13 @@ def random_radius(generator: Generator) -> Tensor:
 
 
 def distance_to_point(x: Tensor, y: Tensor) -> Tensor:
-    """Return the distance of every pixel of a glyph to a point, (32, 32)."""
+    """Return the distance of every pixel of a glyph to the point (x, y), as a tensor (32, 32)."""
     pixels = torch.arange(SIZE) + 0.5
     return torch.hypot(pixels - x, pixels[:, None] - y)
 
 
 def distance_to_segment(x: Tensor, y: Tensor, x_end: Tensor, y_end: Tensor) -> Tensor:
-    """Return the distance of every pixel of a glyph to a line segment, (32, 32)."""
+    """Return the distance (32, 32) of every pixel of a glyph to the line segment from (x, y) to (x_end, y_end)."""
     pixels = torch.arange(SIZE) + 0.5
     dx, dy = x_end - x, y_end - y
     along = (((pixels - x) * dx + (pixels[:, None] - y) * dy) / (dx**2 + dy**2)).clamp(0, 1)

@@ -24,7 +24,10 @@ class RMTS(PatternTask):
 
     @property
     def segments(self) -> Segments:
-        """Range [begin, end) of each group of objects. Webb et al. normalise each group by itself, Kerg et al. not."""
+        """Range (begin, end) of each group of objects, end excluded: a tuple of three pairs.
+
+        Webb et al. normalise each group by itself, Kerg et al. do not.
+        """
         return tuple((begin, begin + self.group) for begin in range(0, self.objects, self.group))
 
     def relations(self, unseen: bool) -> tuple[str, ...]:

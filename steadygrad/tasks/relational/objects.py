@@ -17,8 +17,8 @@ from steadygrad.tasks.task import Task, accuracy, cross_entropy
 class ObjectTask(Task):
     """Base class of tasks on objects. Inputs are images (batch, objects, channels, image_size, image_size) in [0, 1].
 
-    Targets (batch,) are answers. `sample` uses the shapes and relations of training, `sample_unseen` those held out for
-    tests.
+    Targets (batch,) are answers. `sample` draws problems for training, `sample_unseen` for tests: with held-out shapes
+    and, in some tasks, held-out relations.
     """
 
     channels: ClassVar[int] = 3
@@ -52,7 +52,10 @@ class ObjectTask(Task):
 
     @property
     def segments(self) -> Segments:
-        """Ranges [begin, end) of objects that belong together: all objects, unless Webb et al. divide them."""
+        """Ranges of objects that networks may normalise together, a tuple of pairs (begin, end), end excluded.
+
+        It is one range of all objects, unless Webb et al. divide them.
+        """
         return ((0, self.objects),)
 
     @property
@@ -70,7 +73,10 @@ class ObjectTask(Task):
         return self.channels * self.image_size**2
 
     def sample_unseen(self, batch: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Return images and answers of ``batch`` random problems for tests, with held-out shapes and relations."""
+        """Return images and answers of ``batch`` random problems for tests.
+
+        They have held-out shapes and, in some tasks, held-out relations.
+        """
         raise NotImplementedError
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -82,7 +82,10 @@ def stripes() -> Pieces:
 
 
 def images_of(squares: np.ndarray) -> Tensor:
-    """Return images (objects + 1, 3, 12, 12) in [0, 1] of squares (objects, 3, 3, 3) in 0 … 255."""
+    """Return images (objects + 1, 3, 12, 12) in [0, 1] of squares (objects, 3, 3, 3) in 0 … 255.
+
+    The last image is blank.
+    """
     images = np.zeros((len(squares) + 1, 3, CELL, CELL), np.float32)
     inside = slice(MARGIN, MARGIN + 3 * SQUARE)
     images[:-1, :, inside, inside] = squares.repeat(SQUARE, axis=2).repeat(SQUARE, axis=3) / 255

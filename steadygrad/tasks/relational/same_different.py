@@ -66,9 +66,10 @@ class SameDifferent6(PatternTask):
         return 3, 3
 
     def patterns(self, unseen: bool) -> tuple[tuple[str, int], ...]:
-        """Return all pairs (pattern, answer) of training, or of tests if ``unseen``. Half of the answers are `SAME`.
+        """Return the pairs (pattern, answer) of training, or of tests if ``unseen``.
 
-        As in the authors' program, triples that are different still use the same two shapes.
+        Pairs with the answer `SAME` are repeated until they are half of all pairs. As in the authors'
+        program, triples that are different still use the same two shapes.
         """
         triples, new = ("AAA", "ABA", "BAA"), ("AAB",)
         pairs = ordered(triples + new if unseen else triples, 2)
