@@ -189,7 +189,7 @@ class Schedule:
             self.scale((1 + math.cos(math.pi * step / self.train.steps)) / 2)
 
     def take_up(self, step: int, cuts: int) -> None:
-        """Restore the learning rates as they were after update ``step``."""
+        """Restore the learning rates as they were after update ``step`` and ``cuts`` reductions by ``lr_factor``."""
         self.cut(cuts)
         self.after_update(step)
 
