@@ -128,7 +128,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def parse_rows(content: bytes) -> list[dict[str, Any]]:
-    """Return the rows in the bytes of a JSON Lines file, a list of dicts, up to the first line that is no JSON object."""
+    """Return the rows in JSON Lines, a list of dicts, up to the first line that is incomplete or no JSON object."""
     rows: list[dict[str, Any]] = []
     for line in content.splitlines():
         try:

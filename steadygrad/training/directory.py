@@ -105,7 +105,7 @@ class RunDirectory:
                 self.path.mkdir(parents=True, exist_ok=True)
 
     def begin(self, settings: Settings) -> None:
-        """Delete temporary files and write ``settings.toml``. The caller holds the lock and has checked the directory."""
+        """Delete temporary files and write ``settings.toml``. The caller holds the lock and has called `refuse`."""
         with self.writing(""):
             files.remove_temporary(self.path)
         tables = with_revisions(settings.resolved(), settings.revisions())
@@ -115,7 +115,8 @@ class RunDirectory:
         """Raise RunError if the directory cannot be used for this run. Change no files.
 
         It can be used if it does not exist or is empty. With ``resume`` it may also hold a run of the same settings,
-        which may be shorter; without, a run that has no metrics, checkpoint or result yet. Raise ValueError if TOML cannot represent a setting.
+        which may be shorter; without, a run that has no metrics, checkpoint or result yet. Raise ValueError if TOML
+        cannot represent a setting.
         """
         wanted = settings.resolved()
         files.toml_text(wanted)  # raises ValueError if a setting has no TOML: such a run could not be resumed
@@ -242,12 +243,12 @@ class RunDirectory:
         self.logs[name].update(line)
 
     def rows(self, name: str = METRICS) -> list[dict[str, Any]]:
-        """Return the complete rows of a log file, by default ``metrics.jsonl``: a list of dicts, empty without a file."""
+        """Return the complete rows of a log file, by default ``metrics.jsonl``: a list of dicts, maybe empty."""
         with self.reading(name) as path:
             return files.read_rows(path)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the complete rows of ``metrics.jsonl``, a list of dicts. Raise RunError if they are not those of a run."""
+        """Return the complete rows of ``metrics.jsonl``, a list of dicts. Raise RunError if a row is invalid."""
         with self.reading(METRICS) as path:
             return records.read_metrics(path)
 

@@ -37,8 +37,8 @@ def evaluate(
 
     The result is a dict of ``loss`` and the task's metrics by name. They are means over batches, weighted by
     `Task.weight`, and what `Task.conclude` makes of the means. The same seed, split and batch give the same sequences.
-    ``window`` is for text, which is read this many tokens at a time. ``progress`` is called with the share
-    that is done, after every batch or every time step of episodes.
+    ``window`` is for text, which is read this many tokens at a time. ``progress`` is called with the share that is
+    done, after every batch or every time step of episodes.
     """
     return kind_of(task).evaluate(
         model, task, examples, seed=seed, split=split, batch=batch, window=window, progress=progress
