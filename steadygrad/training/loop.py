@@ -35,7 +35,10 @@ class DivergedError(Exception):
 
 
 class Trainer:
-    """Runs one training job: updates, evaluations, checkpoints."""
+    """Runs one training job: updates, evaluations, checkpoints.
+
+    The constructor builds task, model and optimizer from the settings, and seeds torch's global generator.
+    """
 
     def __init__(
         self,
