@@ -10,7 +10,7 @@ except metadata.PackageNotFoundError:  # a source tree that was never installed
 
 
 def __getattr__(name: str) -> Any:
-    """`steadygrad.layers` after a mere `import steadygrad`; torch is loaded only by the parts that need it."""
+    """Import a module such as `steadygrad.layers` on first access, so that `import steadygrad` does not load torch."""
     if name == "diagnose":
         return import_module(f"{__name__}.diagnostics").diagnose
     if not name.startswith("_") and util.find_spec(f"{__name__}.{name}"):

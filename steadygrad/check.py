@@ -21,7 +21,10 @@ def is_number(value: object, low: float = -LARGEST, high: float = LARGEST) -> Ty
 
 
 def check_integers(who: str, least: int = 1, **values: object) -> None:
-    """Raise ValueError unless every value is an integer of at least ``least``."""
+    """Raise ValueError unless every further keyword argument is an integer of at least ``least``.
+
+    ``who`` is the caller's name in the message: ``check_integers("Train", batch=50)``.
+    """
     for name, value in values.items():
         if not is_integer(value, least):
             raise ValueError(f"{who} expects {name} to be an integer of at least {least}; got {value!r}")

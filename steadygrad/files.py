@@ -34,7 +34,10 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def write_all(contents: Mapping[Path, str | bytes]) -> None:
-    """Write several files as `write` does. No file is replaced before all temporary files are complete on the disk."""
+    """Write several files, given as a dict of contents by path, as `write` does.
+
+    No file is replaced before all temporary files are complete on the disk.
+    """
     temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in contents}
     path = Path()
     try:
@@ -84,7 +87,10 @@ def locked(path: Path, busy: Callable[[], None]) -> Iterator[None]:
 
 
 def file_name(text: str) -> str:
-    """Return text as a file name: other characters than letters, digits and _ . + - become hyphens."""
+    """Return text as a file name: each run of characters other than letters, digits and _ . + - becomes one hyphen.
+
+    Hyphens and dots at both ends are removed. If nothing is left, the name is "run".
+    """
     return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "run"
 
 
@@ -92,7 +98,10 @@ def file_name(text: str) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return the value with None in place of NaN and infinity, also inside lists and dicts: JSON has neither."""
+    """Return a copy of the value with None in place of NaN and infinity, also inside lists, tuples and dicts.
+
+    JSON has neither NaN nor infinity. Tuples become lists.
+    """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -119,7 +128,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def parse_rows(content: bytes) -> list[dict[str, Any]]:
-    """Return the rows of JSON Lines up to the first line that is incomplete or no JSON object."""
+    """Return the rows in JSON Lines, a list of dicts, up to the first line that is incomplete or no JSON object."""
     rows: list[dict[str, Any]] = []
     for line in content.splitlines():
         try:

@@ -50,7 +50,10 @@ class Manifest:
         """digests of the files that this object has written"""
 
     def read(self) -> dict[str, list[Digest]]:
-        """Return the accepted digests of each file; an empty dict without a manifest. Raise RunError if damaged."""
+        """Return a dict of lists: the accepted digests of each file by name. It is empty without a manifest.
+
+        Raise RunError if the manifest is damaged.
+        """
         path = self.folder / MANIFEST
         if not path.exists():
             return {}
@@ -104,7 +107,8 @@ class Manifest:
 def verify(folder: Path, names: Iterable[str] | None = None) -> list[str]:
     """Return a sentence for each file of a run that differs from its manifest; an empty list if there is no manifest.
 
-    ``names`` are the files to check; default: all that are listed. A missing file is no fault.
+    ``names`` are the files to check; default: all that are listed. A missing file is no fault, unless it is a log. If
+    the manifest is damaged or a file cannot be read, the list has a single sentence on that.
     """
     manifest = Manifest(folder)
     try:
@@ -117,17 +121,20 @@ def verify(folder: Path, names: Iterable[str] | None = None) -> list[str]:
 
 
 def is_log(name: str) -> bool:
-    """Return whether a file of a run is a log, to which rows are appended."""
+    """Return whether a file of a run is a log, to which rows are appended: whether its name ends in .jsonl."""
     return name.endswith(".jsonl")
 
 
 def digest_of(content: bytes) -> Digest:
-    """Return the digest of a content."""
+    """Return the `Digest` of the content of a file."""
     return Digest(len(content), hashlib.sha256(content).hexdigest())
 
 
 def fits(path: Path, accepted: Iterable[Digest]) -> bool:
-    """Return whether a file has one of the accepted digests. A log may have more rows than were digested."""
+    """Return whether a file has one of the accepted digests. A log may have more rows than were digested.
+
+    A missing file fits, unless it is a log that had rows.
+    """
     if not path.exists():
         return not is_log(path.name) or any(digest.bytes == 0 for digest in accepted)
     if not path.is_file():

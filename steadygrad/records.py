@@ -26,7 +26,7 @@ class Rule(NamedTuple):
 
 
 def is_finite(value: object) -> bool:
-    """Return whether the value is a number, not a bool, of at most `LARGEST`."""
+    """Return whether the value is a number, not a bool, with an absolute value of at most `LARGEST`."""
     return is_number(value, -LARGEST, LARGEST)
 
 
@@ -36,7 +36,7 @@ def is_text(value: object) -> bool:
 
 
 def is_plain(value: object, depth: int = DEPTH) -> bool:
-    """Return whether the value has at most ``depth`` levels and all its strings are valid."""
+    """Return whether the value has at most ``depth`` lists and dicts inside each other and all strings are valid."""
     if isinstance(value, dict):
         return depth > 0 and all(is_text(key) and is_plain(item, depth - 1) for key, item in value.items())
     if isinstance(value, list):

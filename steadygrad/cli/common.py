@@ -88,7 +88,7 @@ def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES) -> dict[str, dic
 
 
 def parsed(key: str, text: str) -> Any:
-    """Return the value of the setting ``key``. Raise ValueError for more than `DEEPEST` nested lists or tables."""
+    """Return ``text``, the value of the setting ``key``, parsed. Raise ValueError if nested deeper than `DEEPEST`."""
     try:
         value = parse_value(text)
         level = [value]
@@ -134,7 +134,7 @@ def say(text: str) -> None:
 
 
 def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right_from: int = 1) -> None:
-    """Print a table with a title to the console. Columns from number ``right_from`` on are aligned to the right."""
+    """Print a table with a title to the console. Columns from ``right_from`` on, counted from 0, are right-aligned."""
     if title:
         console().print(Text(printable(title), "bold"), soft_wrap=True)
     result = Table(header_style="bold", box=None, pad_edge=False)

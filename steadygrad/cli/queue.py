@@ -21,7 +21,7 @@ FIRST_SECONDS, MOST_SECONDS = 5.0, 60.0
 class ShowQueue(Listener):
     """Prints the queue of `reproduce --missing`: its plan, then its runs.
 
-    On a terminal this is a live table, elsewhere a line when a run starts and ends.
+    On a terminal this is a live table, elsewhere a line when a run starts and ends, and lines of progress between.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,10 @@ def is_ready(run: Run) -> bool:
 
 
 def plan_row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return the cells that describe a paper's row in the plan: seeds, updates, ms per update, run time, status."""
+    """Return the cells of a paper's row in the plan: name, seeds, updates, ms per update, run time, status.
+
+    ``runs`` are the row's runs, one for each seed.
+    """
     first, seeds = runs[0], ",".join(str(run.seed) for run in runs)
     words = {QUEUED: "", TOO_LONG: "too long, not run"}.get(first.status, first.status)
     state = f"{words}: {first.why}" if first.why else words

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print an overview, or the description of one layer, task, paper or setting, and return 0.
+    """Print an overview, or describe one layer, network, task or paper, the training settings or kernels. Return 0.
 
     --bibtex prints a BibTeX entry; --picture draws problems to a file.
     """
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def overview() -> None:
-    """Print one line for each layer, relational network, task and paper."""
+    """Print one line for each layer, relational network, task and paper, then which kernels run here."""
     from steadygrad import experiments, kernels
     from steadygrad.layers import LAYERS
     from steadygrad.models import MODELS

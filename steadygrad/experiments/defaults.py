@@ -88,7 +88,7 @@ def work(recipe: Recipe) -> tuple[bool, int]:
 
 
 def tables(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings (layer, task, train) of a row at desk scale, with the changes of its ``defaults``."""
+    """Return the tables layer, task and train, a dict, of a row at desk scale, with the changes of its ``defaults``."""
     found = {"layer": recipe.layer, "task": recipe.task, "train": recipe.train}
     for changes in (recipe.scales["desk"], recipe.scales["defaults"]):
         found |= {key: found[key] | changes.get(key, {}) for key in ("layer", "task")}

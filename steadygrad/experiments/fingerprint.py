@@ -37,7 +37,10 @@ def fingerprint(
 def canonical(
     settings: Settings, transfers: Sequence[Change] = (), revisions: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Return the lines that `fingerprint` hashes: TABLE.KEY=VALUE, sorted, of all settings that are not the default."""
+    """Return the lines that `fingerprint` hashes, a sorted list of strings TABLE.KEY=VALUE.
+
+    They are the seed, all settings that are not the default, the transfer tests and the revisions.
+    """
     tables, usual = settings.resolved(), defaults(settings)
     own: dict[str, Any] = {
         name: {key: value for key, value in tables[name].items() if key not in usual[name] or value != usual[name][key]}
@@ -61,12 +64,12 @@ def defaults(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def field_defaults(cls: Any) -> dict[str, Any]:
-    """Return the defaults of the fields of a dataclass, a dict by name."""
+    """Return the defaults of the fields of a dataclass, a dict by name. Fields with a default_factory are left out."""
     return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
 
 
 def flat_lines(tables: Mapping[str, Any], path: str = "") -> list[str]:
-    """Return ``tables`` as lines KEY.KEY=VALUE with values in JSON."""
+    """Return nested ``tables`` as a list of strings KEY.KEY=VALUE with values in JSON."""
     lines = []
     for key, value in tables.items():
         if isinstance(value, Mapping):

@@ -17,7 +17,7 @@ def generate_text(
     seed: int = 0,
     weights: str = "best",
 ) -> Iterator[str]:
-    """Yield the prompt, then ``length`` tokens that a trained language model generates, as text.
+    """Yield strings: the prompt, then one for each of ``length`` tokens that a trained language model generates.
 
     With temperature 0 each token is the most likely one; with 1 tokens have the probabilities of the model. A
     memory of past states is emptied after every ``train.window`` tokens, as in training. Raise ValueError if the run is

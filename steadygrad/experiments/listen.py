@@ -22,7 +22,9 @@ def listen(
 ) -> dict[str, Any]:
     """Return quality scores of a TIMIT run's predictions, and write the first ``files`` sentences as WAV to ``out``.
 
-    The scores are the dict of `score_predictions`. Raise ValueError if the run is not on TIMIT or predicts NaN.
+    A sentence has a folder with original.wav and predicted.wav. The scores are the dict of `score_predictions`, of all
+    test sentences. ``progress`` is called with the time steps done and in total. Raise ValueError if the run is not on
+    TIMIT or predicts NaN.
     """
     model, task, settings = load_model(directory, weights=weights)
     if not isinstance(task, TIMIT):

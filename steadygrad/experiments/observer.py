@@ -39,7 +39,10 @@ class Observer(Callback):
     """
 
     def check(self, trainer: Trainer) -> None:
-        """Count the observations that are kept: those up to the checkpoint. Raise RunError if they are invalid."""
+        """Store the update numbers of earlier observations that remain valid: those up to the checkpoint.
+
+        Raise RunError if the rows of ``observations.jsonl`` are invalid.
+        """
         if not is_recurrent(trainer.model):
             return
         seen = trainer.directory.rows(OBSERVATIONS) if trainer.step else []  # without a checkpoint the run starts anew
@@ -74,7 +77,10 @@ class Observer(Callback):
         self.seen = trainer.step
 
     def end(self, trainer: Trainer, result: Mapping[str, Any]) -> None:
-        """Measure the final network, then write ``portrait.json`` of the best weights."""
+        """Write ``portrait.json`` of the best weights: all measurements of the network, see `portrait`.
+
+        First measure the final network, as `look` does, if a run that is done ended between two measurements.
+        """
         recurrent = is_recurrent(trainer.model)
         if recurrent and result["status"] == "done" and self.seen != trainer.step:  # it ended between two measurements
             self.look(trainer)
@@ -211,7 +217,10 @@ def of_hidden(part: Inside, target: Tensor, loss: Loss) -> Callable[[Tensor], Te
 
 
 def attempt(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the measurement that ``look()`` returns, or {"failed": reason}, so that a failure does not end a run."""
+    """Return the measurement that ``look()`` returns, or {"failed": reason} if it raises ValueError or RuntimeError.
+
+    A failure therefore does not end a run.
+    """
     try:
         return look()
     except (ValueError, RuntimeError) as error:

@@ -57,13 +57,15 @@ def run_missing(
     dry_run: bool = False,
     listener: Listener | None = None,
 ) -> list[Run]:
-    """Train every row and seed of papers that has no result, cheapest first, and return these runs.
+    """Train papers' rows with those of their first ``seeds`` seeds that have no result, cheapest run first.
+
+    Return a list of these runs, trained or not, as `Run`. Their ``status`` says what happened.
 
     A result is a run directory that has ended, in ``out`` or in ``results``, with the fingerprint of the row at
-    ``scale`` or at a larger one. Each run is estimated by a short probe. Runs above ``hours_per_run`` are not run.
-    After ``hours``, on Ctrl-C and on SIGTERM the current runs save a checkpoint, from which the next call resumes.
-    After a signal, KeyboardInterrupt is raised. ``jobs`` is the number of runs at once. With ``dry_run`` nothing is
-    trained. Raise InUseError if another process uses ``out``.
+    ``scale`` or at a larger one. The time of a row is estimated by a short probe. A run above ``hours_per_run``,
+    without its data or with a failed probe is not run. After ``hours``, on Ctrl-C and on SIGTERM the current runs save
+    a checkpoint, from which the next call resumes. After a signal, KeyboardInterrupt is raised. ``jobs`` is the number
+    of runs at once. With ``dry_run`` nothing is trained. Raise InUseError if another process uses ``out``.
     """
     for name, value, least in (("seeds", seeds, 1), ("jobs", jobs, 1)):
         if value < least:
@@ -159,7 +161,7 @@ class Queue:
         """Set the ``timings`` of runs: the dict that a probe of their row measures, or has measured (``queue.json``).
 
         A probe times a few updates in a worker process. All seeds of a row share it. If data are missing or the probe
-        fails, the runs of the row get a status and a reason instead.
+        fails or takes too long, the runs of the row get a status and a reason instead. After a stop the rest get none.
         """
         rows: dict[str, list[Run]] = {}
         for run in runs:
@@ -179,7 +181,10 @@ class Queue:
         self.probe(todo)
 
     def probe(self, todo: list[tuple[str, list[Run]]]) -> None:
-        """Time rows in worker processes, up to ``jobs`` at once. Set timings or a failure for the runs of each row."""
+        """Time rows in worker processes, up to ``jobs`` at once. Set timings or a failure for the runs of each row.
+
+        ``todo`` has a pair (fingerprint, runs) for each row.
+        """
         total = len(todo)
         pending = todo[::-1]
         busy: dict[Worker, tuple[str, list[Run]]] = {}
@@ -237,7 +242,10 @@ class Queue:
     # runs
 
     def work(self, runs: Sequence[Run]) -> None:
-        """Execute the runs in this order, each once in its own process, up to ``jobs`` of them at once."""
+        """Execute the runs in this order, each once in its own process, up to ``jobs`` of them at once.
+
+        Runs without timings are skipped. When the queue is stopped, the runs under way are stopped too.
+        """
         pending = [run for run in runs if run.timings][::-1]
         busy: dict[Worker, Run] = {}
         killed_at: float | None = None
@@ -299,7 +307,10 @@ class Queue:
         return {"recipe": recipe, "scale": self.scale, "seed": run.seed, "out": str(self.out), "nice": self.nice}
 
     def next_event(self) -> tuple[Worker | None, dict[str, Any] | None]:
-        """Return the next message and the worker that sent it, or (None, None) after `TICK_SECONDS` without one."""
+        """Return the next pair (worker, message); the message is None if the worker's process has ended.
+
+        Return (None, None) after `TICK_SECONDS` without a message.
+        """
         try:
             return self.events.get(timeout=TICK_SECONDS)
         except Empty:

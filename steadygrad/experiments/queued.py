@@ -81,7 +81,7 @@ class Listener:
         """Called when a run has ended, successfully or not."""
 
     def finished(self, runs: Sequence[Run], why: str) -> None:
-        """Called last, with all runs of the plan. ``why`` is the reason if the queue stopped early."""
+        """Called last, with all runs of the plan. ``why`` is the reason if the queue stopped early, else empty."""
 
 
 class State:
@@ -116,7 +116,7 @@ class State:
 
 
 def estimate(timings: Mapping[str, float]) -> float:
-    """Return the seconds of CPU time of a run, from the timings of its probe: the dict of `worker.measure`."""
+    """Return the estimated seconds of CPU time of a run, from its probe's timings: the dict of `worker.measure`."""
     rounds, updates = timings["rounds"], timings["updates"]
     training = rounds * timings["first"] + (updates - rounds) * timings["update"]
     return START_SECONDS + training + timings["evaluations"] * timings["evaluation"] + timings.get("tests", 0.0)
@@ -125,7 +125,7 @@ def estimate(timings: Mapping[str, float]) -> float:
 def ordered(runs: Sequence[Run], hours_per_run: float) -> list[Run]:
     """Return the runs of the queue, cheapest first; those without an estimate come last.
 
-    Also set the status of each by its estimate: queued, long or too long.
+    Also set the status of queued runs with an estimate, in place: queued, long or too long (above ``hours_per_run``).
     """
     for run in runs:
         if run.status == QUEUED and run.seconds is not None:

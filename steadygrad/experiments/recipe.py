@@ -162,7 +162,7 @@ class Recipe:
 
 
 def check_transfer(who: str, settings: Settings, change: dict[str, Any]) -> None:
-    """Raise ValueError if a network for ``settings`` cannot be tested on the task with ``change``."""
+    """Raise ValueError if a network for ``settings`` cannot be tested on the task with the options ``change``."""
     try:
         other = replace(settings, task=settings.task | change).build_task()
         check_sizes("the network", settings.build_task(), other)

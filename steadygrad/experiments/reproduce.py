@@ -37,11 +37,12 @@ def reproduce(
     out: str | Path = "runs",
     callbacks: Callbacks = lambda recipe, seed: (),
 ) -> list[TableRow]:
-    """Train every row with every seed in folders under ``out`` and return the rows, with published and our numbers.
+    """Train every row with ``seeds`` seeds in folders under ``out``. Return the rows, with published and our numbers.
 
-    Finished runs are not repeated, and unfinished runs are resumed. A row that fails reports the reason, and the other
-    rows still run. A run that another process is training is left to that process. Rows are dicts, see `TableRow`.
-    Raise KeyboardInterrupt if a run was interrupted, ValueError if a recipe is wrong.
+    ``callbacks(recipe, seed)`` returns the callbacks of a run. Finished runs are not repeated, and unfinished runs are
+    resumed. A row that fails reports the reason, and the other rows still run. A run that another process is training
+    is left to that process. Rows are dicts, see `TableRow`. Raise KeyboardInterrupt if a run was interrupted,
+    ValueError if a recipe is wrong.
     """
     if seeds < 1:
         raise ValueError(f"reproduce expects at least one seed; got {seeds}")
@@ -60,6 +61,8 @@ def reproduce(
 
 def run_row(recipe: Recipe, scale: str, seed: int, out: Path, callbacks: Callbacks) -> Notes:
     """Train a row of a paper with one seed and run its transfer tests.
+
+    ``callbacks(recipe, seed)`` returns the callbacks; it is called for the training and again for the tests.
 
     Return a dict that is empty after success. After an error in training it has ``status`` and ``why``, after one in
     the tests ``untested``, the reason: the other rows still run. If another process trains the row, it has ``status``.
@@ -96,7 +99,8 @@ def summary(
 def whole_table(rows: Sequence[TableRow], recipes: Sequence[Recipe], scale: str, out: Path) -> list[TableRow]:
     """Return a paper's table: ``rows``, and the other rows and seeds in ``out`` that ended at this scale.
 
-    The outcome of a run that another process was training is read again.
+    ``recipes`` are those of all rows of the table; a row that is not in ``rows`` and has no such run is left out. The
+    outcome of a run that another process was training is read again.
     """
     asked = {row["row"]: row["runs"] for row in rows}
     table = []
@@ -204,7 +208,11 @@ def outcome(recipe: Recipe, scale: str, seed: int, out: Path, notes: Notes | Non
 def tested(
     recipe: Recipe, scale: str, directory: RunDirectory, result: Result, why: str | None
 ) -> list[TransferResult]:
-    """Return the results of a run's transfer tests. A test that failed has the reason in ``why`` and no value."""
+    """Return the results of a run's transfer tests, a list of dicts. Tests that were not run are left out.
+
+    A test that failed has the reason in ``why`` and no value. The argument ``why`` is the reason of tests that have no
+    stored result.
+    """
     changes = recipe.transfers(scale)
     try:
         known = tests(directory, result, recipe.weights) if changes else []

@@ -27,7 +27,7 @@ class StoredResults:
         self._scales: dict[str, dict[int, str | None]] = {}
 
     def tables(self) -> list[tuple[str, str]]:
-        """Return (paper, table) of all tables with a stored run."""
+        """Return a list of pairs (paper, table), names, of all tables with a stored run, valid or not."""
         return list(dict.fromkeys((recipe.paper, recipe.table) for recipe in every() if self.scales(recipe)))
 
     def rows(self, recipes: Iterable[Recipe]) -> list[TableRow]:
@@ -35,7 +35,7 @@ class StoredResults:
         return [summary(recipe, self.scale(recipe), self.seeds(recipe), self.folder) for recipe in recipes]
 
     def scales(self, recipe: Recipe) -> dict[int, str | None]:
-        """Return the scale of each stored run of a row by seed; None if the row's settings have changed since."""
+        """Return the scale of each stored run of a row, a dict by seed; None for a run that is not valid."""
         if recipe.name not in self._scales:
             self._scales[recipe.name] = {
                 seed: result_scale(recipe, seed, RunDirectory(run_directory(recipe, seed, self.folder)))
@@ -48,7 +48,7 @@ class StoredResults:
         return next((scale for scale in self.scales(recipe).values() if scale is not None), "paper")
 
     def seeds(self, recipe: Recipe) -> list[int]:
-        """Return the seeds of a row's stored runs that count."""
+        """Return the list of seeds of a row's stored runs that count."""
         return [seed for seed, scale in self.scales(recipe).items() if scale == self.scale(recipe)]
 
     def superseded(self, recipes: Iterable[Recipe]) -> str:
@@ -65,7 +65,8 @@ class StoredResults:
     def collect(self, out: Path) -> Iterator[str]:
         """Copy the small files of ended runs from ``out``, the folder of `reproduce`; yield a line for each run.
 
-        A stored run that was longer is kept. A run with an invalid file is not copied, and its line says why.
+        It is a generator: runs are copied while it is iterated over. Interrupted runs are skipped without a line. A
+        stored run that was longer is kept. A run with an invalid file is not copied. The lines say so.
         """
         self._scales.clear()
         for recipe in every():
@@ -90,8 +91,8 @@ class StoredResults:
 def store(run: RunDirectory, target: Path, others: Sequence[str]) -> None:
     """Copy a run's settings, result and metrics, and those of the ``others`` that exist, to the folder ``target``.
 
-    Raise ValueError if a file of the run is invalid. No file is replaced before all are read and checked, and complete
-    on the disk.
+    Of long metrics, above `LARGEST` characters, only the evaluations are copied. Raise ValueError if a file of the run
+    is invalid. No file is replaced before all are read and checked, and complete on the disk.
     """
     run.verify()
     run.settings()

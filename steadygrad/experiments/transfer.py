@@ -31,8 +31,9 @@ def transfer(
 ) -> None:
     """Test the best or last weights of a run on its task with each change of options, and write ``transfer.json``.
 
-    Each test has as many sequences as an evaluation. Tests that are already in the file are not repeated. If a test
-    fails, for example because memory runs out, the file has the reason instead, and the next call tries the test again.
+    Do nothing if the run was never evaluated. Each test has as many sequences as an evaluation. Tests that are already
+    in the file are not repeated. If a test fails, for example because memory runs out, the file has the reason instead,
+    and the next call tries the test again.
     """
     with directory.locked():
         result = directory.result()
@@ -106,8 +107,8 @@ def step_of(result: Mapping[str, Any], weights: str = "best") -> int:
 def tests(directory: RunDirectory, result: Mapping[str, Any], weights: str) -> list[dict[str, Any]]:
     """Return the transfer tests of a run's ``weights`` as stored: ``task``, ``examples``, loss and metrics, or ``why``.
 
-    The result is a list of dicts. Tests of other weights or with another number of examples are ignored. Raise RunError
-    if ``transfer.json`` is invalid.
+    The result is a list of dicts, empty without ``transfer.json``. Tests of other weights or with another number of
+    examples are ignored. Raise RunError if ``transfer.json`` is invalid.
     """
     path = directory.file(TRANSFER)
     if not path.exists():

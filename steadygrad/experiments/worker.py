@@ -74,7 +74,10 @@ def listen() -> "SimpleQueue[Any]":
 
 
 def send(**message: Any) -> None:
-    """Print one message to the queue as a line of JSON. Other lines of output are warnings and errors of libraries."""
+    """Print one message to the queue: the keyword arguments as a line of JSON.
+
+    Other lines of output are warnings and errors of libraries.
+    """
     print(json.dumps(message), flush=True)
 
 

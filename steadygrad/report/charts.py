@@ -83,7 +83,7 @@ def influence_maps(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def attention_levels(networks: Sequence[Measurements]) -> list[tuple[str, int, dict[str, Any]]]:
-    """Return (name, steps in a cell of its map, measured attention) of every level of every network."""
+    """Return a list of (name, steps in a cell of its map, measured attention), one for each stacked layer (level)."""
     return [
         (level_name(n.name, number, n.portrait["attention"]), n.portrait["every"], level)
         for n in networks
@@ -92,7 +92,7 @@ def attention_levels(networks: Sequence[Measurements]) -> list[tuple[str, int, d
 
 
 def attention_maps(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return a list with one chart: heat maps of the attention α_{t,i}, with marks for kept states (RelRNN, B.4).
+    """Return a list with one chart: heat maps of the attention α_{t,i} (RelRNN, B.4), with marks for relevant states.
 
     States i go to the right and steps t downwards. The list is empty without measurements.
     """
@@ -108,7 +108,7 @@ def attention_maps(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def attention_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return line charts over training: how far back attention reaches, and its share of states kept as relevant."""
+    """Return up to two line charts over training: reach of attention, and its share on states kept as relevant."""
     kinds = {
         "reach": ("How far back attention reaches, over training", "steps", None),
         "share_of_kept": ("Attention to states kept as relevant, over training", "share", [0.0, 1.0]),
@@ -226,7 +226,7 @@ def angle_counts(angles: Sequence[float]) -> list[int]:
 
 
 def drift_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return line charts over training: how far each recurrent matrix is from orthogonal, and from normal."""
+    """Return two line charts over training, or none: how far recurrent matrices are from orthogonal and normal."""
     kinds = {
         "orthogonality_error": ("Distance from orthogonal", "‖WᵀW − I‖"),
         "departure": ("Departure from normality", "Henrici's measure"),
@@ -244,7 +244,7 @@ def drift_curves(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def neumann_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return a list with one line chart over training: the norm that must be below 1 for the Neumann series."""
+    """Return a list with one line chart: the norm that the Neumann series needs below 1, over training; maybe empty."""
     curves = [series(n, n.neumann.x, n.neumann.y) for n in networks if n.neumann.x]
     title, limit = "Norm that the Neumann series needs below 1", [{"name": "limit", "y": 1}]
     return [lines(title, curves, "update", "‖(I + A)⁻¹ δA‖₂", log=True, marks=limit)] if curves else []
@@ -283,7 +283,7 @@ def gate_charts(network: Measurements) -> Iterator[Chart]:
 
 
 def matrix_name(network: Measurements, matrix: str) -> str:
-    """Return the name of a matrix in a chart: "network: matrix"."""
+    """Return the name of a matrix in a chart: "network: matrix", or "matrix" if the network has no name."""
     return f"{network.name}: {matrix}" if network.name else matrix
 
 

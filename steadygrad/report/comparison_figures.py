@@ -46,7 +46,10 @@ def loss_gradients(runs: Sequence[Run]) -> dict[str, list[float | None]]:
 
 
 def held_out_results(runs: Sequence[Run]) -> list[HeldOutResult]:
-    """Return a `HeldOutResult` with the last accuracy of each run on a task with held-out shapes."""
+    """Return a list of `HeldOutResult` with the last validation accuracy of each run on a task with held-out shapes.
+
+    Runs without an accuracy are left out.
+    """
     tested = [run for run in runs if "held_out" in run.result["task"] and run.curve("accuracy").y]
     tasks = tasks_of(tested)
     networks = distinct_names([run.result["layer"] for run in tested])

@@ -40,7 +40,8 @@ def curves(runs: Sequence[Run], path: str | Path, title: str = "") -> Path:
 
     Return the path of the file.
 
-    If there are more groups than colours, every task has its own row.
+    Runs that differ only in their seed form a group and share a colour. If there are more groups than colours, every
+    task has its own row of panels.
     """
     score = runs[0].result["score"]
     metrics = ["loss"] if score in ("loss", "mse") else ["loss", score]

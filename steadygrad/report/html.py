@@ -56,7 +56,7 @@ def small_enough(networks: Sequence[Measurements]) -> list[Measurements]:
 
 
 def left_out(names: Sequence[str]) -> list[str]:
-    """Return a line that names the networks whose measurements are not shown, if there are any."""
+    """Return a list with one line that names the networks whose measurements are not shown; empty if there are none."""
     more = f" and {len(names) - tables.FEW} more" if len(names) > tables.FEW else ""
     listed = ", ".join(names[: tables.FEW]) + more
     words = "Measurements are left out to keep the page small; a page of fewer runs shows them"

@@ -18,7 +18,7 @@ def is_square(rows: list[list[Any]]) -> bool:
 
 
 def are_exponents(rows: list[list[float | None]]) -> bool:
-    """Return whether 10 to the power of each value is a positive double."""
+    """Return whether 10 to the power of each value is a positive double. None is allowed too."""
     return all(value is None or -323.4 < value < 308 for row in rows for value in row)
 
 
@@ -64,7 +64,10 @@ class MatrixPortrait(Eigenvalues):
 
 
 class AttentionObservation(TypedDict):
-    """Attention of one level: its mean reach, its share of states kept as relevant, and those kept at the end."""
+    """Attention of one level, a layer of a stack: its mean reach in steps, its share on states kept as relevant.
+
+    ``kept_at_end`` are the numbers of the states that are kept at the end.
+    """
 
     reach: float | None
     share_of_kept: float | None
@@ -99,7 +102,10 @@ class GatePortrait(TypedDict):
 
 
 class SchurPortrait(TypedDict):
-    """A learned Schur form Λ + T."""
+    """A learned Schur form Λ + T: T row by row, the angles and moduli of Λ, and how large T is.
+
+    With ``T_every`` above 1, an entry of ``T`` stands for a block of that many rows and columns.
+    """
 
     T: Annotated[list[list[float]], TRIANGLE]
     T_every: NotRequired[Positive]
@@ -110,7 +116,7 @@ class SchurPortrait(TypedDict):
 
 
 class Finding(TypedDict):
-    """A finding of `diagnose`."""
+    """A finding of `diagnose` as texts: what was found, what to try, and how sure the finding is."""
 
     what: str
     advice: str
@@ -118,7 +124,10 @@ class Finding(TypedDict):
 
 
 class Similarity(TypedDict):
-    """How a network relates the objects of one problem, with images of the objects."""
+    """How a network relates the objects of one problem, with images of the objects.
+
+    ``matrix`` has the relation of each pair of objects, ``answer`` is the right answer, ``answered`` the network's.
+    """
 
     matrix: Annotated[list[list[float | None]], Rule(is_square, "the rows of a square matrix")]
     images: Annotated[list[list[list[str]]], Rule(are_images, "images as lines of hexadecimal digits")]

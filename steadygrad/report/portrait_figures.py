@@ -100,7 +100,7 @@ def reach(portrait: Portrait, name: str) -> Figure:
 
 
 def attention(portrait: Portrait, name: str) -> Figure:
-    """Return a figure of the attention α_{t,i} as heat maps, with marks for the states that were kept (RelRNN, B.4).
+    """Return a figure of the attention α_{t,i} as heat maps, with marks for states kept as relevant (RelRNN, B.4).
 
     States i go to the right and steps t downwards.
     """
@@ -226,7 +226,7 @@ def schur(found: Portrait, name: str) -> Figure:
 
 
 def schur_form(found: Portrait) -> list[list[float]]:
-    """Return the matrix |Λ + T| of a learned Schur form, as lists.
+    """Return the matrix |Λ + T| of a learned Schur form, an entry of ``schur`` in a portrait, as a list of rows.
 
     For a large matrix each entry is the largest |T| of a block, and on the diagonal at least the moduli of Λ there.
     """
@@ -253,7 +253,10 @@ def schur_form(found: Portrait) -> list[list[float]]:
 
 
 def gates(found: Portrait, name: str) -> Figure:
-    """Return a figure of the largest factor by which each step can change a gradient, and its bound by NC-GRU."""
+    """Return a figure of the largest factor by which each step can change a gradient, and its bound by NC-GRU.
+
+    ``found`` is the entry ``gates`` of a portrait.
+    """
     figure, axis = single()
     (chart,) = charts.gate_curves([Measurements(name, 0, {"gates": found})])
     draw_lines(axis, chart)
@@ -282,7 +285,10 @@ def drift(run: Run, name: str) -> Figure:
 
 
 def similarity(found: Portrait, name: str) -> Figure:
-    """Return a figure of how a network relates the objects of one problem, as a matrix with images of the objects."""
+    """Return a figure of how a network relates the objects of one problem, as a matrix with images of the objects.
+
+    ``found`` is the entry ``similarity`` of a portrait.
+    """
     matrix = [[math.nan if value is None else value for value in row] for row in found["matrix"]]
     known = [value for row in matrix for value in row if not math.isnan(value)]
     high, signed = max(map(abs, known), default=0.0) or 1.0, min(known, default=0.0) < 0

@@ -154,7 +154,10 @@ def read(folder: Path, most: int = MOST) -> Run:
 
 
 def thinned(rows: Iterable[dict[str, Any]], metrics: AbstractSet[str], most: int = MOST) -> dict[str, Curve]:
-    """Return curves of about ``most`` points of these metrics, from the validation rows, by name."""
+    """Return curves of about ``most`` points of these metrics, from the validation rows, a dict by name.
+
+    A metric without values is left out.
+    """
     found = {metric: Thinner(most) for metric in sorted(metrics)}
     for row in rows:
         if row["split"] == "valid":
@@ -202,7 +205,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def longer_if_needed(names: list[str], words: Sequence[str]) -> list[str]:
-    """Return the names with the words appended if this distinguishes more of them, otherwise the names."""
+    """Return the names, each with its own word of ``words`` appended if that distinguishes more of them."""
     longer = [f"{name} {word}" for name, word in zip(names, words, strict=True)]
     return longer if len(set(longer)) > len(set(names)) else names
 

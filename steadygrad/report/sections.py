@@ -77,7 +77,7 @@ def diagnosis(networks: Sequence[Measurements]) -> Section:
 
 
 def attention(networks: Sequence[Measurements]) -> Section:
-    """Return the section on attention: how far back each level of each network attends, now and over training."""
+    """Return the section on attention: how far back each stacked layer (level) attends, after and during training."""
     section = Section("What it attends to")
     levels = charts.attention_levels(networks)
     if levels:
@@ -89,7 +89,10 @@ def attention(networks: Sequence[Measurements]) -> Section:
 
 
 def attention_row(name: str, level: dict[str, Any]) -> list[str]:
-    """Return the cells of a level in the table of attention: name, reach, share of kept states and those states."""
+    """Return the cells of a level, one of stacked layers, in the table of attention.
+
+    They are the name, the mean reach in steps, the share on states kept as relevant, and those kept at the end.
+    """
     reach, share, kept = level["reach"], level["share_of_kept"], ", ".join(map(str, level["kept_at_end"]))
     return [
         name,
@@ -116,5 +119,5 @@ def relations(networks: Sequence[Measurements]) -> Section:
 
 
 def relation(value: float | None) -> str:
-    """Return a relation as text with two decimals. What rounds to 0 is left empty, so that the others stand out."""
+    """Return a relation as text with two decimals. What rounds to 0 is left empty; None becomes "–"."""
     return "–" if value is None else f"{value:.2f}" if abs(value) >= 0.005 else ""

@@ -133,7 +133,10 @@ def ours(row: TableRow) -> str:
 
 
 def ending(row: TableRow) -> list[str]:
-    """Return the last three cells of a paper's row: number of seeds, scale and median time of a run."""
+    """Return the last three cells of a paper's row: number of seeds, scale and median time of a run.
+
+    The first counts runs that are done, then runs of each other status, as in "2, 1 diverged".
+    """
     if not row["runs"]:
         return ["–", "–", "–"]
     ended = [run["status"] for run in row["runs"]]

@@ -109,6 +109,8 @@ def attention(
 ) -> Path:
     """Draw |ds_T/dh_t| in two panels to a file and return its path.
 
+    Left is |ds_T/dh_1| against T, right |ds_T/dh_t| against T − t.
+
     Left, by eigenvalue λ: ``plain`` has the curves without attention, ``uniform`` those with uniform attention, each
     with its rate r in Tʳ. Right, by the number κ of attended states: ``sparse`` has the curves of sparse attention and
     their bounds. ``sparse_eigenvalue`` is λ on the right.

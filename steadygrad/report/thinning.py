@@ -24,7 +24,10 @@ def points_per_curve(curves: int) -> int:
 
 
 def thin(x: Sequence[float], y: Sequence[float | None], most: int) -> tuple[list[float], list[float | None]]:
-    """Return x and y with about ``most`` points. If there are more than that, points without a value are left out."""
+    """Return x and y, as two lists, with about ``most`` points.
+
+    If there are more than that, points without a value are left out, and each part keeps its smallest and largest y.
+    """
     if len(x) <= most + 4:  # a thinned curve may have that many
         return list(x), list(y)
     thinner = Thinner(most)
@@ -59,7 +62,10 @@ class Thinner:
         self.y.append(y)
 
     def close_bucket(self) -> None:
-        """Reduce the last bucket, which is full, to its extremes; if there are too many buckets, make it larger."""
+        """Reduce the last bucket, which is full, to its extremes.
+
+        If there are too many buckets, merge pairs of the others instead, so that buckets hold twice as many points.
+        """
         if self.first is None:
             self.first = self.x[0], self.y[0]
         if len(self.buckets) == self.limit:

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def packed(trainer: "Trainer") -> Checkpoint:
-    """Return the content of a checkpoint, from which the run resumes bit for bit.
+    """Return the content of a checkpoint of the trainer, a `Checkpoint`, from which the run resumes bit for bit.
 
-    It holds the weights, the optimizer, the random state and the recurrent state that is carried on.
+    It holds the current and the best weights, the optimizer, the random state, the recurrent state that is carried on,
+    the state of the batches and the counters of the run.
     """
     tensors = {f"model.{key}": value for key, value in trainer.model.state_dict().items()}
     tensors |= {f"best.{key}": value for key, value in trainer.kept.items()}
@@ -84,14 +85,15 @@ def unpack(checkpoint: Checkpoint, trainer: "Trainer") -> None:
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with the prefix, by the rest of their names."""
+    """Return the tensors whose names begin with the prefix, a dict by the rest of their names."""
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 
 def take_up(trainer: "Trainer") -> None:
     """Resume from the checkpoint of the run, if there is one, and remove the metrics that were logged after it.
 
-    Everything is checked before any file is changed. Raise RunError if a file of the run is not valid.
+    Also call `check` of the callbacks and write the settings. Everything is checked before any file is changed. Raise
+    RunError if a file of the run is not valid, ValueError if the run was trained on other data.
     """
     directory = trainer.directory
     if checkpoint := directory.resumable():
@@ -110,7 +112,10 @@ def take_up(trainer: "Trainer") -> None:
 
 
 def catch_up(trainer: "Trainer", result: Mapping[str, Any]) -> None:
-    """Call `end` of callbacks that lack it for a finished run, if the weights of the run can be loaded."""
+    """Call `check`, `begin`, `end` and `close` of the callbacks whose `lacks` is True for a finished run.
+
+    Load the last weights into the trainer first. Do nothing if the weights of the run cannot be loaded.
+    """
     late = [callback for callback in trainer.callbacks if callback.lacks(trainer, result)]
     if not late:
         return

@@ -27,7 +27,7 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str
 
 
 def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested tables as one dict with keys TABLE.KEY."""
+    """Return a dict of tables as one dict with keys TABLE.KEY. A value outside a table keeps its key."""
     result: dict[str, Any] = {}
     for key, value in tables.items():
         result |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, Mapping) else {key: value}

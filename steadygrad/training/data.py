@@ -14,7 +14,10 @@ from steadygrad.training.options import Train
 
 
 def stream(seed: int, *names: str | int) -> Generator:
-    """Return a random generator that the seed and the names determine: one stream for every purpose and number."""
+    """Return a new torch.Generator whose seed depends on ``seed`` and on all of the arguments ``names``.
+
+    ``stream(seed, "train", 3)`` always gives the same random numbers, other arguments give other numbers.
+    """
     digest = hashlib.blake2b(repr((seed, *names)).encode(), digest_size=8).digest()
     return Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
@@ -33,7 +36,10 @@ class Batches:
 
     @classmethod
     def in_updates(cls, task: Any, train: Train) -> Train:
-        """Return the training settings with epochs or frames converted to updates. Raise ValueError if not possible."""
+        """Return the training settings with epochs or frames converted to updates, where a subclass can do this.
+
+        This base class returns ``train`` itself, or raises ValueError if it has epochs or frames.
+        """
         who = type(task).__name__
         if train.frames is not None:
             raise ValueError(f"frames are for a task that is played; {who} is none")
@@ -89,7 +95,10 @@ class Batches:
 
 
 class GeneratedBatches(Batches):
-    """Batches of sequences that the task generates: new ones for every update, or a fixed set of ``train.examples``."""
+    """Batches of sequences that the task generates: always new ones, or a fixed set of ``train.examples``.
+
+    With ``train.window`` a batch is one window of its sequences, and successive updates take the windows in order.
+    """
 
     task: Task
 
@@ -128,7 +137,7 @@ class GeneratedBatches(Batches):
 
 
 class EpochBatches(Batches):
-    """Batches of a data set, one pass through the training split after another, each in a new order."""
+    """Batches of a data set, one pass through the training split after another: shuffled, or in order for a text."""
 
     task: DataTask
 

@@ -105,7 +105,7 @@ class RunDirectory:
                 self.path.mkdir(parents=True, exist_ok=True)
 
     def begin(self, settings: Settings) -> None:
-        """Prepare the directory for this run and write its settings. The caller holds the lock and has checked all."""
+        """Delete temporary files and write ``settings.toml``. The caller holds the lock and has called `refuse`."""
         with self.writing(""):
             files.remove_temporary(self.path)
         tables = with_revisions(settings.resolved(), settings.revisions())
@@ -114,8 +114,9 @@ class RunDirectory:
     def refuse(self, settings: Settings, resume: bool) -> None:
         """Raise RunError if the directory cannot be used for this run. Change no files.
 
-        It can be used if it does not exist, is empty, holds a run that has not begun or, with ``resume``, one with the
-        same settings, which may be shorter. Raise ValueError if TOML cannot represent a setting.
+        It can be used if it does not exist or is empty. With ``resume`` it may also hold a run of the same settings,
+        which may be shorter; without, a run that has no metrics, checkpoint or result yet. Raise ValueError if TOML
+        cannot represent a setting.
         """
         wanted = settings.resolved()
         files.toml_text(wanted)  # raises ValueError if a setting has no TOML: such a run could not be resumed
@@ -160,7 +161,7 @@ class RunDirectory:
         return Settings.from_tables(with_current_names(tables), str(self.file(SETTINGS)))
 
     def revisions(self) -> dict[str, int]:
-        """Return the revisions above 1 of layer, model and task with which the run was trained, by name."""
+        """Return the revisions above 1 with which the run was trained, a dict by role ("layer", "model", "task")."""
         return dict(self.tables().get(REVISIONS, {}))
 
     def tables(self) -> dict[str, Any]:
@@ -174,7 +175,7 @@ class RunDirectory:
                 raise RunError(f"{path} is not readable: {error}") from None
 
     def result(self) -> Result | None:
-        """Return the content of ``result.json``, or None if the run has not ended.
+        """Return the content of ``result.json``, a dict, or None if there is none. An interrupted run has one too.
 
         A run that is being extended keeps the result of the shorter run until it ends. That result does not count.
         """
@@ -211,7 +212,7 @@ class RunDirectory:
             raise RunError(f"{error.filename or path} could not be written: {error.strerror or error}") from error
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Write a file of the directory atomically and list its digest. Raise RunError if that fails."""
+        """Write a file of the directory atomically, and its digest to the manifest. Raise RunError if that fails."""
         self.settle()
         data = content.encode() if isinstance(content, str) else content
         with self.writing(name):
@@ -242,12 +243,12 @@ class RunDirectory:
         self.logs[name].update(line)
 
     def rows(self, name: str = METRICS) -> list[dict[str, Any]]:
-        """Return the complete rows of a log file, by default ``metrics.jsonl``; an empty list if there is none."""
+        """Return the complete rows of a log file, by default ``metrics.jsonl``: a list of dicts, maybe empty."""
         with self.reading(name) as path:
             return files.read_rows(path)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the complete rows of ``metrics.jsonl``. Raise RunError if they are not those of a run."""
+        """Return the complete rows of ``metrics.jsonl``, a list of dicts. Raise RunError if a row is invalid."""
         with self.reading(METRICS) as path:
             return records.read_metrics(path)
 
@@ -314,7 +315,7 @@ class RunDirectory:
 
 
 def length(train: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the length of training as (epochs or frames, 0), or (0, updates) if neither is given."""
+    """Return the length of training, from its settings as a dict: (epochs or frames, 0) or else (0, updates)."""
     other = train.get("epochs") or train.get("frames") or 0
     return (other, 0 if other else train["steps"])
 

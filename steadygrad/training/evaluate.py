@@ -33,11 +33,12 @@ def evaluate(
     window: int | None = None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> dict[str, float]:
-    """Return a model's loss and metrics: means over ``examples`` sequences or episodes, or over a data set's split.
+    """Return a model's loss and metrics on ``examples`` held-out sequences or episodes, or on a data set's split.
 
-    The result is a dict of ``loss`` and the task's metrics by name. The same seed, split and batch give the same
-    sequences. ``window`` is for text, which is read this many tokens at a time. ``progress`` is called with the share
-    that is done, after every batch or every time step of episodes.
+    The result is a dict of ``loss`` and the task's metrics by name. They are means over batches, weighted by
+    `Task.weight`, and what `Task.conclude` makes of the means. The same seed, split and batch give the same sequences.
+    ``window`` is for text, which is read this many tokens at a time. ``progress`` is called with the share that is
+    done, after every batch or every time step of episodes.
     """
     return kind_of(task).evaluate(
         model, task, examples, seed=seed, split=split, batch=batch, window=window, progress=progress
@@ -50,7 +51,7 @@ def parameter_count(module: nn.Module) -> int:
 
 
 def readings(model: nn.Module) -> dict[str, float]:
-    """Return a dict of the numbers to log of the model's matrices; of several with the same name, the largest."""
+    """Return the numbers to log of all matrices of the model, a dict by name; of several of one name, the largest."""
     found: dict[str, float] = {}
     for module in model.modules():
         if isinstance(module, Matrix):
@@ -82,7 +83,10 @@ def load_model(
 
 
 def check_data(who: str, known: Mapping[str, Any], task: Task) -> None:
-    """Raise ValueError if the task's training data differ from the fingerprint stored with the run, if it has one."""
+    """Raise ValueError if ``known`` has a fingerprint of training data, "data", that is not the task's.
+
+    ``known`` is the result of a run or the state of its checkpoint.
+    """
     if (noted := known.get("data")) and noted != (found := task.fingerprint):
         raise ValueError(
             f"{who} was trained on other recordings than are here now: {noted} and {found} by their digests"

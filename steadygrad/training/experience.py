@@ -91,7 +91,10 @@ class Experience(Batches):
         return play(self.task, self.model, seeds, device=device, progress=self.progress)
 
     def is_over(self, step: int) -> bool:
-        """Return whether all frames have been played and the model has learned from the last round."""
+        """Return whether ``train.frames`` frames have been played and ``step`` updates end a round.
+
+        Without ``train.frames`` it is False.
+        """
         limit = self.train.frames
         return limit is not None and self.frames >= limit and step % self.updates == 0
 
@@ -100,7 +103,7 @@ class Experience(Batches):
         return ppo_loss(self.task, outputs, targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return a dict of the mean reward of an episode and the terms of the PPO loss, as `ppo_metrics` does."""
+        """Return a dict of the mean total reward of an episode and the terms of the PPO loss, as `ppo_metrics` does."""
         return ppo_metrics(self.task, outputs, targets)
 
     def counts(self) -> dict[str, int]:
@@ -132,9 +135,10 @@ def evaluate_policy(
     window: int | None,
     progress: Callable[[float], object],
 ) -> dict[str, float]:
-    """Play ``examples`` episodes and return a dict of ``reward``, the mean reward of an episode, and ``loss``.
+    """Play ``examples`` episodes and return a dict of ``reward`` and ``loss``.
 
-    The loss is 1 − reward, not the loss of PPO. Training never uses the seeds of these episodes.
+    ``reward`` is the total reward of an episode, averaged over episodes. The loss is 1 − reward, not the loss of PPO.
+    ``batch`` episodes are played at once. ``window`` is ignored. Training never uses the seeds of these episodes.
     """
     agent = cast(Agent, model)
     device = next(model.parameters()).device

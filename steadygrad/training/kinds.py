@@ -57,7 +57,7 @@ class Kind:
 
 
 def sequence_arguments(task: Task, make: MakeLayer) -> tuple[Any, ...]:
-    """Return the positional arguments of a `SequenceModel` for a task: layer, output size and ``last_only``."""
+    """Return the positional arguments of a `SequenceModel` for a task: (layer, output size, ``last_only``)."""
     return make(task.input_size), task.output_size, task.last_only
 
 

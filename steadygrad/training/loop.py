@@ -35,7 +35,10 @@ class DivergedError(Exception):
 
 
 class Trainer:
-    """Runs one training job: updates, evaluations, checkpoints."""
+    """Runs one training job: updates, evaluations, checkpoints.
+
+    The constructor builds task, model and optimizer from the settings, and seeds torch's global generator.
+    """
 
     def __init__(
         self,
@@ -141,7 +144,7 @@ class Trainer:
             raise StopError
 
     def prepared(self, share: float) -> None:
-        """Report the share of a batch's preparation that is done, and stop if asked."""
+        """Report the share of a batch's preparation that is done. Raise StopError if the run was asked to stop."""
         self.tell("train", share)
         self.stop_if_asked()
 
@@ -163,7 +166,11 @@ class Trainer:
             self.evaluate()
 
     def forward_and_backward(self, logs: bool) -> tuple[float, dict[str, float]]:
-        """Compute the gradients of the next batch. Return its loss and metrics; without ``logs`` these are empty."""
+        """Compute the gradients of the next batch. Return the pair (loss, metrics).
+
+        Without ``logs`` the metrics are an empty dict. The gradients are those of the loss and the model's penalty.
+        Raise DivergedError if the loss is NaN or above ``max_loss``, or if a parameter is not finite.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         try:
             inputs, targets, goes_on = self.batches(self.step)
@@ -207,7 +214,10 @@ class Trainer:
         return DivergedError(f"at update {step or self.step} {what}{before}; {advice}")
 
     def evaluate(self) -> None:
-        """Evaluate on the validation split, log it, keep the best weights. Raise DivergedError if the loss is NaN."""
+        """Evaluate on the validation split, log the result, and store the weights if they are the best so far.
+
+        Raise DivergedError if the loss is NaN or a parameter is not finite.
+        """
         try:
             found = self.evaluated("valid")
         except NonFiniteError as error:
@@ -263,7 +273,7 @@ class Trainer:
         return score >= goal if self.task.higher_is_better else score <= goal
 
     def log(self, row: dict[str, Any]) -> None:
-        """Write a row to ``metrics.jsonl`` and pass it to the callbacks."""
+        """Write a row, with ``seconds`` added, to ``metrics.jsonl`` and pass it to the callbacks."""
         row = row | {"seconds": round(self.seconds, 3)}
         self.directory.log(row)
         self.rows += 1

@@ -16,8 +16,9 @@ from steadygrad.training.options import OPTIMIZERS, Train
 class TensorFlowRMSprop(Optimizer):
     """m ← α m + (1 − α) g²,  p ← p − lr g / √(m + ε),  m₀ = ``start`` (default 1).
 
-    p is a parameter, g its gradient, m the mean square of g, α ``alpha`` and ε ``eps``. This is TensorFlow 1's RMSProp.
-    RMSprop of torch starts at m₀ = 0 and adds ε outside the square root, so its first updates are much larger.
+    p is a parameter, g its gradient plus ``weight_decay`` p, m the mean square of g, α ``alpha`` and ε ``eps``. This is
+    TensorFlow 1's RMSProp. RMSprop of torch starts at m₀ = 0 and adds ε outside the square root, so its first updates
+    are much larger.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class Schedule:
             self.scale((1 + math.cos(math.pi * step / self.train.steps)) / 2)
 
     def take_up(self, step: int, cuts: int) -> None:
-        """Restore the learning rates as they were after update ``step``."""
+        """Restore the learning rates as they were after update ``step`` and ``cuts`` reductions by ``lr_factor``."""
         self.cut(cuts)
         self.after_update(step)
 

@@ -135,7 +135,7 @@ def ppo_loss(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> Tensor:
 def ppo_terms(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the terms of PPO: policy loss, squared error of values, entropy, and an estimate of KL(π_old ‖ π).
 
-    They are scalar tensors. The arguments are those of `ppo_loss`.
+    They are a tuple of four scalar tensors. The arguments are those of `ppo_loss`.
     """
     real = ~targets[..., 0].isnan()
     outputs, (actions, before, gain, returns, _) = outputs[real], targets[real].unbind(-1)
@@ -148,7 +148,7 @@ def ppo_terms(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> tuple[
 
 
 def ppo_metrics(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    """Return a dict of the mean reward of an episode and the terms of PPO.
+    """Return a dict of the mean total reward of an episode and the terms of PPO.
 
     The keys are ``reward``, ``policy_loss``, ``value_loss``, ``entropy`` and ``divergence``.
     """
@@ -158,14 +158,17 @@ def ppo_metrics(task: EnvironmentTask, outputs: Tensor, targets: Tensor) -> dict
 
 
 def mean_reward(rewards: Tensor) -> float:
-    """Return the mean reward of an episode, from rewards (episodes, time) that are NaN after the end."""
+    """Return the total reward of an episode, averaged over episodes.
+
+    ``rewards`` (episodes, time) are NaN after the end of an episode.
+    """
     return rewards.nansum().item() / len(rewards)
 
 
 def sampled(log_probs: Tensor, luck: Tensor) -> Tensor:
     """Return a sampled action (batch,) for each row of log-probabilities (batch, actions).
 
-    ``luck`` (batch,) are uniform random numbers, which are transformed.
+    ``luck`` (batch,) are uniform random numbers in [0, 1), at which the inverse distribution function is taken.
     """
     below = log_probs.exp().cumsum(-1) <= luck[:, None]
     return below.sum(-1).clamp(max=log_probs.shape[1] - 1)  # rounding may leave the sum below 1
@@ -188,7 +191,7 @@ def advantages(rewards: Tensor, values: Tensor, discount: float, trace: float) -
 
 
 def side_by_side(moments: Sequence[tuple[Tensor, Tensor, Tensor]], count: int) -> tuple[Tensor, ...]:
-    """Return tensors from records of each time step: indices of running episodes, their observations, their results.
+    """Return a tuple of tensors from one triple per time step: indices of running episodes, observations, results.
 
     The first tensor has the observations (episodes, time, input_size). The others (episodes, time) have one result
     each. All are NaN after the end of an episode. ``count`` is the number of episodes.

@@ -32,7 +32,10 @@ def commit(package: Path = Path(steadygrad.__file__).parent) -> str | None:
 
 
 def git(folder: Path, *words: str) -> str:
-    """Return the output of a git command in a folder. Raise OSError or subprocess.SubprocessError if it fails."""
+    """Return the output of ``git *words`` in a folder, without surrounding white space.
+
+    Raise OSError or subprocess.SubprocessError if it fails.
+    """
     command = ["git", "--no-optional-locks", "-C", str(folder), *words]
     others = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}  # as GIT_DIR in a git hook
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=others).stdout.strip()

@@ -23,7 +23,7 @@ def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of a safetensors file. Raise RunError if it is missing or damaged."""
+    """Return the tensors and the metadata of a safetensors file, two dicts. Raise RunError if missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
@@ -34,7 +34,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    """Return a hash of a text and of names, dtypes, shapes and values of tensors, to notice changes of a file."""
+    """Return a hash, as hexadecimal digits, of a text and of names, dtypes, shapes and values of tensors."""
     sum = hashlib.blake2b(text.encode(), digest_size=16)
     for key in sorted(tensors):
         tensor = tensors[key].detach().cpu().contiguous()

@@ -112,11 +112,14 @@ def rule(expected: Any) -> Rule | None:
 
 
 def alternatives(expected: Any) -> tuple[Any, ...]:
-    """Return the members of a union type: int | None → (int, NoneType)."""
+    """Return the members of a union type as a tuple: int | None → (int, NoneType). Another type is the only member."""
     return get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
 
 
 def none_as_string(value: Any, expected: Any) -> Any:
-    """Return "none" for None if the option takes a string and not None: the command line reads ``none`` as None."""
+    """Return ``value``, but "none" for None if the option takes a string and not None.
+
+    The command line reads ``none`` as None.
+    """
     options = alternatives(expected)
     return "none" if value is None and str in options and type(None) not in options else value
