@@ -15,6 +15,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `steadygrad` with ``arguments`` (default: sys.argv) and return its exit code.
 
     The code is 0 for success, 1 if training diverged or a row failed, 2 for invalid input, and 130 after Ctrl-C.
+    If argparse refuses the arguments, for example an unknown verb, SystemExit with code 2 is raised instead. --help
+    and --version raise SystemExit with code 0.
     """
     parser = Parser(
         prog="steadygrad",

@@ -142,9 +142,10 @@ def is_ready(run: Run) -> bool:
 
 
 def plan_row(name: str, runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return the cells of a paper's row in the plan: name, seeds, updates, ms per update, run time, status.
+    """Return the cells of a paper's row in the plan, strings: name, seeds, updates, ms per update, run time, status.
 
-    ``runs`` are the row's runs, one for each seed.
+    ``name`` is the name of the row as text, ``runs`` are its runs, one for each seed. Updates, times and status are
+    those of the first run. The run time is an estimate for one run. Without it, updates and times are empty strings.
     """
     first, seeds = runs[0], ",".join(str(run.seed) for run in runs)
     words = {QUEUED: "", TOO_LONG: "too long, not run"}.get(first.status, first.status)
