@@ -29,7 +29,9 @@ int steadygrad_borrowed(void) { return atomic_load(&borrowed); }
 int steadygrad_fail_request(int number) { return atomic_exchange(&failing_request, number); }
 
 static int request_fails(void) {
-    return atomic_load(&failing_request) > 0 && atomic_fetch_sub(&failing_request, 1) == 1;
+    int left = atomic_load(&failing_request);
+    while (left > 0 && !atomic_compare_exchange_weak(&failing_request, &left, left - 1)) continue;
+    return left == 1; /* of several threads, only one sees 1, and none counts below 0 */
 }
 
 /* Find a block of the pool for `bytes`, or return NULL: the smallest that is large enough, otherwise the largest. */
@@ -51,6 +53,7 @@ static block_t *free_block(size_t bytes) {
 static void *borrow(size_t bytes) {
     bytes = (bytes + 64) / 64 * 64;
     block_t other = {0}, *block = bytes <= LARGEST_KEPT ? free_block(bytes) : NULL;
+    if (!pool && bytes <= LARGEST_KEPT) return NULL; /* there was no memory for the pool itself */
     if (!block) block = &other;
     if (request_fails()) return NULL;
     if (block->bytes < bytes) {
