@@ -11,6 +11,8 @@ from steadygrad.kernels import Operator
 from steadygrad.matrices.complex import phases
 from steadygrad.matrices.matrix import Matrix, index_of
 
+MOST_LAYERS = 10_000
+"""largest capacity; as many layers as units reach every unitary matrix"""
 Layout = list[list[tuple[int, int]]]
 """layers of index pairs (i, j); no index occurs twice in a layer"""
 
@@ -72,8 +74,11 @@ class Givens(nn.Module):
         self.size = check_size("Givens", size)
         if style not in ("tunable", "full", "fft"):
             raise ValueError(f"Givens expects style to be tunable, full or fft; got {style!r}")
-        if capacity is not None and (style != "tunable" or not is_integer(capacity, 1)):
-            raise ValueError(f"Givens expects capacity to be at least 1, for the tunable style only; got {capacity!r}")
+        if capacity is not None and (style != "tunable" or not is_integer(capacity, 1) or capacity > MOST_LAYERS):
+            raise ValueError(
+                f"Givens expects capacity to be at least 1 and at most {MOST_LAYERS}, for the tunable style only; "
+                f"got {capacity!r}"
+            )
         self.style = style
         self.layers = None if style == "fft" else size if style == "full" else capacity or 2
         counts = [len(layer) for layer in layout(size, self.layers)]

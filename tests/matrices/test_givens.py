@@ -235,7 +235,9 @@ def test_invalid_input_raises_value_error():
         Givens(0)
     with pytest.raises(ValueError, match="style to be tunable, full or fft; got 'dft'"):
         Givens(4, style="dft")
-    with pytest.raises(ValueError, match="capacity to be at least 1, for the tunable style only; got 3"):
+    with pytest.raises(ValueError, match=r"capacity to be at least 1 and at most 10000, for the tunable style.*got 3"):
         Givens(4, 3, style="fft")
     with pytest.raises(ValueError, match=r"capacity to be at least 1.*got 0"):
         Givens(4, 0)
+    with pytest.raises(ValueError, match=r"at most 10000.*got 1000000000000"):
+        Givens(4, 10**12)
