@@ -6,6 +6,7 @@ another program.
 """
 
 import os
+import resource
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -69,7 +70,8 @@ class HangingError(BaseException):
 def run(campaign: Campaign) -> None:
     """Run one command in each try."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder, inside(Path(folder)), patch.object(observer, "SEQUENCES", 2):
+    few = patch.object(observer, "SEQUENCES", 2)
+    with tempfile.TemporaryDirectory() as folder, inside(Path(folder)), memory_limit(), few:
         started = output_of(["train", "rnn", "copy", "--task.delay=3", "--out=run", *SIZES])
         assert started[0] == 0, started
         for random in campaign.tries():
@@ -122,6 +124,19 @@ def time_limit() -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def memory_limit(more: int = 4 << 30) -> Iterator[None]:
+    """Context manager: give this process at most ``more`` bytes of address space beyond what it has."""
+    has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = has + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit if soft == resource.RLIM_INFINITY else min(soft, limit), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 @contextmanager
