@@ -301,7 +301,7 @@ def train_with(train: Table, changes: Table) -> dict[str, Any]:
     dropped = ["epochs", "frames"] if "steps" in changes else []
     both = {"optimizer": Train.optimizer, **train, **changes}
     optimizers = [key for key in ("optimizer", "optimizer_constrained") if key in both]
-    if changes.keys() & set(optimizers) and not {both[key] for key in optimizers} & set(SMOOTHED):
+    if changes.keys() & set(optimizers) and all(both[key] not in [*SMOOTHED] for key in optimizers):
         dropped.append("smoothing")
     return {key: value for key, value in train.items() if key not in dropped} | dict(changes)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from steadygrad.files import RunError
+from steadygrad.files import RunError, remove_temporary
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import as_tuple
 from steadygrad.training.directory import BEST, CHECKPOINT, LAST, Checkpoint
@@ -119,6 +119,7 @@ def catch_up(trainer: "Trainer", result: Mapping[str, Any]) -> None:
     late = [callback for callback in trainer.callbacks if callback.lacks(trainer, result)]
     if not late:
         return
+    remove_temporary(trainer.directory.path)  # a kill while `end` wrote its file may have left one
     try:
         trainer.kept = trainer.directory.load_weights(BEST)
         for weights in (trainer.kept, trainer.directory.load_weights(LAST)):

@@ -72,6 +72,8 @@ def check_type(who: str, key: str, value: Any, expected: Any) -> Any:
     An integer passes for a float and a list for a tuple; both are converted. Types without a rule here pass, because
     the class that takes the option checks them.
     """
+    if type(value) is int and abs(value) >= 2**63:
+        raise ValueError(f"{who} expects {key} to be below 2⁶³, as torch's integers are; got {value!r}")
     value = none_as_string(value, expected)
     rules = [rule(option) for option in alternatives(expected)]
     for found in rules:

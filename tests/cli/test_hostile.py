@@ -115,3 +115,12 @@ def test_names_in_stored_files_and_paths_do_not_reach_the_terminal(capsys, train
 def test_sizes_that_no_memory_holds_are_one_line(capsys, size):
     one_line(capsys, "diagnose", "lstm", "--layer.hidden_size", size, "--steps", 5)
     one_line(capsys, "diagnose", "lstm", "--layer.hidden_size", 4, "--inputs", size)
+
+
+@pytest.mark.parametrize("setting", [("--layer.short", 10**30), ("--task.length", 2**63), ("--train.steps", -(2**63))])
+def test_integers_that_torch_does_not_take_are_one_line(capsys, tmp_path, setting):
+    one_line(capsys, "train", "relrnn", "adding", *setting, "--out", tmp_path / "run")
+
+
+def test_list_in_place_of_an_optimizer_is_one_line(capsys, tmp_path):
+    one_line(capsys, "train", "svdrnn", "copy", "--train.optimizer_constrained", "[1, 2]", "--out", tmp_path / "run")

@@ -280,11 +280,13 @@ def test_resume_writes_portrait_of_run_killed_before_it(tmp_path, alone, layer):
     before = left(tmp_path)
     assert "result.json" in before
     assert PORTRAIT not in before
+    (tmp_path / f".{PORTRAIT}.1.tmp").write_text("{")  # the kill came while the portrait was written
     again = train(RESUMED_SETTINGS[layer], tmp_path, resume=True, callbacks=[Observer()])
     assert again == RunDirectory(tmp_path).result()
     assert files(tmp_path) == files(alone / layer)
     assert metrics_and_weights(tmp_path) == metrics_and_weights(alone / layer)
     assert left(tmp_path) == left(tmp_path) | {name: before[name] for name in before if name != OBSERVATIONS}
+    assert not list(tmp_path.glob(".*.tmp"))
 
 
 def test_resume_replaces_portrait_of_outdated_best_weights(tmp_path, alone):
