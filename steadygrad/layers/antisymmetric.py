@@ -12,11 +12,7 @@ from steadygrad.layers.start import uniform
 
 
 class AntisymmetricCell(StepCell):
-    """Cell of `AntisymmetricRNN`. Its parameters are M (hidden, hidden), V (rows, inputs) and b (rows,).
-
-    Without ``gated`` V and b have one row for each unit. With ``gated`` they have two: first the rows of the candidate,
-    then those of the gate g. The state is the tuple (h,).
-    """
+    """Cell of `AntisymmetricRNN`. The state is (h,). If ``gated``, V and b have the rows of tanh, then those of g."""
 
     def __init__(self, input_size: int, hidden_size: int, epsilon: float, gamma: float, gated: bool) -> None:
         super().__init__()
@@ -27,11 +23,9 @@ class AntisymmetricCell(StepCell):
         uniform(1 / math.sqrt(input_size))(self.V)
 
     def initial_state(self) -> tuple[Tensor, ...]:
-        """Return the state before the first input, zeros: a tuple (h,) of one tensor (hidden,)."""
         return (self.M.new_zeros(len(self.M)),)
 
     def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return (h_t,) from the input (batch, inputs) and the state (h_{t−1},). h is (batch, hidden)."""
         (h,) = state
         product = h @ self.M.mT - h @ self.M - self.gamma * h
         driven, *gate = (input @ self.V.mT + self.b).split(len(self.M), dim=1)
@@ -47,9 +41,8 @@ class AntisymmetricCell(StepCell):
 class AntisymmetricRNN(RecurrentLayer):
     """h_t = h_{t−1} + ε g_t∘tanh(A h_{t−1} + V x_t + b),  A = M − Mᵀ − γI,  g_t = σ(A h_{t−1} + V_g x_t + b_g).
 
-    Each time step is an Euler step of size ε of a differential equation whose Jacobian has nearly imaginary
-    eigenvalues, so gradients neither grow nor shrink fast. M is a free matrix. ``epsilon`` is ε. ``gamma`` is γ, the
-    diffusion that keeps the Euler step stable. Without ``gated``, the default, g is 1.
+    Each step is an Euler step of size ε (``epsilon``) of a differential equation whose Jacobian has nearly imaginary
+    eigenvalues, so gradients change slowly. ``gamma`` is γ, which keeps the step stable. Without ``gated`` g is 1.
     """
 
     def __init__(

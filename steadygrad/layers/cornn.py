@@ -23,11 +23,9 @@ class CoRNNCell(StepCell):
             uniform(1 / math.sqrt(input_size + 2 * hidden_size))(parameter)
 
     def initial_state(self) -> tuple[Tensor, ...]:
-        """Return the state before the first input, zeros: the tuple (y, z) of two tensors (hidden,)."""
         return torch.zeros_like(self.b), torch.zeros_like(self.b)
 
     def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return (y_t, z_t), each (batch, hidden), from the input (batch, inputs) and the state (y_{t−1}, z_{t−1})."""
         y, z = state
         force = torch.tanh(input @ self.V.mT + y @ self.W.mT + z @ self.W_z.mT + self.b)
         z = z + self.dt * (force - self.gamma * y - self.epsilon * z)
@@ -57,7 +55,5 @@ class CoRNN(RecurrentLayer):
         epsilon: float = 4.7,
         **common: Unpack[Common],
     ) -> None:
-        def make_cell(width: int) -> StepCell:
-            return CoRNNCell(width, hidden_size, dt, gamma, epsilon)
-
-        super().__init__(make_cell, input_size, hidden_size, num_layers, **common)
+        own = (hidden_size, dt, gamma, epsilon)
+        super().__init__(lambda width: CoRNNCell(width, *own), input_size, hidden_size, num_layers, **common)

@@ -21,19 +21,15 @@ class LEMCell(StepCell):
         super().__init__()
         self.dt = dt
         self.W = nn.Parameter(torch.empty(4 * hidden_size, hidden_size))
-        self.V, self.b = (
-            nn.Parameter(torch.empty(4 * hidden_size, input_size)),
-            nn.Parameter(torch.empty(4 * hidden_size)),
-        )
+        self.V = nn.Parameter(torch.empty(4 * hidden_size, input_size))
+        self.b = nn.Parameter(torch.empty(4 * hidden_size))
         for parameter in self.parameters():
             uniform(1 / math.sqrt(hidden_size))(parameter)
 
     def initial_state(self) -> tuple[Tensor, ...]:
-        """Return the state before the first input, zeros: the tuple (y, z) of two tensors (hidden,)."""
         return torch.zeros_like(self.b.chunk(4)[0]), torch.zeros_like(self.b.chunk(4)[0])
 
     def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return (y_t, z_t), each (batch, hidden), from the input (batch, inputs) and the state (y_{t−1}, z_{t−1})."""
         y, z = state
         *W, W_y = self.W.chunk(4)
         *driven, driven_y = (input @ self.V.mT + self.b).chunk(4, dim=1)
