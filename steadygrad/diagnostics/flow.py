@@ -304,9 +304,9 @@ def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tupl
 
 
 def growth_back(norms: Tensor) -> float:
-    """Return the mean growth of log gradient norms (time,) per step back in time: the slope of a least-squares line.
+    """Return the slope, per step back in time, of a least-squares line through the logarithms of ``norms`` (time,).
 
-    Norms that are 0, NaN or infinite are left out. With fewer than two others the result is 0.0.
+    It is the mean growth of gradient norms. Norms that are 0, NaN or infinite are left out. With fewer than two others the result is 0.0.
     """
     usable = (norms > 0) & norms.isfinite()
     back = torch.arange(len(norms), 0, -1, dtype=torch.float64, device=norms.device)[usable]

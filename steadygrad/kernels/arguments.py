@@ -188,7 +188,7 @@ def expected(name: str, time: int, rows: int, batch: int, slices: int, *sizes: i
     """Return a tuple of a `Field` for each tensor that the kernel ``name`` takes in a call with these sizes.
 
     ``sizes`` are separate arguments, those of the kernel's function in `KERNELS` after the `Walk`. Raise ValueError if
-    a size is too small, or the number of slices is not from 1 to ``batch``.
+    the first size is below 1, another below −1, or the number of slices is not from 1 to ``batch``.
     """
     integers = [size for size in sizes if isinstance(size, int)]
     if sizes[0] < 1 or min(integers) < LSTM or not 1 <= slices <= max(1, batch):

@@ -105,8 +105,8 @@ class Counters(NamedTuple):
 class Plan(NamedTuple):
     """Arguments of `Attentive` that have no gradient. ``ages`` are those before the first step.
 
-    ``sizes`` are the numbers of places for recent states (S), of places for relevant ones (R), and of recent states
-    that the memory holds before the first step, per sequence.
+    ``sizes`` are three numbers of places per sequence: for recent states (S), for relevant states (R), and for recent
+    states in the memory before the first step, some of which may be empty.
     """
 
     activation: str | None

@@ -11,6 +11,7 @@ from steadygrad.kernels import in_own_precision, needs_plain, wants_graph, with_
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import probes
 from steadygrad.matrices.matrix import Matrix, check_square
+from steadygrad.matrices.measures import eigenvalues_of, power_of_two
 
 
 class Normalised(torch.autograd.Function):
@@ -52,7 +53,14 @@ def normalised(T: Tensor, scale: float, rho: float, C: Tensor | None) -> Tensor:
 
 def largest_modulus(T: Tensor) -> Tensor:
     """Return the spectral radius ρ(T), the largest modulus of an eigenvalue, as a tensor with gradient."""
-    return torch.linalg.eigvals(T.double()).abs().amax()
+    return eigenvalues_of(T.double()).abs().amax()
+
+
+def eigenvectors_of(T: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the eigenvalues (n,) of T (n, n) and its eigenvectors as columns (n, n); T as in `eigenvalues_of`."""
+    size = power_of_two(T)
+    values, vectors = torch.linalg.eig(T / size)
+    return values * size, vectors
 
 
 class EigenvalueNormalized(nn.Module):
@@ -117,7 +125,7 @@ class EigenvalueNormalized(nn.Module):
         else:
             if not self.normalised and surely_below_one(T64):
                 return T
-            eigenvalues = torch.linalg.eigvals(T64)
+            eigenvalues = eigenvalues_of(T64)
             rho = float(eigenvalues.abs().amax())
         if rho > 1:
             self.normalised.fill_(True)
@@ -141,7 +149,7 @@ class EigenvalueNormalized(nn.Module):
                 return pair
             self.fallbacks += 1
         block, dtype = self.right.shape[1], self.right.dtype
-        (values, vectors), (left_values, left_vectors) = torch.linalg.eig(T), torch.linalg.eig(T.mT)
+        (values, vectors), (left_values, left_vectors) = eigenvectors_of(T), eigenvectors_of(T.mT)
         self.right = leading_space(values, vectors, block).to(dtype)
         self.left = leading_space(left_values, left_vectors, block).to(dtype)
         moduli = values.abs().sort(descending=True).values
@@ -260,8 +268,7 @@ def power_method(
     for _ in range(ROUNDS):
         Q, P = powers(T, right), powers(T.mT, left)
         B, C = Q.mT @ (T @ Q), P.mT @ (T.mT @ P)
-        values, vectors = torch.linalg.eig(B)
-        left_values, left_vectors = torch.linalg.eig(C)
+        (values, vectors), (left_values, left_vectors) = eigenvectors_of(B), eigenvectors_of(C)
         moduli = values.abs()
         dominant = values[moduli.argmax()]
         rho, block = abs(dominant.item()), right.shape[1]

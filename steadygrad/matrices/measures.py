@@ -20,7 +20,7 @@ def orthogonality_error(W: Tensor) -> float:
 def spectral_radius(W: Tensor) -> float:
     """Return the spectral radius of W, ρ(W) = max |λ|. Raise ValueError unless W is square and finite."""
     W = checked("spectral_radius", W)
-    return float(torch.linalg.eigvals(W).abs().max()) if len(W) else 0.0
+    return float(eigenvalues_of(W).abs().max()) if len(W) else 0.0
 
 
 def departure_from_normality(W: Tensor) -> float:
@@ -29,8 +29,21 @@ def departure_from_normality(W: Tensor) -> float:
     λ are the eigenvalues of W. Raise ValueError unless W is square and finite.
     """
     W = checked("departure_from_normality", W)
-    excess = W.abs().square().sum() - torch.linalg.eigvals(W).abs().square().sum()
+    excess = W.abs().square().sum() - eigenvalues_of(W).abs().square().sum()
     return float(excess.clamp_min(0).sqrt())  # rounding may make it slightly negative
+
+
+def eigenvalues_of(T: Tensor) -> Tensor:
+    """Return the eigenvalues (n,) of T (n, n), also if its entries are so small or large that LAPACK fails on them."""
+    size = power_of_two(T)
+    return torch.linalg.eigvals(T / size) * size
+
+
+def power_of_two(T: Tensor) -> Tensor:
+    """Return the power of two just below the largest |entry| of T, as a scalar: dividing by it does not round."""
+    if not len(T):
+        return torch.ones((), dtype=torch.float64)
+    return T.detach().abs().amax().log2().floor().clamp(-1000, 1000).exp2()
 
 
 def checked(who: str, W: Tensor) -> Tensor:

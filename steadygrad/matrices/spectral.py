@@ -34,7 +34,10 @@ def eigen(A: Tensor) -> tuple[Tensor, Tensor]:
     else:
         angles, V = torch.linalg.eigh(A * -1j)
         angles = (angles - angles.flip(0)) / 2  # they come in pairs ±θ, up to rounding
-    angles = angles * scale
+    # An angle below the rounding error of `eigh` is 0. Otherwise ``scale`` would make a large angle of it, and another
+    # one of its conjugate, whose vector need not be the conjugate vector.
+    noise = len(A) * torch.finfo(torch.float64).eps * angles.abs().amax() if len(A) else 0.0
+    angles = angles.where(angles.abs() > noise, 0.0) * scale
     if not angles.isfinite().all():
         raise NonFiniteError(f"a skew-symmetric matrix expects finite eigenvalues; got entries up to {float(scale):g}")
     return angles, V

@@ -241,7 +241,7 @@ def distinct_paths(runs: Sequence[Run]) -> list[Path]:
 
 
 def group_of(label: str) -> str:
-    """Return the label of a run without the seed: the name of its group."""
+    """Return ``label``, the label of a run, without the seed at its end: the name of the run's group."""
     return re.sub(r" seed \d+$", "", label)
 
 

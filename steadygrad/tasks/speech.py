@@ -1,6 +1,6 @@
 """Read speech, and convert it to spectrograms and back. Used by the TIMIT task.
 
-Signals (samples,) are in [−1, 1) at 8 kHz. Filter, windows and decibels follow the code of Wisdom et al. (2016).
+Signals (samples,) have 8 kHz, and 1 is full scale. Filter, windows and decibels follow the code of Wisdom et al. (2016).
 """
 
 import io
@@ -32,9 +32,10 @@ SPHERE = b"NIST_1A\n"
 
 
 def read_speech(who: str, path: Path) -> Tensor:
-    """Return a recording as a signal (samples,) in [−1, 1) at 8 kHz. Raise ValueError for an invalid file.
+    """Return a recording as a signal (samples,) at 8 kHz, full scale 1. Raise ValueError for an invalid file.
 
-    The file is RIFF or NIST SPHERE, with one channel of 16-bit PCM at a multiple of 8 kHz.
+    The file is RIFF or NIST SPHERE, with one channel of 16-bit PCM at a multiple of 8 kHz. A recording at a higher rate
+    passes a filter, which can overshoot ±1 a little.
     """
     content = path.read_bytes()
     if content.startswith(SPHERE):

@@ -290,7 +290,7 @@ class Trainer:
         self.saved = time.perf_counter()
 
     def data(self) -> dict[str, str]:
-        """Return the dict {"data": fingerprint of the training data}; an empty dict if the task has none."""
+        """Return the dict {"data": fingerprint of the training data}; an empty dict if the task has no fingerprint."""
         found = self.task.fingerprint
         return {} if found is None else {"data": found}
 

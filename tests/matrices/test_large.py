@@ -3,7 +3,20 @@
 import pytest
 import torch
 
-from steadygrad.matrices import COMPLEX, MATRICES, NonFiniteError, ScaledCayley, build, init, orthogonality_error, skew
+from steadygrad.matrices import (
+    COMPLEX,
+    MATRICES,
+    EigenvalueNormalized,
+    NeumannCayley,
+    NonFiniteError,
+    ScaledCayley,
+    build,
+    departure_from_normality,
+    init,
+    orthogonality_error,
+    skew,
+    spectral_radius,
+)
 from steadygrad.matrices.exponential import CAREFUL, SCHEMES, SkewExp
 from steadygrad.matrices.spectral import eigen, exp_from_eigen
 from tests.campaigns.violation import violation
@@ -109,3 +122,28 @@ def test_eigen_decomposes_zero_and_extreme_matrices():
         angles, V = eigen(A)
         torch.testing.assert_close(((V * (1j * angles)) @ V.mH).real, A, rtol=0, atol=1e-14 * scale)
         assert orthogonality_error(V) < rounding(torch.float64, 5, operations=4)
+
+
+@pytest.mark.parametrize("value", [1e-42, 1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("radius", ["exact", "power"])
+def test_equal_entries_of_any_size_have_a_spectral_radius(value, radius):
+    """LAPACK does not converge on 32 × 32 entries of 1e-42 unless they are scaled first."""
+    map = EigenvalueNormalized(32, radius=radius)
+    T = torch.full((32, 32), value)
+    W = map(T)
+    assert spectral_radius(W) == pytest.approx(min(32 * float(T[0, 0]), 1.0), rel=1e-5)
+
+
+def test_radius_and_normality_of_tiny_and_empty_matrices():
+    assert spectral_radius(torch.full((32, 32), 1e-42, dtype=torch.float64)) == pytest.approx(32e-42)
+    assert departure_from_normality(torch.zeros(0, 0)) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("map", [ScaledCayley, NeumannCayley])
+def test_few_huge_entries_leave_a_double_precision_map_orthogonal(map, seed):
+    """Most eigenvalues are 0: their rounding errors, times 1e20, must not count as angles."""
+    random = torch.Generator().manual_seed(seed)
+    free = torch.randn(32 * 31 // 2, generator=random, dtype=torch.float64) * 1e20
+    free *= torch.rand(free.shape, generator=random, dtype=torch.float64) < 0.1
+    assert orthogonality_error(map(32).double()(free)) < 32 * 1e-14
