@@ -306,7 +306,8 @@ def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tupl
 def growth_back(norms: Tensor) -> float:
     """Return the slope, per step back in time, of a least-squares line through the logarithms of ``norms`` (time,).
 
-    It is the mean growth of gradient norms. Norms that are 0, NaN or infinite are left out. With fewer than two others the result is 0.0.
+    It is the mean growth of gradient norms. Norms that are 0, NaN or infinite are left out. With fewer than two others
+    the result is 0.0.
     """
     usable = (norms > 0) & norms.isfinite()
     back = torch.arange(len(norms), 0, -1, dtype=torch.float64, device=norms.device)[usable]

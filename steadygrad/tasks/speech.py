@@ -1,6 +1,7 @@
 """Read speech, and convert it to spectrograms and back. Used by the TIMIT task.
 
-Signals (samples,) have 8 kHz, and 1 is full scale. Filter, windows and decibels follow the code of Wisdom et al. (2016).
+Signals (samples,) have 8 kHz, and full scale is 1. Filter, windows and decibels follow the code of Wisdom et al.
+(2016).
 """
 
 import io
