@@ -107,3 +107,13 @@ def test_damaged_files_raise_value_error_with_name(data, tmp_path):
         glyphs.read_glyphs.cache_clear()
         with pytest.raises(ValueError, match=r"glyphs expects .*7.png to be a whole PNG file; got "):
             RMTS(glyphs="data").sample(1, torch.Generator())
+
+
+def test_changed_pixel_in_file_cut_off_before_checksum_raises_value_error(data, tmp_path):
+    damaged = tmp_path / "glyphs" / "7.png"
+    content = bytearray(damaged.read_bytes())
+    content[179] ^= 1  # a pixel: random bytes are stored as they are
+    damaged.write_bytes(content[:-20])  # without the checksums of zlib and PNG, which end the file
+    glyphs.read_glyphs.cache_clear()
+    with pytest.raises(ValueError, match=r"glyphs expects .*7.png to be a whole PNG file; got "):
+        RMTS(glyphs="data").sample(1, torch.Generator())

@@ -47,11 +47,14 @@ def read_glyphs(folder: Path) -> Tensor:
     Raise ValueError if a file is damaged or has a wrong size.
     """
     from matplotlib.image import imread  # slow to import
+    from PIL import Image
 
     images = []
     for number in range(COUNT):
         path = folder / f"{number}.png"
         with whole_file("glyphs", path, "a whole PNG file"):
+            with Image.open(path, formats=["PNG"]) as image:
+                image.verify()  # imread decodes a file that ends before its checksum
             images.append(imread(path, format="png"))
         if images[-1].shape != (SIZE, SIZE):
             raise ValueError(f"glyphs expects {path} to be grey, {SIZE} × {SIZE}; got {images[-1].shape}")
