@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 LARGEST = sys.float_info.max
 
@@ -47,3 +47,14 @@ def check_choice(who: str, name: str, value: object, known: Iterable[str]) -> No
     """Raise ValueError unless ``value`` is one of the known names."""
     if value not in (known := tuple(known)):
         raise ValueError(f"{who} expects {name} to be one of {', '.join(known)}; got {value!r}")
+
+
+def enter(registry: dict[str, Any], name: str, cls: type) -> None:
+    """Enter a class into a registry under this name. Raise ValueError if another class has it.
+
+    A class of the same module and name replaces the earlier one, because notebooks define classes again.
+    """
+    known = registry.get(name)
+    if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise ValueError(f"the name {name!r} belongs to {known.__module__}.{known.__qualname__}; choose another name")
+    registry[name] = cls

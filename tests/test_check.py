@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from steadygrad.check import check_choice, check_integers, check_share, check_size, is_integer, is_number
+from steadygrad.check import check_choice, check_integers, check_share, check_size, enter, is_integer, is_number
 
 NEVER = [True, False, None, "1", math.nan, 1j, [1]]
 
@@ -41,3 +41,15 @@ def test_unknown_choice_raises_value_error(value):
     check_choice("Layer", "kind", "a", {"a": 1, "b": 2})
     with pytest.raises(ValueError, match=r"^Layer expects kind to be one of a, b; got "):
         check_choice("Layer", "kind", value, {"a": 1, "b": 2})
+
+
+def test_a_name_belongs_to_one_class():
+    registry = {}
+    first = type("Own", (), {})
+    again = type("Own", (), {})  # as a notebook defines a class again
+    enter(registry, "own", first)
+    enter(registry, "own", again)
+    assert registry == {"own": again}
+    with pytest.raises(ValueError, match=r"the name 'own' belongs to .*\.Own; choose another name"):
+        enter(registry, "own", type("Other", (), {}))
+    assert registry == {"own": again}

@@ -1,95 +1,41 @@
-"""Recurrent layers with the interface of torch.nn.GRU. A new layer is one file and one line in `LAYERS`."""
+"""Recurrent layers with the interface of torch.nn.GRU. A new layer is one file and one line here, its import."""
 
-from steadygrad.layers.antisymmetric import AntisymmetricRNN
-from steadygrad.layers.cell import Cell, StepCell
-from steadygrad.layers.cornn import CoRNN
-from steadygrad.layers.enrnn import ENRNN
-from steadygrad.layers.exprnn import ExpRNN
-from steadygrad.layers.goru import GORU
-from steadygrad.layers.gru import GRU
-from steadygrad.layers.hdetach import HDetachLSTM
-from steadygrad.layers.henaff import HenaffRNN
-from steadygrad.layers.lem import LEM
-from steadygrad.layers.lstm import LSTM
-from steadygrad.layers.memory import Memory, Score
-from steadygrad.layers.memrnn import MemLSTM, MemRNN
-from steadygrad.layers.ncgru import NCGRU
-from steadygrad.layers.nnrnn import NNRNN
-from steadygrad.layers.ornn import ORNN
-from steadygrad.layers.orthogonal import IRNN, OrthogonalRNN
-from steadygrad.layers.recurrent import LayerClass, RecurrentLayer
-from steadygrad.layers.relrnn import RelLSTM, RelRNN
-from steadygrad.layers.rnn import RNN
-from steadygrad.layers.sab import SAB
-from steadygrad.layers.scornn import ScoRNN
-from steadygrad.layers.stack import Stack
-from steadygrad.layers.svdrnn import SpectralRNN
-from steadygrad.layers.unitary import EURNN, URNN, FullCapacityURNN, ScuRNN
+# isort: off
+# `LAYERS` lists the layers in the order of these imports.
+from steadygrad.layers.rnn import RNN as RNN
+from steadygrad.layers.orthogonal import OrthogonalRNN as OrthogonalRNN
+from steadygrad.layers.orthogonal import IRNN as IRNN
+from steadygrad.layers.henaff import HenaffRNN as HenaffRNN
+from steadygrad.layers.lstm import LSTM as LSTM
+from steadygrad.layers.gru import GRU as GRU
+from steadygrad.layers.scornn import ScoRNN as ScoRNN
+from steadygrad.layers.exprnn import ExpRNN as ExpRNN
+from steadygrad.layers.nnrnn import NNRNN as NNRNN
+from steadygrad.layers.enrnn import ENRNN as ENRNN
+from steadygrad.layers.ncgru import NCGRU as NCGRU
+from steadygrad.layers.goru import GORU as GORU
+from steadygrad.layers.hdetach import HDetachLSTM as HDetachLSTM
+from steadygrad.layers.ornn import ORNN as ORNN
+from steadygrad.layers.svdrnn import SpectralRNN as SpectralRNN
+from steadygrad.layers.unitary import URNN as URNN
+from steadygrad.layers.unitary import FullCapacityURNN as FullCapacityURNN
+from steadygrad.layers.unitary import ScuRNN as ScuRNN
+from steadygrad.layers.unitary import EURNN as EURNN
+from steadygrad.layers.cornn import CoRNN as CoRNN
+from steadygrad.layers.lem import LEM as LEM
+from steadygrad.layers.antisymmetric import AntisymmetricRNN as AntisymmetricRNN
+from steadygrad.layers.memrnn import MemRNN as MemRNN
+from steadygrad.layers.memrnn import MemLSTM as MemLSTM
+from steadygrad.layers.sab import SAB as SAB
+from steadygrad.layers.relrnn import RelRNN as RelRNN
+from steadygrad.layers.relrnn import RelLSTM as RelLSTM
+# isort: on
 
-LAYERS: dict[str, LayerClass] = {
-    "rnn": RNN,
-    "rnn-orth": OrthogonalRNN,
-    "irnn": IRNN,
-    "henaff": HenaffRNN,
-    "lstm": LSTM,
-    "gru": GRU,
-    "scornn": ScoRNN,
-    "exprnn": ExpRNN,
-    "nnrnn": NNRNN,
-    "enrnn": ENRNN,
-    "ncgru": NCGRU,
-    "goru": GORU,
-    "h-detach": HDetachLSTM,
-    "ornn": ORNN,
-    "svdrnn": SpectralRNN,
-    "urnn": URNN,
-    "full-urnn": FullCapacityURNN,
-    "scurnn": ScuRNN,
-    "eurnn": EURNN,
-    "cornn": CoRNN,
-    "lem": LEM,
-    "antisymmetric": AntisymmetricRNN,
-    "memrnn": MemRNN,
-    "memlstm": MemLSTM,
-    "sab": SAB,
-    "relrnn": RelRNN,
-    "rellstm": RelLSTM,
-}
-"""layer classes by name"""
-
-__all__ = [
-    "ENRNN",
-    "EURNN",
-    "GORU",
-    "GRU",
-    "IRNN",
-    "LAYERS",
-    "LEM",
-    "LSTM",
-    "NCGRU",
-    "NNRNN",
-    "ORNN",
-    "RNN",
-    "SAB",
-    "URNN",
-    "AntisymmetricRNN",
-    "Cell",
-    "CoRNN",
-    "ExpRNN",
-    "FullCapacityURNN",
-    "HDetachLSTM",
-    "HenaffRNN",
-    "MemLSTM",
-    "MemRNN",
-    "Memory",
-    "OrthogonalRNN",
-    "RecurrentLayer",
-    "RelLSTM",
-    "RelRNN",
-    "ScoRNN",
-    "Score",
-    "ScuRNN",
-    "SpectralRNN",
-    "Stack",
-    "StepCell",
-]
+from steadygrad.layers.cell import Cell as Cell
+from steadygrad.layers.cell import StepCell as StepCell
+from steadygrad.layers.memory import Memory as Memory
+from steadygrad.layers.memory import Score as Score
+from steadygrad.layers.recurrent import LAYERS as LAYERS
+from steadygrad.layers.recurrent import LayerClass as LayerClass
+from steadygrad.layers.recurrent import RecurrentLayer as RecurrentLayer
+from steadygrad.layers.stack import Stack as Stack

@@ -38,7 +38,7 @@ class AntisymmetricCell(StepCell):
         return {"recurrent": self.M - self.M.mT - self.gamma * identity}
 
 
-class AntisymmetricRNN(RecurrentLayer):
+class AntisymmetricRNN(RecurrentLayer, name="antisymmetric"):
     """h_t = h_{t−1} + ε g_t∘tanh(A h_{t−1} + V x_t + b),  A = M − Mᵀ − γI,  g_t = σ(A h_{t−1} + V_g x_t + b_g).
 
     Each step is an Euler step of size ε (``epsilon``) of a differential equation whose Jacobian has nearly imaginary

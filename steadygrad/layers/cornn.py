@@ -36,7 +36,7 @@ class CoRNNCell(StepCell):
         return {"recurrent": self.W, "velocity": self.W_z}
 
 
-class CoRNN(RecurrentLayer):
+class CoRNN(RecurrentLayer, name="cornn"):
     """z_t = z_{t−1} + Δt (tanh(W y_{t−1} + W_z z_{t−1} + V x_t + b) − γ y_{t−1} − ε z_{t−1}),  y_t = y_{t−1} + Δt z_t.
 
     The units are coupled, damped oscillators: y is the output, z its velocity. The state is the tuple (y, z). Gradients

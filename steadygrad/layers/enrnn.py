@@ -10,7 +10,7 @@ from steadygrad.layers.rnn import RNN, ElmanCell
 from steadygrad.layers.start import uniform
 
 
-class ENRNN(RNN):
+class ENRNN(RNN, name="enrnn"):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = [[W_L, W_C], [0, W_S]],  W_L = (I + A)⁻¹ (I − A) D,  W_S = T / ρ(T).
 
     The first hidden_size − short_size units are the long-term state, the last ``short_size`` units the short-term state

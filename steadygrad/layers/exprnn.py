@@ -7,7 +7,7 @@ from steadygrad.layers.rnn import RNN
 from steadygrad.layers.start import Initialiser, uniform
 
 
-class ExpRNN(RNN):
+class ExpRNN(RNN, name="exprnn"):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = exp(A) a rotation,  A skew-symmetric.
 
     ``rebase_every=100`` gives dtriv (Lezcano-Casado, 2019): every 100 updates exp(A) is merged into a base matrix, and

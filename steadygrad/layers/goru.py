@@ -59,7 +59,7 @@ def small(size: int) -> Matrix:
 AUTHORS_ROTATIONS: Spec = {"name": "rotations", "capacity": 4}
 
 
-class GORU(RecurrentLayer):
+class GORU(RecurrentLayer, name="goru"):
     """h_t = g∘h_{t−1} + (1 − g)∘c,  c = modReLU(W_c x_t + r∘(Q h_{t−1}); b_c),  r, g = σ(W x_t + U h_{t−1} + b).
 
     Q is orthogonal. Each gate, r and g, has its own W, U and b. g = 1 keeps the old state, so 1 − g is the update gate

@@ -114,7 +114,7 @@ class GRUCell(Cell):
         return {gate: cast(Matrix, matrix).value() for gate, matrix in zip(self.GATES, self.U, strict=True)}
 
 
-class GRU(RecurrentLayer):
+class GRU(RecurrentLayer, name="gru"):
     """h_t = (1 − u)∘h_{t−1} + u∘c,  c = φ(W_c x_t + U_c (r∘h_{t−1}) + b_c),  r, u = σ(W x_t + U h_{t−1} + b).
 
     r is the reset gate, u the update gate, c the candidate, φ = tanh by default. Each gate has its own W, U and b. With

@@ -31,7 +31,7 @@ class HDetachCell(LSTMCell):
         return None  # the attention kernel cannot detach h: it always passes the gradient on
 
 
-class HDetachLSTM(LSTM):
+class HDetachLSTM(LSTM, name="h-detach"):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  the gates from x_t and h_{t−1} or, with probability p, stop(h_{t−1}).
 
     In training, the gates of each time step use h_{t−1}.detach() with probability p = ``detach_probability``. One draw

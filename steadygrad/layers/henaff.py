@@ -59,7 +59,7 @@ class HenaffCell(ElmanCell):
         return None  # the attention kernel applies the activation to the whole sum, not to U x_t + b alone
 
 
-class HenaffRNN(RecurrentLayer):
+class HenaffRNN(RecurrentLayer, name="henaff"):
     """h_t = φ(U x_t + b) + V h_{t−1},  φ = ReLU by default.
 
     The recurrence is linear in the state: only V acts on the contribution of an input at later steps, and no activation

@@ -45,7 +45,7 @@ class LEMCell(StepCell):
         return dict(zip(("scale", "rate", "recurrent", "output"), self.W.chunk(4), strict=True))
 
 
-class LEM(RecurrentLayer):
+class LEM(RecurrentLayer, name="lem"):
     """z_t = z_{t−1} + s∘(tanh(W_z y_{t−1} + V_z x_t + b_z) − z_{t−1}),  y_t = y_{t−1} + r∘(tanh(W_y z_t + …) − y_{t−1})
 
     The dots are V_y x_t + b_y. s = Δt σ(W_s y_{t−1} + V_s x_t + b_s) is the time scale of z. The time scale r of y has

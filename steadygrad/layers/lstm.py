@@ -112,7 +112,7 @@ class LSTMCell(Cell):
         return {gate: cast(Matrix, matrix).value() for gate, matrix in zip(self.GATES, self.U, strict=True)}
 
 
-class LSTM(RecurrentLayer):
+class LSTM(RecurrentLayer, name="lstm"):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  i, f, o = σ(W x_t + U h_{t−1} + b),  g = tanh(W x_t + U h_{t−1} + b).
 
     Each gate has its own W, U and b. The state is the tuple (h, c). ``recurrent`` is one kind of matrix for all gates

@@ -10,7 +10,7 @@ from steadygrad.layers.start import ORTHOGONAL_START, Initialiser
 from steadygrad.matrices import Spec
 
 
-class MemRNN(RNN):
+class MemRNN(RNN, name="memrnn"):
     """h_t = φ(U x_t + W s_t + b),  s_t = ½(h_{t−1} + Σ α_i h_i),  α = softmax of v · tanh(A s_{t−1} + B h_i),  i < t.
 
     The layer attends to all past states h_i with weights α_i. φ is tanh by default. Time and memory grow with the
@@ -51,7 +51,7 @@ class MemRNN(RNN):
         )
 
 
-class MemLSTM(LSTM):
+class MemLSTM(LSTM, name="memlstm"):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = ½(h_{t−1} + Σ α_j h_j) over all j < t.
 
     An `LSTM` whose gates i, f, o and g use s_t in the place of h_{t−1}. The weights α are those of `MemRNN`. The state

@@ -93,7 +93,7 @@ class ReleasedPairCell(GRUCell):
         cast(ReleasedNeumannCayley, U_r.map).borrowed = cast(ReleasedNeumannCayley, U_c.map).inverse
 
 
-class NCGRU(GRU):
+class NCGRU(GRU, name="ncgru"):
     """h_t = (1 − u)∘h_{t−1} + u∘c,  c = modReLU(W_c x_t + U_c (r∘h_{t−1}); b_c),  U_c = (I + A)⁻¹ (I − A) D.
 
     The gates r and u are those of `GRU`. A is skew-symmetric, and D is diagonal with ``reflections`` entries of −1 (by

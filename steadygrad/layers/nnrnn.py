@@ -9,7 +9,7 @@ from steadygrad.layers.rnn import RNN
 from steadygrad.layers.start import Initialiser, uniform
 
 
-class NNRNN(RNN):
+class NNRNN(RNN, name="nnrnn"):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = P (Λ + T) Pᵀ,  Λ = ⊕ γₖ rot(θₖ),  P orthogonal.
 
     Λ is block-diagonal with 2 × 2 rotations by θₖ, scaled by γₖ. T is free below these blocks and 0 elsewhere. The

@@ -8,7 +8,7 @@ from steadygrad.layers.recurrent import Common
 from steadygrad.layers.rnn import RNN
 
 
-class ORNN(RNN):
+class ORNN(RNN, name="ornn"):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = H_1 … H_k orthogonal,  H_i = I − 2 u_i u_iᵀ/‖u_i‖².
 
     The vectors u_i are trained. ``reflections`` is k; the default is 16, or hidden_size if that is smaller. W is the

@@ -13,7 +13,7 @@ from steadygrad.layers.rnn import RNN
 from steadygrad.layers.start import Initialiser
 
 
-class OrthogonalRNN(RNN):
+class OrthogonalRNN(RNN, name="rnn-orth"):
     """h_t = φ(U x_t + W h_{t−1} + b),  W free, orthogonal at the start,  φ = tanh by default.
 
     ``init`` names the initialisation of W: ``haar``, ``henaff`` or ``cayley``; the nnRNN program uses
@@ -87,7 +87,7 @@ def distance(W: Tensor, norm: str = "frobenius") -> Tensor:
         return NORMS[norm](W.mT @ W - torch.eye(len(W), dtype=W.dtype, device=W.device))
 
 
-class IRNN(RNN):
+class IRNN(RNN, name="irnn"):
     """h_t = max(U x_t + W h_{t−1} + b, 0),  W free, the identity at the start.
 
     A ReLU network that copies its state at the start. U starts from N(0, 0.001²) and b at 0.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from steadygrad.check import check_integers, check_share
+from steadygrad.check import check_integers, check_share, enter
 from steadygrad.kernels import Steps, autocasts, own_precision
 from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.cell import Cell, Lookup
@@ -65,8 +65,14 @@ class LayerClass(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> "RecurrentLayer": ...
 
 
+LAYERS: dict[str, LayerClass] = {}
+"""layer classes by name; a class enters itself, see `RecurrentLayer`"""
+
+
 class RecurrentLayer(nn.Module):
     """Base class of recurrent layers, called as torch.nn.GRU: ``num_layers`` levels, one or two directions, dropout.
+
+    A subclass with a name, ``class CoRNN(RecurrentLayer, name="cornn")``, enters itself into `LAYERS`.
 
     The input is (time, batch, input_size), or (batch, time, input_size) with ``batch_first``, or (time, input_size),
     or a PackedSequence. The output has the same form with ``output_size`` features. The states h_0 and h_n are
@@ -85,9 +91,14 @@ class RecurrentLayer(nn.Module):
 
     initial_state: nn.ParameterList | None
 
-    def __init_subclass__(cls, **options: object) -> None:
-        """Let `help` and `inspect.signature` list the common keyword arguments by name."""
+    def __init_subclass__(cls, name: str | None = None, **options: object) -> None:
+        """Enter the class into `LAYERS` if it has a ``name``, and let `help` list the common keyword arguments.
+
+        Raise ValueError if another class has the name. The same class may be defined again, as in a notebook.
+        """
         super().__init_subclass__(**options)
+        if name is not None:
+            enter(LAYERS, name, cls)
         if "__init__" in cls.__dict__:
             vars(cls)["__init__"].__signature__ = with_common(signature(vars(cls)["__init__"]))
 

@@ -12,7 +12,7 @@ from steadygrad.layers.start import ORTHOGONAL_START, Initialiser
 from steadygrad.matrices import Spec
 
 
-class RelRNN(RNN):
+class RelRNN(RNN, name="relrnn"):
     """h_t = φ(U x_t + W s_t + b),  s_t = ½(h_{t−1} + Σ α_m m),  α = softmax over S ∪ R of v · tanh(A s_{t−1} + B m).
 
     The layer attends to a limited number of past states m with weights α_m. φ is tanh by default. S contains the last
@@ -62,7 +62,7 @@ class RelRNN(RNN):
         )
 
 
-class RelLSTM(LSTM):
+class RelLSTM(LSTM, name="rellstm"):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  gates from x_t and s_t = ½(h_{t−1} + Σ α_m m),  m ∈ S ∪ R, as RelRNN.
 
     An `LSTM` whose gates i, f, o and g use s_t in the place of h_{t−1}. The options of attention, S, R and α are those

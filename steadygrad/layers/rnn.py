@@ -100,7 +100,7 @@ class ElmanCell(Cell):
         return {"recurrent": self.W.value()}
 
 
-class RNN(RecurrentLayer):
+class RNN(RecurrentLayer, name="rnn"):
     """h_t = φ(U x_t + W h_{t−1} + b),  φ = tanh by default.
 
     ``activation`` names φ: tanh, relu, identity, or modrelu, for which h_t = sign(z) max(|z| + b, 0), z = U x_t + W

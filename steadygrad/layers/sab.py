@@ -113,7 +113,7 @@ class SABCell(AttentiveCell):
         return (chosen[:, None] @ states)[:, 0], alpha, taken
 
 
-class SAB(LSTM):
+class SAB(LSTM, name="sab"):
     """h_t = g_t + s_t,  g_t, c_t = LSTM(x_t, h_{t−1}, c_{t−1}),  s_t = Σ α_m m,  α = sparse(w · tanh([g_t; m])).
 
     An LSTM that learns over long distances by back-propagation through a few attended states m. The memory holds the

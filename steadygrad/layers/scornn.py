@@ -7,7 +7,7 @@ from steadygrad.layers.rnn import RNN
 from steadygrad.layers.start import uniform
 
 
-class ScoRNN(RNN):
+class ScoRNN(RNN, name="scornn"):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = (I + A)⁻¹ (I − A) D orthogonal,  A skew-symmetric, D = diag(±1).
 
     ``reflections`` is the number of −1s in D, which is fixed. The default, half of hidden_size, is the authors' choice

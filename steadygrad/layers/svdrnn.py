@@ -8,7 +8,7 @@ from steadygrad.layers.recurrent import Common
 from steadygrad.layers.rnn import RNN
 
 
-class SpectralRNN(RNN):
+class SpectralRNN(RNN, name="svdrnn"):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = P diag(σ) Qᵀ,  1 − r < σ < 1 + r,  P and Q orthogonal.
 
     σ are the singular values of W, and ``margin`` is r. P and Q are products of ``reflections`` Householder reflections

@@ -44,7 +44,7 @@ class UnitaryRNN(RNN):
         )
 
 
-class URNN(UnitaryRNN):
+class URNN(UnitaryRNN, name="urnn"):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = D₃ R₂ F⁻¹ D₂ Π R₁ F D₁ unitary, h complex (Arjovsky et al., 2016).
 
     D are diagonal matrices of phases and R reflections, both trained. F is the Fourier transform, Π a fixed
@@ -58,7 +58,7 @@ class URNN(UnitaryRNN):
         super().__init__(input_size, hidden_size, num_layers, {"name": "evolution"}, bias=bias, **common)
 
 
-class FullCapacityURNN(UnitaryRNN):
+class FullCapacityURNN(UnitaryRNN, name="full-urnn"):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W any unitary matrix, h complex (Wisdom et al., 2016).
 
     The output is (Re h, Im h), 2 · hidden_size features. Each update moves W along the manifold of unitary matrices.
@@ -94,7 +94,7 @@ class FullCapacityURNN(UnitaryRNN):
         uniform(math.sqrt(1.5 / self.hidden_size))(start)
 
 
-class ScuRNN(UnitaryRNN):
+class ScuRNN(UnitaryRNN, name="scurnn"):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = (I + A)⁻¹ (I − A) D,  D = diag(e^{iθ}) (Maduranga et al., 2019).
 
     h is complex, A skew-Hermitian and W unitary; A and θ are trained. ``init`` names the initialisation of A. The
@@ -115,7 +115,7 @@ class ScuRNN(UnitaryRNN):
         super().__init__(input_size, hidden_size, num_layers, recurrent, bias=bias, **common)
 
 
-class EURNN(UnitaryRNN):
+class EURNN(UnitaryRNN, name="eurnn"):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  W = F_L … F_1 D unitary, layers of plane rotations (Jing et al., 2017).
 
     h is complex, and the output is (Re h, Im h), 2n features for n = hidden_size. Each F rotates pairs of units, and D

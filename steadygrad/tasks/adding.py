@@ -11,7 +11,7 @@ from steadygrad.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Adding(Task):
+class Adding(Task, name="adding"):
     """Output the sum of two marked numbers, one in each half of a sequence of ``length`` numbers.
 
     input    .3 .9 .4 .7 .1 .8       values, uniform in [0, 1)

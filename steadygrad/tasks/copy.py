@@ -12,7 +12,7 @@ RECALL = ("after", "at")
 
 
 @dataclass(frozen=True)
-class Copy(Recall):
+class Copy(Recall, name="copy"):
     """Remember ``length`` symbols for ``delay`` steps, then output them on cue.
 
         input    3 1 2 · · · · > · · ·       · blank (0)    > cue (symbols + 1)

@@ -10,7 +10,7 @@ from steadygrad.tasks.task import one_hot
 
 
 @dataclass(frozen=True)
-class Denoise(Recall):
+class Denoise(Recall, name="denoise"):
     """Remember ``length`` symbols scattered over ``delay`` + ``length`` − 1 steps, then output them after the cue.
 
         input    · 3 · · 1 · 2 > · · ·       · noise (0)    > cue

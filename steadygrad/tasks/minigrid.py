@@ -57,7 +57,7 @@ UNSEEN, EMPTY = (0, 0, 0), (1, 0, 0)
 
 
 @dataclass(frozen=True)
-class MiniGrid(EnvironmentTask):
+class MiniGrid(EnvironmentTask, name="minigrid"):
     """Carry out a mission in a grid, seeing the 7 × 7 squares ahead. The reward is 1 − 0.9 t/t_max on success, else 0.
 
     Each square is given as object, colour and state. The agent's direction and the words of the mission may be added.

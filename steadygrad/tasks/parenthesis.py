@@ -12,7 +12,7 @@ from steadygrad.tasks.task import Task, accuracy, one_hot
 
 
 @dataclass(frozen=True)
-class Parenthesis(Task):
+class Parenthesis(Task, name="parenthesis"):
     """After every token, output how many brackets of each of ``types`` types are open, at most ``cap``.
 
         input      ( [ x ( ) ] ] )       x one of ``noise`` tokens; all tokens equally likely

@@ -38,7 +38,7 @@ FASHION = DataSet(
 
 
 @dataclass(frozen=True)
-class PixelMNIST(ExampleTask):
+class PixelMNIST(ExampleTask, name="pixel-mnist"):
     """Classify an image of 784 pixels into ten classes, reading one pixel in [0, 1] per step.
 
     input   0 0 … 0.5 1 1 0.2 … 0 0

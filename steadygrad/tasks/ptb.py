@@ -70,7 +70,7 @@ class PennTreebank(TextTask):
 
 
 @dataclass(frozen=True)
-class CharPTB(PennTreebank):
+class CharPTB(PennTreebank, name="char-ptb"):
     """Predict the next character. The score is bits per character. One of the 50 symbols is the end of a line.
 
     input   t h e _ y e n _ r o s
@@ -103,7 +103,7 @@ class CharPTB(PennTreebank):
 
 
 @dataclass(frozen=True)
-class WordPTB(PennTreebank):
+class WordPTB(PennTreebank, name="word-ptb"):
     """Predict the next word. The score is perplexity. The 10,000 words include <unk> (rare), N (number) and <eos>.
 
     input   the yen rose

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from steadygrad.check import check_choice, check_integers, is_integer
+from steadygrad.check import check_choice, check_integers, enter, is_integer
 
 
 class Batch(NamedTuple):
@@ -44,12 +44,23 @@ class BatchList(Sequence[Batch]):
         return self.make(index % self.total)
 
 
+TASKS: dict[str, type["Task"]] = {}
+"""task classes by name; a class enters itself, see `Task`"""
+
+
 @dataclass(frozen=True)
 class Task:
     """Base class of tasks. Inputs are (batch, time, input_size), targets (batch, time, …) or, if last_only, (batch, …).
 
-    All randomness comes from the generator, so the seed of the generator determines the batch.
+    All randomness comes from the generator, so the seed of the generator determines the batch. A subclass with a name,
+    ``class Copy(Task, name="copy")``, enters itself into `TASKS`.
     """
+
+    def __init_subclass__(cls, name: str | None = None, **options: object) -> None:
+        """Enter the class into `TASKS` if it has a ``name``. Raise ValueError if another class has the name."""
+        super().__init_subclass__(**options)
+        if name is not None:
+            enter(TASKS, name, cls)
 
     last_only: ClassVar[bool] = False
     """Whether only the output of the last step is used."""

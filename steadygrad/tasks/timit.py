@@ -43,7 +43,7 @@ DEVELOPMENT = (
 
 
 @dataclass(frozen=True)
-class TIMIT(ExampleTask):
+class TIMIT(ExampleTask, name="timit"):
     """Predict the next frame of a spoken sentence, 16 ms later: the power in dB at 129 frequencies.
 
         input    f₀ f₁ f₂ … f_{T−2}       f = 10 log₁₀(10⁻⁵ + |X|²), X the short-time Fourier transform

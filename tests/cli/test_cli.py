@@ -222,7 +222,7 @@ def test_show_picture_writes_deterministic_png_of_object_task(run, tmp_path, set
         ("show rmts --picture x.png --layer.full true", "unknown argument '--layer.full'; settings are --task.KEY"),
         ("train lstmm copy", "no layer 'lstmm'; known: rnn, "),
         ("train lstm copying", "no task 'copying'; known: copy, "),
-        ("train corelnet copy", "layer corelnet expects a task out of same-different, rmts, "),
+        ("train corelnet copy", "layer corelnet expects a task out of same-different, same-different-6, rmts, "),
         ("train corelnet rmts --layer.units 5", "layer corelnet: unknown key 'units'; known: hidden_size, full, "),
         (
             "train corelnet rmts --task.held_out 97",

@@ -642,3 +642,12 @@ def test_signature_lists_every_option_with_default(make):
     assert {name: shown.parameters[name].default for name in defaults} == defaults
     given = {name: one.default for name, one in shown.parameters.items() if one.default is not one.empty}
     make(I, N, **given)
+
+
+def test_a_subclass_has_a_name_of_its_own_or_none():
+    class Nameless(LAYERS["rnn"]):
+        """A subclass without a name."""
+
+    assert Nameless not in LAYERS.values()
+    with pytest.raises(ValueError, match=r"the name 'rnn' belongs to steadygrad\.layers\.rnn\.RNN"):
+        type("Mine", (LAYERS["rnn"],), {}, name="rnn")

@@ -376,6 +376,6 @@ def test_invalid_relational_options_raise_value_error(table, words):
 
 
 def test_relational_network_on_sequence_task_raises_value_error():
-    words = "^layer corelnet expects a task out of same-different, rmts, .*; got copy$"
+    words = "^layer corelnet expects a task out of same-different, same-different-6, rmts, .*; got copy$"
     with pytest.raises(ValueError, match=words):
         settings(layer={"name": "corelnet"})

@@ -16,7 +16,7 @@ SMALL, MEDIUM, LARGE = range(len(SIZES))
 
 
 @dataclass(frozen=True)
-class Comparison(ShapeTask):
+class Comparison(ShapeTask, name="comparison"):
     """Choose the larger of two copies of one shape, a small and a large copy.
 
     input    A a    a A
@@ -55,7 +55,7 @@ class Comparison(ShapeTask):
 
 
 @dataclass(frozen=True)
-class TransitiveComparison(Comparison):
+class TransitiveComparison(Comparison, name="transitive-comparison"):
     """Choose the larger of two copies of one shape. Tests combine two sizes that training never combines.
 
     input    A a    a A        training: small and medium, medium and large; tests: small and large

@@ -13,7 +13,7 @@ LAST = 3
 
 
 @dataclass(frozen=True)
-class DistributionOfN(ChoiceTask):
+class DistributionOfN(ChoiceTask, name="distribution-of-n"):
     """Choose the last shape of the second row, which has the ``n`` shapes of the first row in some order.
 
         input    A B C   C A _   B D A C       n = 3: row, row without its end, candidates

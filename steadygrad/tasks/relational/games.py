@@ -41,7 +41,7 @@ Boards = list[tuple[str, int, float]]
 
 
 @dataclass(frozen=True)
-class RelationalGame(ObjectTask):
+class RelationalGame(ObjectTask, name="relational-game"):
     """Decide whether the relation of the ``game`` holds (1) or not (0) among the objects on a grid of nine cells.
 
         input    A . .   . B .   . . A       between: three in a line, the outer two the same

@@ -13,7 +13,7 @@ PATTERNS_OF_THREE = ("ABCA", "ABCB", "ABCC")
 
 
 @dataclass(frozen=True)
-class IdentityRules(ChoiceTask):
+class IdentityRules(ChoiceTask, name="identity-rules"):
     """Choose the last shape of the second row. Both rows have the same pattern with different shapes.
 
     input    A B A   C D _   B D A C       the patterns are AAA, ABA and ABB
@@ -38,7 +38,7 @@ class IdentityRules(ChoiceTask):
 
 
 @dataclass(frozen=True)
-class IdentityRules4(IdentityRules):
+class IdentityRules4(IdentityRules, name="identity-rules-4"):
     """Like identity-rules, with rows of four and six candidates. Tests use patterns that training never shows.
 
         input    A B A B   C D C _   E D F C A B

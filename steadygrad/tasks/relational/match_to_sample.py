@@ -9,7 +9,7 @@ from steadygrad.tasks.relational.shapes import PatternTask, join_disjoint
 
 
 @dataclass(frozen=True)
-class RMTS(PatternTask):
+class RMTS(PatternTask, name="rmts"):
     """Choose which of two pairs has the relation of the first pair. No two pairs share a shape.
 
     input    A A   B B   C D    A B   C C   D E
@@ -41,7 +41,7 @@ class RMTS(PatternTask):
 
 
 @dataclass(frozen=True)
-class RMTS3(RMTS):
+class RMTS3(RMTS, name="rmts-3"):
     """Choose which of two triples has the pattern of the first triple. No two triples share a shape.
 
         input    A B A   C D C   E E E    A A A   B C C   D D D

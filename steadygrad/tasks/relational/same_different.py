@@ -12,7 +12,7 @@ SAME, DIFFERENT = 0, 1
 
 
 @dataclass(frozen=True)
-class SameDifferent(PatternTask):
+class SameDifferent(PatternTask, name="same-different"):
     """Decide whether two shapes are the same (0) or different (1).
 
         input    A A    A B
@@ -50,7 +50,7 @@ class SameDifferent(PatternTask):
 
 
 @dataclass(frozen=True)
-class SameDifferent6(PatternTask):
+class SameDifferent6(PatternTask, name="same-different-6"):
     """Decide whether two triples of at most two shapes are the same (0) or different (1).
 
         input    A B A  A B A    A A A  B A A
