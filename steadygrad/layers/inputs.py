@@ -22,6 +22,19 @@ def rows_of_input(who: str, input: Any) -> Tensor:
     return rows
 
 
+def in_dtype(input: Any, state: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Return an input and a state with their floating-point tensors converted to this dtype."""
+
+    def convert(part: Any) -> Any:
+        return part.to(dtype) if isinstance(part, Tensor) and part.is_floating_point() else part
+
+    if isinstance(input, PackedSequence):
+        input = input._replace(data=convert(input.data))
+    else:
+        input = Lookup(*map(convert, input)) if isinstance(input, Lookup) else convert(input)
+    return input, tuple(map(convert, state)) if isinstance(state, tuple | list) else convert(state)
+
+
 def check_input(who: str, input: Tensor, size: int, ranks: tuple[int, ...], parameter: Tensor) -> None:
     """Raise ValueError unless the input has ``size`` features and the dtype and device of the layer's parameters.
 

@@ -13,7 +13,8 @@ from steadygrad.check import check_integers, check_share, enter
 from steadygrad.kernels import Steps, autocasts, own_precision
 from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.cell import Cell, Lookup
-from steadygrad.layers.inputs import check_input, check_state, check_table, packed_steps, rows_of_input
+from steadygrad.layers.inputs import check_input, check_state, check_table, in_dtype, packed_steps, rows_of_input
+from steadygrad.layers.resets import cut, rows_of_reset
 from steadygrad.matrices import Matrix
 
 State = Tensor | tuple[Tensor, ...]
@@ -222,28 +223,35 @@ class RecurrentLayer(nn.Module):
         h_0: State | None = None,
         *,
         hx: State | None = None,
+        reset: Tensor | PackedSequence | None = None,
     ) -> tuple[Tensor | PackedSequence, State]:
         """Run over all time steps and return the pair of the outputs, in the form of ``input``, and the final state.
 
         A state is a tensor, or a tuple if there are several. h_0, or ``hx``, torch's name for it, is the initial state;
         by default the layer's own. Raise ValueError if both are given, or for a wrong shape, dtype or device.
+
+        ``reset`` is a Boolean mask of the input's shape without features. Before each step where it is True the state
+        becomes the layer's own initial state, and a memory of past states becomes empty, as if a new sequence began
+        there. In a bidirectional layer this holds for both directions.
         """
         if hx is not None:
             if h_0 is not None:
                 raise ValueError(f"{self._name} expects either h_0 or hx, which are the same; got both")
             h_0 = hx
         kind = rows_of_input(self._name, input).device.type
-        if autocasts(kind):
-            return self._without_autocast(kind, input, h_0)
+        if autocasts(kind):  # not used here: rounding errors would add up over the steps
+            with own_precision(kind):
+                return self.forward(*in_dtype(input, h_0, self._first_parameter().dtype), reset=reset)
         input, table = input if isinstance(input, Lookup) else (input, None)
         parameter = self._first_parameter()
+        mask = None if reset is None else rows_of_reset(self._name, reset, input, self.batch_first)
         if isinstance(input, PackedSequence):
             check_input(self._name, input.data, self.input_size, (2,), parameter)
             steps = packed_steps(self._name, input)
             state = self._initial(h_0, steps.batch, input.data)
             if input.sorted_indices is not None and h_0 is not None:
                 state = tuple(s.index_select(1, input.sorted_indices) for s in state)
-            output, final = self._walk(input.data, steps, state)
+            output, final = self._walk(input.data, steps, state, reset=mask)
             if input.unsorted_indices is not None:
                 final = tuple(s.index_select(1, input.unsorted_indices) for s in final)
             return input._replace(data=output), self._joined(final)
@@ -259,33 +267,29 @@ class RecurrentLayer(nn.Module):
         if time == 0:
             raise ValueError(f"{self._name} expects at least one time step; got input of shape {tuple(input.shape)}")
         state = self._initial(h_0, batch if batched else None, x)
-        output, final = self._walk(x.flatten(0, 1), Steps.padded(time, batch), state, table)
+        output, final = self._walk(x.flatten(0, 1), Steps.padded(time, batch), state, table, mask)
         output = output.view(time, batch, self.output_size)
         if not batched:
             return output.squeeze(1), self._joined(tuple(s.squeeze(1) for s in final))
         return output.transpose(0, 1) if self.batch_first else output, self._joined(final)
 
-    def _without_autocast(
-        self, kind: str, input: Tensor | PackedSequence | Lookup, h_0: State | None
-    ) -> tuple[Tensor | PackedSequence, State]:
-        """Run `forward` without autocast, in the layer's dtype: rounding errors would add up over the steps."""
-        dtype = self._first_parameter().dtype
-
-        def own(part: Tensor) -> Tensor:
-            return part.to(dtype) if isinstance(part, Tensor) and part.is_floating_point() else part
-
-        if isinstance(input, PackedSequence):
-            input = input._replace(data=own(input.data))
-        else:
-            input = Lookup(*map(own, input)) if isinstance(input, Lookup) else own(input)
-        h_0 = tuple(map(own, h_0)) if isinstance(h_0, tuple | list) else h_0 if h_0 is None else own(h_0)
-        with own_precision(kind):
-            return self.forward(input, h_0)
-
     def _walk(
-        self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None = None
+        self,
+        x: Tensor,
+        steps: Steps,
+        state: tuple[Tensor, ...],
+        table: Tensor | None = None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run all levels and return the outputs (rows, output_size) and the final states (cells, batch, size)."""
+        """Run all levels and return the outputs (rows, output_size) and the final states (cells, batch, size).
+
+        ``reset`` is a mask of rows before which the state is reset (rows,). Only the segments between resets are run.
+        """
+        if reset is not None:
+            segments = cut(reset, steps)
+            own = segments.initial(state, self.default_states(1, x), len(self.state_sizes))
+            rows, final = self._walk(segments.rows(x), segments.steps, own, table)
+            return segments.batch_rows(rows), tuple(part.index_select(1, segments.last) for part in final)
         # a real view of a conjugate may have a flag in place of its sign, which C does not see
         x, *state = (part.resolve_neg() if part.is_neg() else part for part in (x, *state))  # type: ignore[assignment]
         finals: list[tuple[Tensor, ...]] = []

@@ -40,18 +40,20 @@ class Stack(nn.ModuleList):
         x: Tensor | Lookup,
         state: State | list[Tensor] | None = None,
         between: Callable[[Tensor], Tensor] | None = None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, State]:
         """Return the pair of the last layer's outputs (time, batch, features) and the final states of all layers.
 
         x is (time, batch, features), or a `Lookup`. ``state`` and the final states are a tuple of the tensors of all
         layers in order, or a single tensor if there is only one. ``between`` is a function such as dropout that is
-        applied to the output of each layer but the last.
+        applied to the output of each layer but the last. ``reset`` (time, batch) is a Boolean mask of the steps before
+        which the state of every layer is reset, as in `RecurrentLayer.forward`.
         """
         ends: list[Tensor] = []
         for level, (layer, own) in enumerate(zip(self.layers(), self.parts(state), strict=True)):
             if level and between is not None:
                 x = between(cast(Tensor, x))
-            x, end = layer(x, own or None)
+            x, end = layer(x, own or None, reset=reset)
             ends += as_tuple(end)
         return cast(Tensor, x), ends[0] if len(ends) == 1 else tuple(ends)
 
