@@ -63,6 +63,8 @@ def main() -> None:
             f"| {ratio:.3f} ({low:.2f} … {high:.2f}) |",
             flush=True,
         )
+    for tree in trees:
+        tree.close()
     print(f"\nMedian of the ratios: {statistics.median(row['ratio'][1] for row in rows):.3f}")
     if given.json:
         given.json.write_text(json.dumps({"processor": processor(), "rows": rows}, indent=1) + "\n", "utf-8")
@@ -111,6 +113,7 @@ class Tree:
         )
         found = Path(self.ask("where"))
         if root not in found.parents:
+            self.close()
             raise ValueError(f"the process for {root} imports steadygrad from {found}")
 
     def ask(self, *words: object) -> Any:
@@ -120,6 +123,10 @@ class Tree:
         self.process.stdin.write(json.dumps(words) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.communicate()
 
 
 def work(threads: int) -> None:
