@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from steadygrad.matrices.measures import doubled
+from steadygrad.matrices.measures import doubled, spectral_radius
 
 TAIL = 1e-12  # share of its sum that a curve may leave out
 RESOLVED = 1e14  # condition number of the noise's root up to which a curve has six correct digits
@@ -146,7 +146,7 @@ def checked(W: Tensor, v: Tensor, noise: float, steps: int | None) -> tuple[Tens
         raise ValueError(f"Fisher memory expects at least one step; got {steps}")
     both = torch.promote_types(W.dtype, v.dtype)
     W, v = doubled(W.to(both)), doubled(v.to(both))
-    radius = float(torch.linalg.eigvals(W).abs().max())
+    radius = spectral_radius(W)
     if not radius < 1:
         raise ValueError(f"Fisher memory expects a stable W, of spectral radius below 1; got {radius:.6g}")
     return W, v, radius

@@ -25,7 +25,7 @@ from steadygrad.diagnostics.spectrum import power_norms
 from steadygrad.diagnostics.transients import schur_forms
 from steadygrad.kernels import at_least_single
 from steadygrad.layers import RecurrentLayer
-from steadygrad.matrices.measures import departure_from_normality, doubled, orthogonality_error
+from steadygrad.matrices.measures import departure_from_normality, doubled, eigenvalues_of, orthogonality_error
 from steadygrad.models import RelationalModel
 
 ROWS = 256
@@ -249,7 +249,7 @@ def seen(W: Tensor) -> dict[str, Any]:
     The keys are ``complex`` (whether W is), ``eigenvalues`` (a list of real parts and one of imaginary parts, for a
     real W only those with Im ≥ 0), ``radius``, ``orthogonality_error`` and ``departure`` from normality.
     """
-    eigenvalues = torch.linalg.eigvals(doubled(W))
+    eigenvalues = eigenvalues_of(doubled(W))
     upper = eigenvalues if W.is_complex() else eigenvalues[eigenvalues.imag >= 0]
     return {
         "complex": W.is_complex(),

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steadygrad.matrices.measures import departure_from_normality, doubled, largest_singular_values, spectral_radius
+from steadygrad.matrices.measures import (
+    departure_from_normality,
+    doubled,
+    eigenvalues_of,
+    largest_singular_values,
+    spectral_radius,
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ def spectrum(W: Tensor, powers: int = 200, epsilon: float = 1e-2) -> Spectrum:
     The powers Wᵏ are computed for k = 0 … ``powers``. ``epsilon`` is that of `pseudospectral_radius`.
     """
     W = doubled(W)
-    eigenvalues = torch.linalg.eigvals(W)
+    eigenvalues = eigenvalues_of(W)
     norms = power_norms(W, powers)
     return Spectrum(
         eigenvalues=eigenvalues[eigenvalues.abs().argsort(descending=True)],
@@ -73,7 +79,7 @@ def pseudospectral_radius(W: Tensor, epsilon: float) -> float:
     if not epsilon > 0:
         raise ValueError(f"pseudospectral_radius expects epsilon above 0; got {epsilon!r}")
     W = W.detach().to(torch.complex128)
-    eigenvalues = torch.linalg.eigvals(W)
+    eigenvalues = eigenvalues_of(W)
     angles = [float(eigenvalues[eigenvalues.abs().argmax()].angle())]
     radius = 0.0
     for _ in range(50):
@@ -92,7 +98,7 @@ def outermost(W: Tensor, epsilon: float, angle: float) -> float:
     size.
     """
     turn, I = complex(math.cos(angle), math.sin(angle)), torch.eye(len(W), dtype=W.dtype, device=W.device)
-    found = torch.linalg.eigvals(block(turn * W.mH, epsilon * I, epsilon * I, turn.conjugate() * W))
+    found = eigenvalues_of(block(turn * W.mH, epsilon * I, epsilon * I, turn.conjugate() * W))
     real = found[found.imag.abs() < 1e-8 * (1 + found.abs().max())].real
     return float(real.max()) if len(real) else 0.0
 
@@ -105,7 +111,7 @@ def arcs(W: Tensor, epsilon: float, radius: float) -> list[float]:
     I = torch.eye(len(W), dtype=W.dtype, device=W.device)
     P, Q = block(epsilon * I, W, radius * I, 0 * I), block(0 * I, radius * I, W.mH, epsilon * I)
     shift = 0.3 + 0.4j  # P − λQ may be singular at λ = 0 or ∞, but hardly at this shift
-    found = shift + 1 / torch.linalg.eigvals(torch.linalg.solve(P - shift * Q, Q))
+    found = shift + 1 / eigenvalues_of(torch.linalg.solve(P - shift * Q, Q))
     on_circle = found[(found.abs() - 1).abs() < 1e-6]
     crossings = sorted(on_circle.angle().tolist())
     ends = [*crossings[1:], *(angle + 2 * math.pi for angle in crossings[:1])]

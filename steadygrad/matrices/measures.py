@@ -34,9 +34,34 @@ def departure_from_normality(W: Tensor) -> float:
 
 
 def eigenvalues_of(T: Tensor) -> Tensor:
-    """Return the eigenvalues (n,) of T (n, n), also if its entries are so small or large that LAPACK fails on them."""
+    """Return the eigenvalues (n,) of T (n, n), also if LAPACK does not converge on T itself."""
     size = power_of_two(T)
-    return torch.linalg.eigvals(T / size) * size
+    try:
+        values = torch.linalg.eigvals(T / size)
+    except torch.linalg.LinAlgError:
+        values = torch.linalg.eigvals(shifted(T / size)) - 1
+    return values * size
+
+
+def eigenvectors_of(T: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the eigenvalues (n,) of T (n, n) and its eigenvectors as columns (n, n); T as in `eigenvalues_of`."""
+    size = power_of_two(T)
+    try:
+        values, vectors = torch.linalg.eig(T / size)
+    except torch.linalg.LinAlgError:
+        values, vectors = torch.linalg.eig(shifted(T / size))
+        values = values - 1
+    return values * size, vectors
+
+
+def shifted(T: Tensor) -> Tensor:
+    """Return T + I, whose eigenvalues are those of T plus 1.
+
+    If T has a low rank, such as a matrix of equal entries, the diagonal of its Hessenberg form is zero up to rounding.
+    LAPACK compares the entries below the diagonal with it, so on some processors it never finds them small enough.
+    With the shift the diagonal is 1. The largest entry of T is between 1 and 2, so the shift rounds T by eps at most.
+    """
+    return T + torch.eye(len(T), dtype=T.dtype, device=T.device)
 
 
 def power_of_two(T: Tensor) -> Tensor:
