@@ -49,12 +49,12 @@ def check_choice(who: str, name: str, value: object, known: Iterable[str]) -> No
         raise ValueError(f"{who} expects {name} to be one of {', '.join(known)}; got {value!r}")
 
 
-def enter(registry: dict[str, Any], name: str, cls: type) -> None:
-    """Enter a class into a registry under this name. Raise ValueError if another class has it.
+def enter(registry: dict[str, Any], name: str, entry: Any) -> None:
+    """Enter a class or function into a registry under this name. Raise ValueError if another one has it.
 
-    A class of the same module and name replaces the earlier one, because notebooks define classes again.
+    One of the same module and name replaces the earlier one, because notebooks define classes again.
     """
     known = registry.get(name)
-    if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+    if known is not None and (known.__module__, known.__qualname__) != (entry.__module__, entry.__qualname__):
         raise ValueError(f"the name {name!r} belongs to {known.__module__}.{known.__qualname__}; choose another name")
-    registry[name] = cls
+    registry[name] = entry

@@ -1,33 +1,33 @@
 """Square matrices under a constraint. Each file defines one map and the function that builds its matrix.
 
-`MATRICES` (real) and `COMPLEX` list these builders by name.
+These functions enter themselves into `MATRICES` (real) and `COMPLEX` by name; importing a file here is enough.
 """
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from steadygrad.check import check_size
 from steadygrad.matrices import init
-from steadygrad.matrices.cayley import ScaledCayley, scaled_cayley
+from steadygrad.matrices.cayley import ScaledCayley
 from steadygrad.matrices.complex import complexify, realified, realify
-from steadygrad.matrices.complex_cayley import ComplexCayley, complex_cayley
-from steadygrad.matrices.complex_exponential import ComplexExponential, complex_exponential
-from steadygrad.matrices.complex_schur import ComplexSchur, complex_schur
-from steadygrad.matrices.eigenvalue import EigenvalueNormalized, eigenvalue_normalized
-from steadygrad.matrices.evolution import UnitaryEvolution, unitary_evolution
-from steadygrad.matrices.exponential import Exponential, exponential
-from steadygrad.matrices.free import Free, free
-from steadygrad.matrices.givens import Givens, PlaneRotations, givens, plane_rotations
-from steadygrad.matrices.householder import Householder, householder
-from steadygrad.matrices.longshort import LongShort, long_short
+from steadygrad.matrices.complex_cayley import ComplexCayley
+from steadygrad.matrices.complex_exponential import ComplexExponential
+from steadygrad.matrices.complex_schur import ComplexSchur
+from steadygrad.matrices.eigenvalue import EigenvalueNormalized
+from steadygrad.matrices.evolution import UnitaryEvolution
+from steadygrad.matrices.exponential import Exponential
+from steadygrad.matrices.free import Free
+from steadygrad.matrices.givens import Givens, PlaneRotations
+from steadygrad.matrices.householder import Householder
+from steadygrad.matrices.longshort import LongShort
 from steadygrad.matrices.matrix import Matrix, NonFiniteError, nearest_orthogonal, skew, skew_free
 from steadygrad.matrices.measures import departure_from_normality, orthogonality_error, spectral_radius
-from steadygrad.matrices.neumann import NeumannCayley, ReleasedNeumannCayley, neumann_cayley
-from steadygrad.matrices.schur import RealSchur, real_schur
-from steadygrad.matrices.stiefel import StiefelSteps, stiefel
-from steadygrad.matrices.svd import BoundedSVD, bounded_svd
+from steadygrad.matrices.neumann import NeumannCayley, ReleasedNeumannCayley
+from steadygrad.matrices.registry import COMPLEX, MATRICES
+from steadygrad.matrices.schur import RealSchur
+from steadygrad.matrices.stiefel import StiefelSteps
+from steadygrad.matrices.svd import BoundedSVD
 
 __all__ = [
     "MATRICES",
@@ -61,31 +61,6 @@ __all__ = [
     "skew_free",
     "spectral_radius",
 ]
-
-MATRICES: dict[str, Callable[..., Matrix]] = {
-    "free": free,
-    "exponential": exponential,
-    "dtriv": partial(exponential, rebase_every=100),
-    "cayley": scaled_cayley,
-    "neumann": neumann_cayley,
-    "schur": real_schur,
-    "eigenvalue": eigenvalue_normalized,
-    "longshort": long_short,
-    "householder": householder,
-    "rotations": plane_rotations,
-    "svd": bounded_svd,
-}
-"""builders of real matrices"""
-
-COMPLEX: dict[str, Callable[..., Matrix]] = {
-    "evolution": unitary_evolution,
-    "stiefel": stiefel,
-    "complex-cayley": complex_cayley,
-    "complex-exponential": complex_exponential,
-    "givens": givens,
-    "complex-schur": complex_schur,
-}
-"""builders of complex matrices; in a layer of 2n real units, a complex n × n matrix is used in its real form"""
 
 Spec = str | Mapping[str, Any] | Callable[[int], Matrix] | Matrix
 

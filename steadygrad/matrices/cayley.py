@@ -10,6 +10,7 @@ from steadygrad.kernels import in_own_precision, matmul, needs_plain, wants_grap
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import cayley_inverse
 from steadygrad.matrices.matrix import Matrix, check_square, is_orthogonal, nearest_orthogonal, skew, skew_free
+from steadygrad.matrices.registry import entered
 
 
 class CayleyGradient(torch.autograd.Function):
@@ -105,6 +106,7 @@ class ScaledCayley(nn.Module):
         return f"size={self.size}, reflections={self.reflections}"
 
 
+@entered("cayley")
 def scaled_cayley(size: int, *, reflections: int = 0, init: str = "cayley") -> Matrix:
     """Return a `Matrix` with the map `ScaledCayley`, initialised by ``init``, the name of an initialiser."""
     map = ScaledCayley(size, reflections)

@@ -19,6 +19,7 @@ from steadygrad.matrices.complex import (
 )
 from steadygrad.matrices.inverse import cayley_inverse
 from steadygrad.matrices.matrix import Matrix, check_square, skew, skew_free
+from steadygrad.matrices.registry import entered
 
 
 def cayley_unitary(free: Tensor, size: int) -> Tensor:
@@ -80,6 +81,7 @@ def turned_cayley(U: Tensor) -> tuple[Tensor, Tensor]:
     return (A - A.mH) / 2, theta
 
 
+@entered("complex-cayley", complex=True)
 def complex_cayley(size: int, *, init: str = "cayley") -> Matrix:
     """Return a `Matrix` with the map `ComplexCayley`, θ ~ U(0, 2π) and a real A from the skew initialiser ``init``.
 

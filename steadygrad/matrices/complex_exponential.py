@@ -8,6 +8,7 @@ from steadygrad.matrices.complex import complexify, haar_unitary, nearest_unitar
 from steadygrad.matrices.complex_cayley import real_start, turned_cayley
 from steadygrad.matrices.exponential import skew_exponential
 from steadygrad.matrices.matrix import Matrix, check_square, skew_free
+from steadygrad.matrices.registry import entered
 
 
 class ComplexExponential(nn.Module):
@@ -45,6 +46,7 @@ class ComplexExponential(nn.Module):
         return f"size={self.size}"
 
 
+@entered("complex-exponential", complex=True)
 def complex_exponential(size: int, *, init: str = "henaff") -> Matrix:
     """Return a `Matrix` with the map `ComplexExponential` and a real L from the skew initialiser ``init``.
 

@@ -10,6 +10,7 @@ from steadygrad.matrices import init as initialisers
 from steadygrad.matrices.complex import below, complexify, phases, skew_hermitian, skew_hermitian_free
 from steadygrad.matrices.exponential import skew_exponential
 from steadygrad.matrices.matrix import Matrix, skew, skew_free
+from steadygrad.matrices.registry import entered
 from steadygrad.matrices.schur import start_of_moduli
 
 
@@ -63,6 +64,7 @@ class ComplexSchur(nn.Module):
         return f"size={self.size}"
 
 
+@entered("complex-schur", complex=True)
 def complex_schur(size: int, *, init: str = "henaff", modulus: float | None = None) -> Matrix:
     """Return a `Matrix` with the map `ComplexSchur` that starts unitary: γ = 1, T = 0, θ ~ U(0, 2π).
 

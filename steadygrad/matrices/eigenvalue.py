@@ -12,6 +12,7 @@ from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import probes
 from steadygrad.matrices.matrix import Matrix, check_square
 from steadygrad.matrices.measures import eigenvalues_of, eigenvectors_of
+from steadygrad.matrices.registry import entered
 
 
 class Normalised(torch.autograd.Function):
@@ -307,6 +308,7 @@ def leading_space(values: Tensor, vectors: Tensor, block: int) -> Tensor:
     return torch.linalg.qr(parts[:, there][:, :block]).Q
 
 
+@entered("eigenvalue")
 def eigenvalue_normalized(size: int, *, epsilon: float = 0.0, radius: str = "exact", init: str = "disc") -> Matrix:
     """Return a `Matrix` with the map `EigenvalueNormalized`, initialised by ``init``, the name of an initialiser."""
     map = EigenvalueNormalized(size, epsilon, radius)

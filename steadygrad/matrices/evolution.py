@@ -9,6 +9,7 @@ from steadygrad.check import check_size
 from steadygrad.kernels import Operator, needs_plain
 from steadygrad.matrices.complex import phases
 from steadygrad.matrices.matrix import Matrix
+from steadygrad.matrices.registry import entered
 
 
 class UnitaryEvolution(nn.Module):
@@ -78,6 +79,7 @@ def reflected(h: Tensor, v: Tensor) -> Tensor:
     return h - 2 * (h @ v.conj())[:, None] * v
 
 
+@entered("evolution", complex=True)
 def unitary_evolution(size: int) -> Matrix:
     """Return a `Matrix` with the map `UnitaryEvolution`, initialised as by its authors: θ ~ U(−π, π), v ~ U(−1, 1)."""
     map = UnitaryEvolution(size)

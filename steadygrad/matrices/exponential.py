@@ -36,7 +36,8 @@ from steadygrad.matrices.matrix import (
     skew,
     skew_free,
 )
-from steadygrad.matrices.spectral import eigen, exp_from_eigen, exp_gradient, is_near_orthogonal
+from steadygrad.matrices.registry import entered
+from steadygrad.matrices.spectral import eigen, exp_from_eigen, exp_gradient, is_near_orthogonal, rotation_log
 
 
 class Scheme(NamedTuple):
@@ -318,22 +319,7 @@ def polished(B: Tensor) -> Tensor:
     return 1.5 * B - 0.5 * B @ (B.mT @ B)
 
 
-def rotation_log(W: Tensor) -> Tensor:
-    """Return the skew A (n, n), not packed, with exp(A) = W and angles in [0, π], for a rotation W."""
-    W64 = W.detach().double()
-    cosines, Q = torch.linalg.eigh((W64 + W64.mT) / 2)  # planes of equal angle share an eigenspace
-    K = Q.mT @ (W64 - W64.mT) @ Q / 2  # sin θ times the rotation by 90° in each of these planes
-    sines = K.norm(dim=0)
-    half_turn = (sines < 1e-7) & (cosines < 0)
-    ratio = torch.where(sines < 1e-7, 1.0, torch.atan2(sines, cosines) / sines.clamp_min(1e-300))
-    K = K * (ratio[:, None] + ratio) / 2
-    K[half_turn], K[:, half_turn] = 0.0, 0.0
-    ends = half_turn.nonzero().flatten()  # half turns do not determine their planes: pair the directions in order
-    K[ends[1::2], ends[0::2]], K[ends[0::2], ends[1::2]] = math.pi, -math.pi
-    A = Q @ K @ Q.mT
-    return ((A - A.mT) / 2).to(W.dtype)
-
-
+@entered("exponential")
 def exponential(size: int, *, init: str = "henaff", rebase_every: int | None = None) -> Matrix:
     """Return a `Matrix` with the map `Exponential`, initialised by ``init``, a name in `init.SKEW` or `init.FULL`.
 
@@ -344,3 +330,9 @@ def exponential(size: int, *, init: str = "henaff", rebase_every: int | None = N
     if rebase_every:
         map.rebase(free)
     return Matrix(map, free)
+
+
+@entered("dtriv")
+def dtriv(size: int, *, init: str = "henaff", rebase_every: int | None = 100) -> Matrix:
+    """Return the matrix of `exponential` with a base that moves every ``rebase_every`` updates."""
+    return exponential(size, init=init, rebase_every=rebase_every)

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from steadygrad.check import check_size
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.matrix import Matrix, check_square
+from steadygrad.matrices.registry import entered
 
 
 class Free(nn.Module):
@@ -29,6 +30,7 @@ class Free(nn.Module):
         return f"size={self.size}"
 
 
+@entered("free")
 def free(size: int, *, init: str = "uniform") -> Matrix:
     """Return a `Matrix` without a constraint, initialised by ``init``, the name of an initialiser."""
     map = Free(size)

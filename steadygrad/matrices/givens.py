@@ -10,6 +10,7 @@ from steadygrad.check import check_size, is_integer
 from steadygrad.kernels import Operator
 from steadygrad.matrices.complex import phases
 from steadygrad.matrices.matrix import Matrix, index_of
+from steadygrad.matrices.registry import entered
 
 MOST_LAYERS = 10_000
 """largest capacity; as many layers as units reach every unitary matrix"""
@@ -154,12 +155,14 @@ class PlaneRotations(Givens):
         return self.operator(theta)(torch.eye(self.size, dtype=theta.dtype, device=theta.device)).mT
 
 
+@entered("rotations")
 def plane_rotations(size: int, *, capacity: int | None = None, style: str = "tunable") -> Matrix:
     """Return a `Matrix` with the map `PlaneRotations`, initialised as by GORU's authors: angles ~ U(−π, π)."""
     map = PlaneRotations(size, capacity, style)
     return Matrix(map, torch.empty(map.rotations).uniform_(-math.pi, math.pi))
 
 
+@entered("givens", complex=True)
 def givens(size: int, *, capacity: int | None = None, style: str = "tunable") -> Matrix:
     """Return a `Matrix` with the map `Givens`, initialised as by its authors: angles ~ U(−π, π)."""
     map = Givens(size, capacity, style)

@@ -8,6 +8,7 @@ from torch import Generator, Tensor, nn
 from steadygrad.check import check_size, is_integer
 from steadygrad.kernels import Operator, in_own_precision, matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.matrix import Matrix, check_square, index_of, nearest_orthogonal
+from steadygrad.matrices.registry import entered
 
 
 class Reflections(torch.autograd.Function):
@@ -222,6 +223,7 @@ def start(name: str, map: Householder) -> Tensor:
     return V.view(-1)[trapezoid(map.size, map.reflections, V.device)].to(torch.get_default_dtype())
 
 
+@entered("householder")
 def householder(size: int, *, reflections: int | None = None, init: str = "haar") -> Matrix:
     """Return a `Matrix` with the map `Householder` of ``reflections`` vectors, by default ``size``.
 

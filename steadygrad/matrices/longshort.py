@@ -12,6 +12,7 @@ from steadygrad.matrices.cayley import ScaledCayley
 from steadygrad.matrices.eigenvalue import EigenvalueNormalized
 from steadygrad.matrices.init import free_tensor, haar
 from steadygrad.matrices.matrix import Matrix, check_square
+from steadygrad.matrices.registry import entered
 
 
 class LongShort(nn.Module):
@@ -105,6 +106,7 @@ def truncated_orthogonal(rows: int, columns: int) -> Tensor:
 COUPLINGS: dict[str, Callable[[int, int], Tensor]] = {"xavier": xavier, "orthogonal": truncated_orthogonal}
 
 
+@entered("longshort")
 def long_short(
     size: int,
     *,

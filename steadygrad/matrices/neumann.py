@@ -13,6 +13,7 @@ from steadygrad.matrices.cayley import CayleyGradient, ScaledCayley, cayley
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import LARGE, cayley_inverse, orthogonality_error_estimate, probes
 from steadygrad.matrices.matrix import Matrix, same, skew
+from steadygrad.matrices.registry import entered
 from steadygrad.matrices.spectral import is_near_orthogonal
 
 
@@ -257,6 +258,7 @@ def norm_below(X: Tensor, bound: float) -> bool:
     return float(torch.linalg.matrix_norm(X, 2)) < bound
 
 
+@entered("neumann")
 def neumann_cayley(
     size: int,
     *,

@@ -11,6 +11,7 @@ from steadygrad.kernels import in_own_precision, matmul, needs_plain, wants_grap
 from steadygrad.matrices.exponential import Exponential
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.matrix import Matrix, index_of, lower_triangle
+from steadygrad.matrices.registry import entered
 
 
 class SchurProduct(torch.autograd.Function):
@@ -134,6 +135,7 @@ class RealSchur(nn.Module):
         return f"size={self.size}, in_block={self.in_block}"
 
 
+@entered("schur")
 def real_schur(size: int, *, in_block: bool = False, init: str = "henaff", modulus: float | None = None) -> Matrix:
     """Return a `Matrix` with the map `RealSchur` that starts orthogonal: γ = 1, T = 0, θ ~ U(0, 2π).
 

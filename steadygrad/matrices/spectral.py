@@ -4,6 +4,8 @@ Products and solves lose orthogonality in proportion to ‖A‖. Eigenvectors do
 V diag(f(iθ)) Vᴴ is unitary up to rounding if all |f(iθ)| are 1, however large θ is.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -73,3 +75,19 @@ def exp_gradient(G: Tensor, angles: Tensor, V: Tensor) -> Tensor:
     quotients = torch.polar(torch.sinc(difference / torch.pi), -sum)
     inner = V.mH @ G.to(V.dtype) @ V
     return (V @ (quotients * inner) @ V.mH).real.to(G.dtype)
+
+
+def rotation_log(W: Tensor) -> Tensor:
+    """Return the skew A (n, n), not packed, with exp(A) = W and angles in [0, π], for a rotation W."""
+    W64 = W.detach().double()
+    cosines, Q = torch.linalg.eigh((W64 + W64.mT) / 2)  # planes of equal angle share an eigenspace
+    K = Q.mT @ (W64 - W64.mT) @ Q / 2  # sin θ times the rotation by 90° in each of these planes
+    sines = K.norm(dim=0)
+    half_turn = (sines < 1e-7) & (cosines < 0)
+    ratio = torch.where(sines < 1e-7, 1.0, torch.atan2(sines, cosines) / sines.clamp_min(1e-300))
+    K = K * (ratio[:, None] + ratio) / 2
+    K[half_turn], K[:, half_turn] = 0.0, 0.0
+    ends = half_turn.nonzero().flatten()  # half turns do not determine their planes: pair the directions in order
+    K[ends[1::2], ends[0::2]], K[ends[0::2], ends[1::2]] = math.pi, -math.pi
+    A = Q @ K @ Q.mT
+    return ((A - A.mT) / 2).to(W.dtype)

@@ -11,6 +11,7 @@ from steadygrad.matrices.complex import below, complexify, haar_unitary, nearest
 from steadygrad.matrices.complex_cayley import cayley_unitary
 from steadygrad.matrices.exponential import MovingBase, polished
 from steadygrad.matrices.matrix import Matrix, check_square
+from steadygrad.matrices.registry import entered
 
 
 class StiefelSteps(MovingBase):
@@ -80,6 +81,7 @@ class StiefelSteps(MovingBase):
         return f"size={self.size}, full_diagonal={self.full_diagonal}"
 
 
+@entered("stiefel", complex=True)
 def stiefel(size: int, *, full_diagonal: bool = False) -> Matrix:
     """Return a `Matrix` with the map `StiefelSteps` that starts as a random unitary matrix."""
     map = StiefelSteps(size, full_diagonal)

@@ -11,6 +11,7 @@ from steadygrad.matrices.exponential import Exponential
 from steadygrad.matrices.householder import Householder, start
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.matrix import Matrix, check_square
+from steadygrad.matrices.registry import entered
 
 BASES = ("householder", "exponential")
 
@@ -121,6 +122,7 @@ def within(x: Tensor) -> Tensor:
     return x.where(x.abs() < 1, 0.999 * x.sign())
 
 
+@entered("svd")
 def bounded_svd(
     size: int,
     *,
