@@ -25,7 +25,10 @@ class Digest(NamedTuple):
 
 
 class RunningDigest:
-    """The digest of a log, to which rows are appended."""
+    """The number of bytes and the SHA-256 of a log, updated as rows are appended, without reading the log again.
+
+    ``content`` is what the log holds at the start. `digest` returns the `Digest` of all content so far.
+    """
 
     def __init__(self, content: bytes = b"") -> None:
         self.bytes, self.sum = 0, hashlib.sha256()

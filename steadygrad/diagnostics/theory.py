@@ -53,7 +53,7 @@ BLOCK = 30  # steps between relays, enough for ½ᵏ to become negligible
 class Table:
     """A table of numbers. ``columns`` maps the name of a column to the format of its numbers, such as ".3g".
 
-    ``rows`` are sequences of values, one for each column: numbers, strings or None.
+    ``rows`` are sequences of values, one for each column: numbers, strings, or None, shown as "–".
     """
 
     title: str

@@ -162,7 +162,11 @@ class Recipe:
 
 
 def check_transfer(who: str, settings: Settings, change: dict[str, Any]) -> None:
-    """Raise ValueError if a network for ``settings`` cannot be tested on the task with the options ``change``."""
+    """Raise ValueError if a network for ``settings`` cannot be tested on its task with other options.
+
+    ``change`` is a dict of these options. The changed task must be valid and must need a network of the same sizes.
+    ``who`` is the name in the message.
+    """
     try:
         other = replace(settings, task=settings.task | change).build_task()
         check_sizes("the network", settings.build_task(), other)

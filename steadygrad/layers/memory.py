@@ -47,16 +47,17 @@ class Memory(nn.Module):
         return None
 
     def carried(self, tensors: tuple[Tensor, ...]) -> Carried:
-        """Return the memory's tensors, a tuple in the order of ``parts``, as a `Carried` for the fused kernel.
+        """Return a `Carried`, the form in which the fused attention kernel takes and returns a memory.
 
-        Only a memory whose `limits` is not None defines this method; `Memory` raises NotImplementedError.
+        ``tensors`` is the tuple of the memory's tensors, in the order of ``parts``. The method is called only if
+        `limits` is not None. `Memory` raises NotImplementedError.
         """
         raise NotImplementedError
 
     def from_carried(self, carried: Carried) -> tuple[Tensor, ...]:
         """Return the tuple of the memory's tensors from a `Carried` of the fused kernel.
 
-        Only a memory whose `limits` is not None defines this method; `Memory` raises NotImplementedError.
+        The method is called only if `limits` is not None. `Memory` raises NotImplementedError.
         """
         raise NotImplementedError
 
@@ -302,7 +303,7 @@ class Screening(Memory):
         return self.short - 1 if (contents["age"] > 0).all() else None
 
     def times(self, contents: Contents) -> Tensor:
-        """Return the time steps, from 0, of recent, then of relevant states: integers (batch, short + relevant)."""
+        """Return the time steps of recent, then relevant states (batch, short + relevant); meaningless where empty."""
         age = contents["age"][:, None]
         recent = age - torch.arange(self.short, 0, -1, device=age.device, dtype=age.dtype)
         return torch.cat([recent, contents["times"]], dim=1)

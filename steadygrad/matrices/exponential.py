@@ -287,7 +287,10 @@ class Exponential(MovingBase):
 
     @torch.no_grad()
     def rebase(self, free: Tensor) -> None:
-        """Set B ← B exp(A) and A ← 0, which leaves W unchanged. ``free``, the packed A, is set to zero in place."""
+        """Replace the buffer B by B exp(A) and set ``free``, the packed A, to zero in place.
+
+        W stays the same up to rounding. Only a map with ``rebase_every`` has a B.
+        """
         # polished, because rounding errors would accumulate over thousands of rebases
         base = self.base.to(free.dtype)
         self.base = polished(base @ SkewExp.apply(free, self.size)).to(self.base.dtype)

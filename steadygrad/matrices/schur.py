@@ -139,7 +139,8 @@ class RealSchur(nn.Module):
 def real_schur(size: int, *, in_block: bool = False, init: str = "henaff", modulus: float | None = None) -> Matrix:
     """Return a `Matrix` with the map `RealSchur` that starts orthogonal: γ = 1, T = 0, θ ~ U(0, 2π).
 
-    ``init`` is the initialiser of its basis P. With ``modulus`` every γ has that value and is not trained.
+    ``init`` is the name of the initialiser of its basis P, such as "henaff" (`steadygrad.matrices.init`). With
+    ``modulus`` every γ has that value and is not trained.
     """
     map = RealSchur(size, in_block)
     _, angles, moduli, transients = map.free_sizes(size, in_block)

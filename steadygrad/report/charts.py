@@ -83,7 +83,7 @@ def influence_maps(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def attention_levels(networks: Sequence[Measurements]) -> list[tuple[str, int, dict[str, Any]]]:
-    """Return a list of (name, steps in a cell of its map, measured attention), one for each stacked layer (level)."""
+    """Return a list of (name, time steps in a cell of the map, dict of measured attention), one a stacked layer."""
     return [
         (level_name(n.name, number, n.portrait["attention"]), n.portrait["every"], level)
         for n in networks

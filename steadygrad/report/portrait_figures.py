@@ -132,7 +132,11 @@ def draw_maps(chart: Chart, row: str, column: str, value: str) -> Figure:
 
 
 def mark_kept(axis: Axes, found: Portrait) -> None:
-    """Mark, above a heat map of attention, the states that were kept as relevant: until the end, or for a while."""
+    """Mark above a heat map of attention, on its matplotlib axis, the states that were kept as relevant.
+
+    ``found`` is a panel of `charts.attention_maps`, a dict. Filled triangles are the states in ``kept_at_end``, open
+    ones the others in ``kept``.
+    """
     at_end = found["kept_at_end"]
     for_a_while = sorted({state for state, _, _ in found["kept"]} - set(at_end))
     kinds = (("at the end", at_end, COLOURS[1]), ("for a while", for_a_while, "none"))
@@ -186,7 +190,10 @@ def gradients(portrait: Portrait, name: str) -> Figure:
 
 
 def eigenvalues(portrait: Portrait, name: str) -> Figure:
-    """Return a figure of the eigenvalues of each recurrent matrix in the complex plane, with the unit circle."""
+    """Return a figure of the eigenvalues of each recurrent matrix of a network, with the unit circle.
+
+    ``portrait`` holds the measurements of the network, ``name`` is its name in the figure.
+    """
     (chart,) = charts.eigenvalue_planes([Measurements(name, 0, portrait)])
     panels = chart["panels"]
     figure, axes = plt.subplots(1, len(panels), figsize=(3.3 * len(panels), 3.4), squeeze=False, layout="constrained")

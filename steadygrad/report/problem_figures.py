@@ -26,7 +26,10 @@ class Problem(NamedTuple):
 
 
 def draw_problems(problems: Sequence[Problem], path: str | Path, columns: int = 4) -> Path:
-    """Draw pictures of problems in rows to the file ``path``, and return the path. There must be at least one."""
+    """Draw the pictures of problems, each with its title and caption, ``columns`` to a row, to the file ``path``.
+
+    Return the path. Raise ValueError if there is no problem.
+    """
     if not problems:
         raise ValueError("draw_problems expects at least one problem; got none")
     rows = [problems[start : start + columns] for start in range(0, len(problems), columns)]

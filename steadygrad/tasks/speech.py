@@ -133,7 +133,10 @@ def decimate(signal: Tensor, factor: int) -> Tensor:
 
 
 def hann(like: Tensor) -> Tensor:
-    """Return a Hann window of 256 samples in the precision of ``like``."""
+    """Return a Hann window of 256 samples, on the default device, with the dtype of ``like``.
+
+    For a complex ``like`` it is the real dtype of the same precision.
+    """
     return torch.hann_window(WINDOW, dtype=like.real.dtype if like.is_complex() else like.dtype)
 
 

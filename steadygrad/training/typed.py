@@ -102,7 +102,11 @@ PLAIN: dict[Any, Rule] = {
 
 
 def rule(expected: Any) -> Rule | None:
-    """Return the `Rule` of a type for option values, or None if there is none."""
+    """Return the `Rule` by which option values of the type ``expected`` are recognised and converted.
+
+    ``expected`` is a type annotation, such as int, Literal["a", "b"] or tuple[int, ...]. Return None for a type without
+    a rule, such as Tensor, and for a union, whose members have their own rules.
+    """
     origin, arguments = get_origin(expected), get_args(expected)
     if origin is Literal:
         *others, last = map(str, arguments)

@@ -29,9 +29,9 @@ class Recurrent(RelationalModel):
         return self.sequence(z)
 
     def inside(self, x: Tensor) -> Inside:
-        """Return an `Inside` of the recurrent layer, its inputs z for the images x and the readout.
+        """Return an `Inside` for the images x: the recurrent layer, its inputs z = encode(x), and the readout.
 
-        x is (batch, objects, channels, image_size, image_size), z is (batch, objects, 128).
+        x is (batch, objects, channels, image_size, image_size). z is (batch, objects, 128): one object a time step.
         """
         return self.sequence.inside(self.encode(x))
 
