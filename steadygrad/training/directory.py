@@ -6,7 +6,6 @@ incomplete last row is ignored. Whatever reads a file checks its digest first.
 
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -170,9 +169,10 @@ class RunDirectory:
             raise RunError(f"{self} is no run's directory: it has no {SETTINGS}")
         with self.reading(SETTINGS) as path:
             try:
-                return tomllib.loads(path.read_text("utf-8"))
-            except (ValueError, RecursionError) as error:
+                text = path.read_text("utf-8")
+            except ValueError as error:
                 raise RunError(f"{path} is not readable: {error}") from None
+            return files.parse_toml(path, text)
 
     def result(self) -> Result | None:
         """Return the content of ``result.json``, a dict, or None if there is none. An interrupted run has one too.
