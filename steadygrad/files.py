@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 SETTINGS, METRICS, RESULT = "settings.toml", "metrics.jsonl", "result.json"
 OBSERVATIONS, PORTRAIT, TABLE = "observations.jsonl", "portrait.json", "table.json"
+TRANSFER, LISTEN = "transfer.json", "listen.json"
 
 DEEPEST = 20
 """largest number of lists and tables inside each other in a setting"""
