@@ -11,7 +11,7 @@ from steadygrad.kernels import in_own_precision, needs_plain, wants_graph, with_
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import probes
 from steadygrad.matrices.matrix import Matrix, check_square
-from steadygrad.matrices.measures import eigenvalues_of, power_of_two
+from steadygrad.matrices.measures import eigenvalues_of, power_of_two, retried
 
 
 class Normalised(torch.autograd.Function):
@@ -59,7 +59,7 @@ def largest_modulus(T: Tensor) -> Tensor:
 def eigenvectors_of(T: Tensor) -> tuple[Tensor, Tensor]:
     """Return the eigenvalues (n,) of T (n, n) and its eigenvectors as columns (n, n); T as in `eigenvalues_of`."""
     size = power_of_two(T)
-    values, vectors = torch.linalg.eig(T / size)
+    values, vectors = retried(torch.linalg.eig, T / size)
     return values * size, vectors
 
 

@@ -1,11 +1,15 @@
 """Measures of how far a matrix is from orthogonal, stable or normal, computed in double precision."""
 
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from steadygrad.matrices.matrix import check_square
+
+Decomposition = TypeVar("Decomposition")
 
 
 def orthogonality_error(W: Tensor) -> float:
@@ -36,7 +40,25 @@ def departure_from_normality(W: Tensor) -> float:
 def eigenvalues_of(T: Tensor) -> Tensor:
     """Return the eigenvalues (n,) of T (n, n), also if its entries are so small or large that LAPACK fails on them."""
     size = power_of_two(T)
-    return torch.linalg.eigvals(T / size) * size
+    return retried(torch.linalg.eigvals, T / size) * size
+
+
+def retried(decompose: Callable[[Tensor], Decomposition], M: Tensor) -> Decomposition:
+    """Return ``decompose(M)`` of a matrix M or, if LAPACK does not converge, that of M with other rounding errors.
+
+    The QR algorithm may fail on a matrix of many equal eigenvalues, such as one of equal entries. A random change of
+    M by eps ‖M‖_F, no larger than the errors that the algorithm itself makes, ends this.
+    """
+    try:
+        return decompose(M)
+    except torch.linalg.LinAlgError:
+        if not M.isfinite().all():
+            raise
+        random = torch.rand(
+            len(M), len(M), dtype=torch.float64, generator=torch.Generator().manual_seed(0), device="cpu"
+        )
+        scale = torch.finfo(M.dtype).eps * torch.linalg.vector_norm(M.detach()) / len(M)
+        return decompose(M + scale * (2 * random - 1).to(M))
 
 
 def power_of_two(T: Tensor) -> Tensor:

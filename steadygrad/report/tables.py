@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from steadygrad.duration import duration
 from steadygrad.files import value_text
@@ -101,7 +101,9 @@ def sound_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = Non
     found = [(label, run.sound) for label, run in pairs if run.sound is not None]
     columns = [name for name in SOUND if any(name in sound for _, sound in found)]
     rows = [
-        [label, *(number(sound.get(name)) for name in columns), str(len(sound["sentences"]))] for label, sound in found
+        [label, *(number(sound.get(name)) for name in columns), str(len(scores["sentences"]))]
+        for label, scores in found
+        for sound in [cast(Mapping[str, Any], scores)]
     ]
     return (["run", *(SOUND[name] for name in columns), "sentences"], rows) if rows else ([], [])
 
