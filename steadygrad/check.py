@@ -20,14 +20,17 @@ def is_number(value: object, low: float = -LARGEST, high: float = LARGEST) -> Ty
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
-def check_integers(who: str, least: int = 1, **values: object) -> None:
+def check_integers(who: str, least: int = 1, most: int | None = None, **values: object) -> None:
     """Raise ValueError unless every further keyword argument is an integer of at least ``least``.
 
-    ``who`` is the caller's name in the message: ``check_integers("Train", batch=50)``.
+    It must be at most ``most``, if that is given. ``who`` is the caller's name in the message:
+    ``check_integers("Train", batch=50)``.
     """
     for name, value in values.items():
         if not is_integer(value, least):
             raise ValueError(f"{who} expects {name} to be an integer of at least {least}; got {value!r}")
+        if most is not None and value > most:
+            raise ValueError(f"{who} expects {name} to be at most {most:,}; got {value!r}")
 
 
 def check_size(who: str, size: int) -> int:

@@ -16,6 +16,10 @@ from filelock import FileLock, Timeout
 
 SETTINGS, METRICS, RESULT = "settings.toml", "metrics.jsonl", "result.json"
 OBSERVATIONS, PORTRAIT, TABLE = "observations.jsonl", "portrait.json", "table.json"
+TRANSFER, LISTEN = "transfer.json", "listen.json"
+
+DEEPEST = 20
+"""largest number of lists and tables inside each other in a setting"""
 
 
 class RunError(ValueError):
@@ -145,11 +149,40 @@ def parse_rows(content: bytes) -> list[dict[str, Any]]:
 
 
 def toml_text(tables: Mapping[str, Any]) -> str:
-    """Return the tables as TOML. Raise ValueError if TOML cannot represent a value, such as None."""
+    """Return the tables as TOML. Raise ValueError for a value that TOML or `parse_toml` does not know, such as None."""
+    if is_nested_deeper(tables, DEEPEST + 2):
+        raise ValueError(f"TOML expects at most {DEEPEST} lists or tables inside each other in a value; got more")
     try:
         return tomli_w.dumps(tables)
     except TypeError as error:
         raise ValueError(f"TOML expects numbers, strings, booleans, lists and tables: {error}") from None
+
+
+def parse_toml(who: object, text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text as a dict. ``who`` is the file's name in messages.
+
+    Raise RunError if the text is no TOML, or if a value is nested deeper than `DEEPEST` levels in a table of a table.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except ValueError as error:
+        raise RunError(f"{who} is not readable: {error}") from None
+    except RecursionError:
+        tables = None
+    if tables is None or is_nested_deeper(tables, DEEPEST + 2):
+        raise RunError(
+            f"{who} is not readable: expected at most {DEEPEST} lists or tables inside each other in a value; got more"
+        )
+    return tables
+
+
+def is_nested_deeper(value: object, levels: int) -> bool:
+    """Return whether lists and dicts in a value are inside each other deeper than ``levels`` levels."""
+    level = [value]
+    for _ in range(levels):
+        parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, list | dict)]
+        level = [item for part in parts for item in part]
+    return any(isinstance(part, list | dict) for part in level)
 
 
 def parse_value(text: str) -> Any:

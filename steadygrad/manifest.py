@@ -1,7 +1,7 @@
 """SHA-256 digests of the files of a run, in ``manifest.json``: they reveal a changed byte. Nothing here needs torch.
 
-A file is listed before it is written. Until the next file is written, the manifest accepts the new content and the one
-that it replaces. A process that is killed between the two writes therefore leaves a valid run. Logs grow by rows, which
+Files are listed before they are written. Until the next write, the manifest accepts their new content and the one that
+it replaces. A process that is killed between the two writes therefore leaves a valid run. Logs grow by rows, which
 are listed after they are written: the digest is that of the rows so far, and later rows are not checked.
 """
 
@@ -71,20 +71,24 @@ class Manifest:
             ) from None
         return entries
 
-    def write(self, name: str, content: bytes, logs: dict[str, Digest]) -> None:
-        """List a file and the rows of ``logs`` that have been written, then write the file. Both writes are atomic."""
+    def write(self, contents: Mapping[str, bytes], logs: dict[str, Digest]) -> None:
+        """List files, given as a dict of contents by name, and the rows of ``logs`` so far, then write the files.
+
+        The manifest is written once, and each write is atomic.
+        """
         written = {other: [digest] for other, digest in (self.present | logs).items()}  # these writes are complete
         entries = {**self.read(), **written}
-        digest = digest_of(content)
-        if is_log(name):
-            entries[name] = [digest]  # the log now begins with this content, and later is this content
-        else:
-            present = self.present.get(name) or self.digest_on_disk(name)
-            entries[name] = [digest, *([present] if present and present != digest else [])]
+        digests = {name: digest_of(content) for name, content in contents.items()}
+        for name, digest in digests.items():
+            if is_log(name):
+                entries[name] = [digest]  # the log now begins with this content, and later is this content
+            else:
+                present = self.present.get(name) or self.digest_on_disk(name)
+                entries[name] = [digest, *([present] if present and present != digest else [])]
         text = json.dumps({"files": entries, "sha256": checksum(entries)}, indent=1)
         files.write(self.folder / MANIFEST, text + "\n")
-        files.write(self.folder / name, content)
-        self.present[name] = digest
+        files.write_all({self.folder / name: content for name, content in contents.items()})
+        self.present |= digests
 
     def digest_on_disk(self, name: str) -> Digest | None:
         """Return the digest of a file of the run, or None if there is no such file."""

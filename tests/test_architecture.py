@@ -16,6 +16,7 @@ MAY_IMPORT = {
     "check": set(),
     "files": set(),
     "records": {"check", "files"},
+    "scores": {"files", "records"},
     "manifest": {"files"},
     "problem": set(),
     "duration": set(),
@@ -26,13 +27,13 @@ MAY_IMPORT = {
     "tasks": {"check", "files", "problem"},
     "training": {"check", "files", "records", "manifest", "duration", "models", "layers", "matrices", "tasks"},
     "diagnostics": {"models", "layers", "matrices", "kernels"},
-    "experiments": {"files", "records", "manifest", "models", "layers", "tasks", "training", "diagnostics"},
-    "report": {"check", "files", "records", "manifest", "duration"},  # reads result files only
+    "experiments": {"files", "records", "scores", "manifest", "models", "layers", "tasks", "training", "diagnostics"},
+    "report": {"check", "files", "records", "scores", "manifest", "duration"},  # reads result files only
 }
 """folders and modules of the package, and those that each may import"""
 MAY_IMPORT["cli"] = set(MAY_IMPORT)  # on top of all
 
-WITHOUT_TORCH = {"check", "files", "records", "manifest", "problem", "duration", "report"}
+WITHOUT_TORCH = {"check", "files", "records", "scores", "manifest", "problem", "duration", "report"}
 
 
 def imported(source: str, package: str) -> Iterator[str]:

@@ -14,13 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from steadygrad.files import parse_value
+from steadygrad.files import DEEPEST, is_nested_deeper, parse_value
 
 TABLES = ("layer", "task", "train")
 FRAMES = 20
 """largest number of frames of a traceback that are shown"""
-DEEPEST = 20
-"""largest number of lists and tables inside each other in a value"""
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """characters that a terminal obeys instead of showing them, such as ESC, and bytes of file names that are no text"""
 
@@ -91,20 +89,11 @@ def parsed(key: str, text: str) -> Any:
     """Return ``text``, the value of the setting ``key``, parsed. Raise ValueError if nested deeper than `DEEPEST`."""
     try:
         value = parse_value(text)
-        level = [value]
-        for _ in range(DEEPEST):
-            parts = [part.values() if isinstance(part, dict) else part for part in level if is_nest(part)]
-            level = [item for part in parts for item in part]
-        if not any(map(is_nest, level)):
+        if not is_nested_deeper(value, DEEPEST):
             return value
     except RecursionError:
         pass
     raise ValueError(f"{key} expects at most {DEEPEST} lists or tables inside each other; got more")
-
-
-def is_nest(value: object) -> bool:
-    """Return whether a value is a list or a table."""
-    return isinstance(value, list | dict)
 
 
 def is_setting(word: str) -> bool:

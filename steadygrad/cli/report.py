@@ -31,7 +31,10 @@ def run(options: argparse.Namespace) -> int:
     check_target("report", options.output, [".html", ".md"])
     found = runs.find_all(options.folders)
     for task, group in groupby(sorted(found.runs, key=lambda run: run.task), key=lambda run: run.task):
-        show_table(task, *tables.runs_header_and_rows(list(group)))
+        same = list(group)
+        show_table(task, *tables.runs_header_and_rows(same))
+        for title, header, rows in tables.score_tables(same):
+            show_table(f"{task}: {title.lower()}", header, rows)
     for problem in found.problems:
         say(f"problem: {problem}")
     if options.output:

@@ -1,7 +1,6 @@
 """Rows of papers' tables as data: layer, task, training settings and published numbers."""
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -9,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from steadygrad.files import parse_toml
 from steadygrad.tasks import TASKS
 from steadygrad.training import Settings, check_sizes
 from steadygrad.training.kinds import networks_for
@@ -201,10 +201,7 @@ def read(paper: str, text: str) -> Paper:
 
     Raise ValueError if the text is no TOML or a key or value is wrong. ``paper`` is the paper's name.
     """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{paper}.toml: {error}") from None
+    document = parse_toml(f"{paper}.toml", text)
     header = document.pop("paper", {})
     need_table(f"{paper}.toml [paper]", header)
     refuse_unknown(f"{paper}.toml [paper]", header, sorted(HEADER))

@@ -6,8 +6,7 @@ from pathlib import Path
 from steadygrad.experiments.fingerprint import result_scale
 from steadygrad.experiments.recipe import Recipe, every
 from steadygrad.experiments.reproduce import run_directory, seeds_with_result, summary
-from steadygrad.experiments.transfer import TRANSFER
-from steadygrad.files import METRICS, OBSERVATIONS, PORTRAIT, RESULT, SETTINGS, json_lines, write_all
+from steadygrad.files import METRICS, OBSERVATIONS, PORTRAIT, RESULT, SETTINGS, TRANSFER, json_lines, write_all
 from steadygrad.records import TableRow
 from steadygrad.training import RunDirectory
 from steadygrad.training.directory import length

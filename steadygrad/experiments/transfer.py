@@ -1,16 +1,15 @@
 """Transfer tests: the weights of a run on other settings of its task than in training."""
 
-import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from steadygrad.files import json_text
+from steadygrad.files import TRANSFER, json_text
+from steadygrad.records import Result
+from steadygrad.scores import read_transfer, tested_update
 from steadygrad.training import Callback, RunDirectory, RunError, evaluate_run
-
-TRANSFER = "transfer.json"
 
 Change = dict[str, Any]
 """options of the task that differ from training: {"delay": 200}"""
@@ -110,16 +109,11 @@ def tests(directory: RunDirectory, result: Mapping[str, Any], weights: str) -> l
     The result is a list of dicts, empty without ``transfer.json``. Tests of other weights or with another number of
     examples are ignored. Raise RunError if ``transfer.json`` is invalid.
     """
-    path = directory.file(TRANSFER)
-    if not path.exists():
+    if not directory.file(TRANSFER).exists():
         return []
-    with directory.reading(TRANSFER):
-        content = path.read_bytes()
-    try:
-        written = json.loads(content)
-        these = result["best"] is not None and (weights, step_of(result, weights))
-        same = (written["weights"], written["step"]) == these
-        examples = result["train"]["evaluate_examples"]
-        return [test for test in written["tests"] if test["task"] and test["examples"] == examples and same]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RunError(f"{path} is not what transfer writes ({error!r}): remove it to test again") from None
+    with directory.reading(TRANSFER) as path:
+        written = read_transfer(path)
+    these = weights, tested_update(cast(Result, result), weights)
+    examples = result["train"]["evaluate_examples"]
+    same = (written["weights"], written["step"]) == these
+    return [cast(dict[str, Any], test) for test in written["tests"] if test["examples"] == examples and same]

@@ -51,13 +51,20 @@ OF_MODULUS = {
 }
 
 
+def unknown(who: str, name: str, known: tuple[str, ...]) -> ValueError:
+    """Return the error for an activation ``name`` that is not among the ``known`` names."""
+    return ValueError(f"{who} expects an activation out of {', '.join(known)}; got {name!r}")
+
+
 def activate(name: str, z: Tensor, bias: Tensor | None) -> Tensor:
     """Return φ(z + bias) for the activation φ of this name, or modReLU(z; bias), which adds the bias to the modulus.
 
-    The names are those in `ACTIVATIONS` and `COMPLEX`; any other name gives the identity. No bias (None) counts as 0.
+    The names are those in `ACTIVATIONS` and `COMPLEX`; raise ValueError for any other. No bias (None) counts as 0.
     """
     if name in OF_MODULUS:
         return OF_MODULUS[name](z, z.new_zeros(()) if bias is None else bias)
+    if name not in ACTIVATIONS:
+        raise unknown("activate", name, (*ACTIVATIONS, *COMPLEX))
     z = z if bias is None else z + bias
     return z.tanh() if name == "tanh" else z.relu() if name == "relu" else z
 
@@ -65,8 +72,11 @@ def activate(name: str, z: Tensor, bias: Tensor | None) -> Tensor:
 def activation_backward(name: str, y: Tensor, gradient: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the gradient of z from the output y = activate(name, z, bias) and the ``gradient`` of y.
 
-    Only complex modReLU uses the bias here. The smoothed complex modReLU is not supported.
+    Only complex modReLU uses the bias here. Raise ValueError for a name that is not in `C_ENUM`: the smoothed complex
+    modReLU is not supported.
     """
+    if name not in C_ENUM:
+        raise unknown("activation_backward", name, C_ENUM)
     if name == COMPLEX_MODRELU:
         u = direction(y)
         along = inner(u, gradient)
@@ -86,8 +96,11 @@ def bias_gradient(name: str, y: Tensor, deltas: Tensor) -> Tensor:
     """Return the gradient (hidden) of an activation's bias, summed over rows, from the gradients ``deltas`` of z.
 
     y, the outputs of the activation, and ``deltas`` are (rows, hidden). The bias of modReLU is added to the modulus, so
-    its gradient has the sign or direction of y as a factor. For complex modReLU the result is (hidden/2).
+    its gradient has the sign or direction of y as a factor. For complex modReLU the result is (hidden/2). Raise
+    ValueError for a name that is not in `C_ENUM`.
     """
+    if name not in C_ENUM:
+        raise unknown("bias_gradient", name, C_ENUM)
     if name == COMPLEX_MODRELU:
         return inner(direction(y), deltas).sum(0)
     return (deltas * y.sign() if name == "modrelu" else deltas).sum(0)

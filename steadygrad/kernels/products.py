@@ -13,9 +13,11 @@ SINGLE = 800_000  # multiplications up to which one thread is faster than two
 def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, out: Tensor | None = None, alpha: float = 1.0) -> Tensor:
     """Return α A B, written to ``out`` if given, or α A B + ``add``, written to ``add``.
 
-    Give at most one of ``out`` and ``add``. A is (m, k), B is (k, n) and α is ``alpha``. It is used in hand-written
-    backward passes: autograd does not track it.
+    Raise ValueError if both ``out`` and ``add`` are given. A is (m, k), B is (k, n) and α is ``alpha``. It is used in
+    hand-written backward passes: autograd does not track it.
     """
+    if out is not None and add is not None:
+        raise ValueError("matmul expects either out or add; got both")
     target = add if out is None else out
     if (
         torch.compiler.is_compiling()

@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from steadygrad.kernels import Recurrence, Steps, unroll
 
+MOST_LAYERS = 10_000
+"""largest ``num_layers`` of a layer; without a limit, a huge number fills the memory with cells, one by one"""
+
 
 class Lookup(NamedTuple):
     """Input x = e E of a layer, not multiplied out: ``rows`` are e (…, symbols), ``table`` is E (symbols, input_size).

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from steadygrad.check import check_integers, check_share, enter
 from steadygrad.kernels import Steps, autocasts, own_precision
 from steadygrad.layers.attentive import AttentionSpec, attentive
-from steadygrad.layers.cell import Cell, Lookup
+from steadygrad.layers.cell import MOST_LAYERS, Cell, Lookup
 from steadygrad.layers.inputs import check_input, check_state, check_table, in_dtype, packed_steps, rows_of_input
 from steadygrad.layers.resets import cut, rows_of_reset
 from steadygrad.matrices import Matrix
@@ -123,7 +123,8 @@ class RecurrentLayer(nn.Module):
         if unknown:
             known = ", ".join(signature(type(self)).parameters)
             raise TypeError(f"{self._name} has no option {', '.join(unknown)}; it has {known}")
-        check_integers(self._name, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        check_integers(self._name, input_size=input_size, hidden_size=hidden_size)
+        check_integers(self._name, most=MOST_LAYERS, num_layers=num_layers)
         check_share(self._name, "dropout", dropout)
         if dtype is not None and not dtype.is_floating_point:
             raise ValueError(f"{self._name} expects a floating-point dtype; got {dtype}")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from steadygrad.kernels import matmul, needs_plain
 from steadygrad.matrices.cayley import CayleyGradient, ScaledCayley, cayley
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import LARGE, cayley_inverse, orthogonality_error_estimate, probes
-from steadygrad.matrices.matrix import Matrix, same, skew
+from steadygrad.matrices.matrix import Matrix, same, skew, version
 from steadygrad.matrices.registry import entered
 from steadygrad.matrices.spectral import is_near_orthogonal
 
@@ -67,6 +67,8 @@ class NeumannCayley(ScaledCayley):
         self.register_buffer("age", torch.tensor(-1))  # updates since Ã was exact; −1: there is no Ã yet
         self.register_buffer("exact_solves", torch.tensor(0))
         self._step: tuple[Tensor, Tensor] | None = None  # Ã and δA of the last update
+        self._evaluated: Evaluated | None = None
+        """W of the last evaluation, which is used again until A or a buffer changes"""
 
     @property
     def neumann_norm(self) -> float:
@@ -90,16 +92,23 @@ class NeumannCayley(ScaledCayley):
         """
         if needs_plain(free):
             return cayley(free, self.D)
+        evaluated = self._evaluated
+        if evaluated is None or not evaluated.is_of(self) or not same(free.detach(), self.last):
+            evaluated = self._evaluated = self._evaluate(free.detach())
+        if not evaluated.accurate:
+            return super().forward(free)
+        return CayleyGradient.apply(free, self.inverse, evaluated.W, self.D)
+
+    def _evaluate(self, free: Tensor) -> "Evaluated":
+        """Return W for this A, after an update of the stored inverse Ã if A has changed."""
         with torch.inference_mode(False), torch.no_grad():  # Ã is used again after inference mode
             J = skew(-free, self.size)
             J.diagonal().add_(1)  # I − A
-            self._follow(free.detach(), J)
+            self._follow(free, J)
             W = matmul(self.inverse, J).mul_(self.D)
             large = self.max_drift < math.inf and 2 * float(free.dot(free)) > LARGE**2  # ‖A‖_F, in the fastest way
-            inaccurate = large and not is_near_orthogonal(W, units=400)
-        if inaccurate:  # rounding errors of Ã are multiplied by I − A
-            return super().forward(free)
-        return CayleyGradient.apply(free, self.inverse, W, self.D)
+            accurate = not large or is_near_orthogonal(W, units=400)  # rounding errors of Ã are multiplied by I − A
+        return Evaluated.of(self, W, accurate)
 
     def _follow(self, free: Tensor, J: Tensor) -> None:
         """Update the stored inverse Ã to this A, by the series or exactly. Do nothing if A has not changed.
@@ -169,6 +178,29 @@ class NeumannCayley(ScaledCayley):
         """Return the sizes and options to show in `repr`, as text."""
         own = ("order", "reset_every", "exact_above", "max_drift")
         return ", ".join([super().extra_repr(), *(f"{name}={getattr(self, name)}" for name in own)])
+
+
+class Evaluated(NamedTuple):
+    """W of a `NeumannCayley`, whether it is accurate, and what it was computed from besides A."""
+
+    W: Tensor
+    accurate: bool
+    causes: tuple[Tensor, ...]
+    """Ã, its age and D"""
+    versions: tuple[int, ...]
+    """version counters of W and of the causes"""
+
+    @classmethod
+    def of(cls, map: NeumannCayley, W: Tensor, accurate: bool) -> "Evaluated":
+        """Return what `NeumannCayley` keeps of an evaluation that has just been done."""
+        causes = map.inverse, map.age, map.D
+        return cls(W, accurate, causes, tuple(version(t) for t in (W, *causes)))
+
+    def is_of(self, map: NeumannCayley) -> bool:
+        """Return whether W is as it was computed, and so are the buffers of the map. A is not compared."""
+        inverse, age, D = self.causes
+        same_tensors = inverse is map.inverse and age is map.age and D is map.D
+        return same_tensors and all(version(t) == v for t, v in zip((self.W, *self.causes), self.versions, strict=True))
 
 
 class ReleasedNeumannCayley(NeumannCayley):

@@ -20,8 +20,8 @@ SQUARES = (16, 32, 64)
 class PolicyModel(Model):
     """π(· | x_1 … x_t) = softmax(actor(h_t)),  V_t = critic(h_t),  h from the layer over [conv(E x_t), others of x_t].
 
-    x (batch, time, features) → (batch, time, actions + 1): logits of the actions, then the expected return V. x is NaN
-    after the end of a sequence; the outputs are 0 there.
+    x (batch, time, features) → (batch, time, actions + 1): logits of the actions, then the expected return V. All
+    features of x are NaN after the end of a sequence, and none before; the outputs are 0 there.
 
     An observation x_t is a view of ``view`` × ``view`` squares (at least 7 × 7, else ValueError), then ``others``
     further features. A square has len(``kinds``) features; the i-th is an integer from 0 to kinds[i] − 1. Their
@@ -81,15 +81,16 @@ class PolicyModel(Model):
         """Return the pair of the outputs (batch, time, actions + 1) and the layer's state at the end of each sequence.
 
         x is (batch, time, features), NaN after the end of a sequence; the outputs are 0 there. The layer starts from
-        ``state``, or from its initial state if it is None. Raise ValueError if the number of features is wrong.
+        ``state``, or from its initial state if it is None. Raise ValueError if the number of features is wrong, or as
+        `sequence_lengths` does.
         """
         if x.shape[-1] != self.features:
             raise ValueError(f"PolicyModel expects {self.features} features per step; got x of shape {tuple(x.shape)}")
-        real = ~x[..., 0].isnan()
-        if real.all():
+        lengths = sequence_lengths(x)
+        if bool((lengths == x.shape[1]).all()):
             hidden, state = self.layer(self.encode(x.flatten(0, 1)).unflatten(0, x.shape[:2]).transpose(0, 1), state)
             return self.read(hidden).transpose(0, 1), state
-        packed = pack_padded_sequence(x, real.sum(1).cpu(), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         hidden, state = self.layer(packed._replace(data=self.encode(packed.data)), state)
         outputs = hidden._replace(data=self.read(hidden.data))
         return pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])[0], state
@@ -130,6 +131,27 @@ class PolicyModel(Model):
     def penalty(self) -> Tensor | float:
         """Return the regularisation term of the recurrent layer, which training adds to the loss."""
         return self.layer.penalty()
+
+
+def sequence_lengths(x: Tensor) -> Tensor:
+    """Return the number of steps (batch,) of each sequence of x (batch, time, features), NaN after its end.
+
+    Raise ValueError unless all features are NaN after the end of a sequence, and none before, and every sequence has at
+    least one step.
+    """
+    missing = x.isnan()
+    after = missing.all(-1)
+    lengths = x.shape[1] - after.sum(1)
+    end = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
+    wrong = ((missing != end[..., None]).any(-1) | (lengths == 0)[:, None]).nonzero()
+    if len(wrong):
+        sequence, step = wrong[0].tolist()
+        count = int(missing[sequence, step].sum())
+        raise ValueError(
+            "PolicyModel expects at least one step, then NaN in all features after the end of a sequence and in none "
+            f"before; got {count} NaN of {x.shape[-1]} features at step {step} of sequence {sequence}"
+        )
+    return lengths
 
 
 def head(features: int, units: int, count: int) -> nn.Sequential:

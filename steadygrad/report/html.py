@@ -34,8 +34,10 @@ def report_page(found: Found, version: str, title: str = "Runs") -> str:
         colours.setdefault(group_of(names[run.path]), len(colours))
     for task, group in groupby(runs, key=lambda run: run.task):
         same = list(group)
-        table = Table(*tables.runs_header_and_rows(same, [names[run.path] for run in same]))
-        sections.append(Section(f"Runs: {task}", tables=[table], charts=list(run_curves(same, names, colours))))
+        own = [names[run.path] for run in same]
+        shown_tables = [Table(*tables.runs_header_and_rows(same, own))]
+        shown_tables += [Table(header, rows, title) for title, header, rows in tables.score_tables(same, own)]
+        sections.append(Section(f"Runs: {task}", tables=shown_tables, charts=list(run_curves(same, names, colours))))
     networks = [
         Measurements(name, colours[name], run.portrait or {}, run.observations, run.curve("neumann_norm"))
         for name, run in first_of_each(runs, names).items()

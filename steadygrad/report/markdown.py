@@ -19,4 +19,5 @@ def write(found: Found, target: Path, title: str = "Runs") -> None:
         same = list(group)
         picture = figures.curves(same, target.with_name(f"{target.stem}-{files.file_name(task)}.png"), task)
         parts += [f"## {task}\n", tables.markdown(*tables.runs_header_and_rows(same)), f"\n![{task}]({picture.name})\n"]
+        parts += [f"{title}:\n\n{tables.markdown(header, rows)}\n" for title, header, rows in tables.score_tables(same)]
     files.write(target, f"# {title}\n\n" + "\n".join(parts))

@@ -16,6 +16,7 @@ from steadygrad.manifest import verify
 from steadygrad.records import Result, TableRow, settings_tables
 from steadygrad.report.measurements import read_observations, read_portrait
 from steadygrad.report.thinning import MOST, Curve, Thinner, points_per_curve
+from steadygrad.scores import SoundScores, StoredTest, StoredTests, read_listen, read_transfer, tested_update
 
 T = TypeVar("T")
 FEW = 10
@@ -32,6 +33,10 @@ class Run:
     """validation metrics by name, against updates"""
     observations: list[dict[str, Any]] = field(default_factory=list)
     portrait: dict[str, Any] | None = None
+    tests: list[StoredTest] = field(default_factory=list)
+    """tests of the weights on other settings of the task"""
+    sound: SoundScores | None = None
+    """scores of the sound that a network predicts"""
     notes: tuple[str, ...] = ()
     """what is wrong with the files of the run"""
 
@@ -145,12 +150,32 @@ def read(folder: Path, most: int = MOST) -> Run:
     metrics = {"loss", result["score"], "accuracy", "neumann_norm"}
     curves = with_reason(lambda: thinned(records.metrics_rows(folder / files.METRICS), metrics, most), notes)
     observations = with_reason(lambda: read_observations(folder / files.OBSERVATIONS), notes)
-    portrait = folder / files.PORTRAIT
-    drawn = with_reason(lambda: read_portrait(portrait), notes) if os.path.lexists(portrait) else None
+    drawn = read_if_there(read_portrait, folder / files.PORTRAIT, notes)
+    stored = read_if_there(read_transfer, folder / files.TRANSFER, notes)
+    sound = read_if_there(read_listen, folder / files.LISTEN, notes)
     notes = [f"{note}; the run is shown without it" for note in notes]
     notes += missing_rows(folder / files.METRICS, result, curves)
+    notes += other_weights(folder / files.TRANSFER, result, stored)
     notes += verify(folder)
-    return Run(folder, result, curves or {}, observations or [], drawn, tuple(notes))
+    tests = [] if stored is None or other_weights(folder, result, stored) else stored["tests"]
+    return Run(folder, result, curves or {}, observations or [], drawn, tests, sound, tuple(notes))
+
+
+def read_if_there(read: Callable[[Path], T], path: Path, notes: list[str]) -> T | None:
+    """Return ``read(path)``, or None if there is no such file. If it is invalid, append the reason to ``notes``."""
+    return with_reason(partial(read, path), notes) if os.path.lexists(path) else None
+
+
+def other_weights(path: Path, result: Result, stored: StoredTests | None) -> list[str]:
+    """Return a line if the transfer tests in the file ``path`` are of other weights than the run's, else an empty list.
+
+    Such tests are not shown. It happens if a run is extended after its tests.
+    """
+    if stored is None or stored["step"] == (own := tested_update(result, stored["weights"])):
+        return []
+    weights = f"the {stored['weights']} weights"
+    are = "the run has no evaluation" if own is None else f"{weights} are of update {own}"
+    return [f"{printable(str(path))} has tests of {weights} of update {stored['step']}, but {are}; they are not shown"]
 
 
 def thinned(rows: Iterable[dict[str, Any]], metrics: AbstractSet[str], most: int = MOST) -> dict[str, Curve]:

@@ -1,15 +1,19 @@
 """Tables of results, as rows of strings and in Markdown."""
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 from steadygrad.duration import duration
+from steadygrad.files import value_text
 from steadygrad.records import TableRow
 from steadygrad.report.runs import Run, labels
 
 Rows = list[list[str]]
 TRAINED = "trained: "
 """prefix of the setting on which weights were trained, in a table that also has other settings"""
+SOUND = {"mse": "mse, dB²", "segsnr": "SegSNR, dB", "stoi": "STOI", "pesq": "PESQ", "padded_mse": "mse, padded"}
+"""header of each column of sound scores"""
 FEW = 6
 """number of row names that a line lists"""
 
@@ -70,6 +74,47 @@ def runs_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None
             ]
         )
     return header, rows
+
+
+def run_tests_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None) -> tuple[list[str], Rows]:
+    """Return the header and rows of a table of the runs' transfer tests, a row for each test, as lists of strings.
+
+    ``names`` are as in `runs_header_and_rows`. Both lists are empty if no run has such tests.
+    """
+    rows = []
+    for label, run in zip(names or labels(runs), runs, strict=True):
+        name = run.result["score"]
+        for test in run.tests:
+            numbers: Mapping[str, Any] = test
+            changes = ", ".join(f"{key} {value_text(value)}" for key, value in test["task"].items())
+            result = f"not tested: {test['why']}" if "why" in test else f"{name} {score(numbers.get(name))}"
+            rows.append([label, changes, result, number(numbers.get("loss")), f"{test['examples']:,}"])
+    return (["run", "tested on", "result", "loss", "sequences"], rows) if rows else ([], [])
+
+
+def sound_header_and_rows(runs: Sequence[Run], names: Sequence[str] | None = None) -> tuple[list[str], Rows]:
+    """Return the header and rows of a table of the runs' sound scores, as lists of strings; empty if there are none.
+
+    ``names`` are as in `runs_header_and_rows`.
+    """
+    pairs = zip(names or labels(runs), runs, strict=True)
+    found = [(label, run.sound) for label, run in pairs if run.sound is not None]
+    columns = [name for name in SOUND if any(name in sound for _, sound in found)]
+    rows = [
+        [label, *(number(sound.get(name)) for name in columns), str(len(scores["sentences"]))]
+        for label, scores in found
+        for sound in [cast(Mapping[str, Any], scores)]
+    ]
+    return (["run", *(SOUND[name] for name in columns), "sentences"], rows) if rows else ([], [])
+
+
+def score_tables(runs: Sequence[Run], names: Sequence[str] | None = None) -> list[tuple[str, list[str], Rows]]:
+    """Return the tables of transfer tests and of sound scores that the runs have: (title, header, rows) of each."""
+    found = {
+        "Tests on other settings": run_tests_header_and_rows(runs, names),
+        "Sound quality": sound_header_and_rows(runs, names),
+    }
+    return [(title, header, rows) for title, (header, rows) in found.items() if rows]
 
 
 def paper_header_and_rows(table: Sequence[TableRow]) -> tuple[list[str], Rows]:

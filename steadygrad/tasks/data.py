@@ -170,7 +170,8 @@ class DataSet:
 def download(who: str, url: str, target: Path) -> None:
     """Download a URL to ``target``, with a progress bar on a terminal. Resume an earlier partial download.
 
-    Raise a ValueError that names ``who`` if the download fails.
+    The content is not checked here: the caller compares its SHA-256. So a partial download of the right length counts
+    as complete, whatever its content. Raise a ValueError that names ``who`` if the download fails.
     """
     part = target.with_name(f"{target.name}.part")
     have = part.stat().st_size if part.exists() else 0
@@ -196,7 +197,8 @@ def download(who: str, url: str, target: Path) -> None:
     except HTTPError as error:
         if error.code != 416 or not have:
             raise ValueError(f"{who} cannot download {url}: {error}; {advice(target)}") from None
-        # 416, range not satisfiable: the file ends before the range that was requested
+        # 416, range not satisfiable: the file ends before the range that was requested. If the file has as many bytes
+        # as the partial download, that is complete.
         if error.headers.get("Content-Range", "").removeprefix("bytes */") != str(have):
             part.unlink()  # it is not a part of this file
             return download(who, url, target)

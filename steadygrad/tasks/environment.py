@@ -10,6 +10,8 @@ from steadygrad.tasks.task import Task
 
 BOUNDS = {"discount": 1.0, "trace": 1.0, "clip_ratio": 1.0, "entropy": 1e6, "value_weight": 1e6}
 """Largest allowed value of each setting. The smallest is 0."""
+MOST_EPISODES, MOST_FRAMES = 10_000, 10_000_000
+"""Largest ``episodes`` and ``round_frames``. Each episode has a world in memory, and a round is stored as a whole."""
 
 
 class World(Protocol):
@@ -62,7 +64,9 @@ class EnvironmentTask(Task):
     actions: ClassVar[int]
 
     def __post_init__(self) -> None:
-        self.check(episodes=1, round_frames=1, passes=1)
+        self.check(MOST_EPISODES, episodes=1)
+        self.check(MOST_FRAMES, round_frames=1)
+        self.check(passes=1)
         self.check_flags("greedy")
         for name, most in BOUNDS.items():
             value = getattr(self, name)

@@ -134,8 +134,11 @@ class Task:
         ``batch`` is the number of sequences of a batch, and ``generator(i)`` the random generator of batch i. ``split``
         and ``window`` are for data sets and text; they are ignored here.
         """
-        sizes = [min(batch, examples - begin) for begin in range(0, examples, batch)]
-        return BatchList(lambda i: Batch(*self.sample_unseen(sizes[i], generator(i))), len(sizes))
+
+        def make(i: int) -> Batch:
+            return Batch(*self.sample_unseen(min(batch, examples - i * batch), generator(i)))
+
+        return BatchList(make, -(-examples // batch))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the training loss of a batch, a scalar tensor, from a model's outputs and the targets.
@@ -161,10 +164,13 @@ class Task:
         """Return final loss and metrics, a dict, from their means over all batches. Subclasses add what is no mean."""
         return means
 
-    def check(self, **least: int) -> None:
-        """Raise ValueError unless every named field is an integer of at least its value, as in check(length=1)."""
+    def check(self, most: int | None = None, **least: int) -> None:
+        """Raise ValueError unless every named field is an integer of at least its value, as in check(length=1).
+
+        It must be at most ``most``, if that is given.
+        """
         for name, bound in least.items():
-            check_integers(type(self).__name__, bound, **{name: getattr(self, name)})
+            check_integers(type(self).__name__, bound, most, **{name: getattr(self, name)})
 
     def check_seed(self, name: str) -> None:
         """Raise ValueError unless the task's field ``name`` is an integer from 0 to 2³² − 1, as NumPy accepts."""

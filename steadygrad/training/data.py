@@ -127,13 +127,13 @@ class GeneratedBatches(Batches):
         """
         if self.train.examples is not None:
             epoch, place = divmod(number, self.train.examples // self.train.batch)
-            number = self.order(epoch)[place]
+            number = int(self.order(epoch)[place])
         return self.task.sample(self.train.batch, stream(self.seed, "train", number))
 
-    def _order(self, epoch: int) -> list[int]:
-        """Return the random order of the batches of a fixed training set in an epoch."""
+    def _order(self, epoch: int) -> Tensor:
+        """Return the random order of the batches of a fixed training set in an epoch, as a tensor of integers."""
         count = (self.train.examples or 0) // self.train.batch
-        return torch.randperm(count, generator=stream(self.seed, "order", epoch)).tolist()
+        return torch.randperm(count, generator=stream(self.seed, "order", epoch))
 
 
 class EpochBatches(Batches):

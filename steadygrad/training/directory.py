@@ -6,7 +6,6 @@ incomplete last row is ignored. Whatever reads a file checks its digest first.
 
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -170,9 +169,10 @@ class RunDirectory:
             raise RunError(f"{self} is no run's directory: it has no {SETTINGS}")
         with self.reading(SETTINGS) as path:
             try:
-                return tomllib.loads(path.read_text("utf-8"))
-            except (ValueError, RecursionError) as error:
+                text = path.read_text("utf-8")
+            except ValueError as error:
                 raise RunError(f"{path} is not readable: {error}") from None
+            return files.parse_toml(path, text)
 
     def result(self) -> Result | None:
         """Return the content of ``result.json``, a dict, or None if there is none. An interrupted run has one too.
@@ -213,10 +213,16 @@ class RunDirectory:
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write a file of the directory atomically, and its digest to the manifest. Raise RunError if that fails."""
+        self.write_all({name: content.encode() if isinstance(content, str) else content})
+
+    def write_all(self, contents: Mapping[str, bytes]) -> None:
+        """Write files, given as a dict of contents by name, as `write` does, with one write of the manifest.
+
+        No file is replaced before the new contents of all are complete on the disk.
+        """
         self.settle()
-        data = content.encode() if isinstance(content, str) else content
-        with self.writing(name):
-            self.manifest.write(name, data, {log: running.digest() for log, running in self.logs.items()})
+        with self.writing(next(iter(contents))):
+            self.manifest.write(contents, {log: running.digest() for log, running in self.logs.items()})
 
     def settle(self) -> None:
         """Flush the rows that were appended to logs to the disk."""
@@ -272,9 +278,13 @@ class RunDirectory:
 
     # weights and checkpoints
 
-    def save_weights(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Write tensors by name to a safetensors file of the directory."""
-        self.write(name, save(apart(tensors)))
+    def save_weights(self, weights: Mapping[str, Mapping[str, Tensor]], checkpoint: Checkpoint | None = None) -> None:
+        """Write tensors by name to safetensors files, given as a dict by file, after the checkpoint if there is one.
+
+        All files are written by one `write_all`.
+        """
+        before = {} if checkpoint is None else {CHECKPOINT: checkpoint_file(checkpoint)}
+        self.write_all(before | {name: save(apart(tensors)) for name, tensors in weights.items()})
 
     def load_weights(self, name: str) -> dict[str, Tensor]:
         """Return the tensors by name of a safetensors file of the directory. Raise RunError if it is missing."""
@@ -283,9 +293,7 @@ class RunDirectory:
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Write the checkpoint: tensors, and a state of JSON values, with a digest that reveals changes."""
-        whole = apart(tensors)
-        text = json.dumps(state)
-        self.write(CHECKPOINT, save(whole, {"state": text, "digest": digest(whole, text)}))
+        self.write(CHECKPOINT, checkpoint_file(Checkpoint(dict(tensors), dict(state))))
 
     def checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint, or None if there is none. Raise RunError if the file was altered."""
@@ -312,6 +320,13 @@ class RunDirectory:
         if checkpoint is None and written:
             raise RunError(f"{self} cannot be resumed: it has {written[0]}, but no {CHECKPOINT}{advice}")
         return checkpoint
+
+
+def checkpoint_file(checkpoint: Checkpoint) -> bytes:
+    """Return the content of the file of a checkpoint, with a digest that reveals changes."""
+    whole = apart(checkpoint.tensors)
+    text = json.dumps(checkpoint.state)
+    return save(whole, {"state": text, "digest": digest(whole, text)})
 
 
 def length(train: Mapping[str, Any]) -> tuple[int, int]:

@@ -128,8 +128,7 @@ class Trainer:
             if status != "diverged":  # a diverged run keeps its last good checkpoint
                 self.save()
             else:
-                self.directory.save_weights(BEST, self.best_weights)
-                self.directory.save_weights(LAST, self.model.state_dict())
+                self.directory.save_weights(self.shown_weights())
             result = self.result(status, why)
             if status == "done" and (test := self.test()) is not None:
                 result["test"] = test
@@ -216,7 +215,7 @@ class Trainer:
     def evaluate(self) -> None:
         """Evaluate on the validation split, log the result, and store the weights if they are the best so far.
 
-        Raise DivergedError if the loss is NaN or a parameter is not finite.
+        Raise DivergedError if the loss or a parameter is not finite.
         """
         try:
             found = self.evaluated("valid")
@@ -229,8 +228,8 @@ class Trainer:
             self.kept = self.weights()
         self.final = {"step": self.step, **found}
         self.log(row)
-        if math.isnan(found["loss"]):  # an infinite loss may recover
-            raise self.diverged("the validation loss is NaN")
+        if not math.isfinite(found["loss"]):
+            raise self.diverged(f"the validation loss is {'NaN' if math.isnan(found['loss']) else 'infinite'}")
         # the extra evaluation at the end does not count, because a run that is extended later would not have had it
         if self.step % self.options.evaluate_every == 0:
             self.schedule.after_evaluation(improved)
@@ -282,11 +281,13 @@ class Trainer:
 
     # checkpoints and the result
 
+    def shown_weights(self) -> dict[str, dict[str, Tensor]]:
+        """Return the best and the last weights, each a dict by name, as a dict by file."""
+        return {BEST: self.best_weights, LAST: self.model.state_dict()}
+
     def save(self) -> None:
         """Write the checkpoint, and the best and the last weights, to the run directory."""
-        self.directory.save_checkpoint(*packed(self))
-        self.directory.save_weights(BEST, self.best_weights)
-        self.directory.save_weights(LAST, self.model.state_dict())
+        self.directory.save_weights(self.shown_weights(), packed(self))
         self.saved = time.perf_counter()
 
     def data(self) -> dict[str, str]:

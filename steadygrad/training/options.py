@@ -14,6 +14,8 @@ COUNTS = (
     *("lr_every", "examples", "window", "epochs", "frames"),
 )
 LARGEST = 1e30  # the largest float32 is 3.4e38
+MOST_BATCHES = 10_000_000
+"""largest number of batches of a fixed training set, whose order is in memory"""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,10 @@ class Train:
         check_choice("Train", "schedule", self.schedule, SCHEDULES)
         if self.examples is not None and self.examples < self.batch:
             raise ValueError(f"Train expects examples for one batch of {self.batch} at least; got {self.examples}")
+        if self.examples is not None and self.examples // self.batch > MOST_BATCHES:
+            raise ValueError(
+                f"Train expects examples for at most {MOST_BATCHES:,} batches of {self.batch}; got {self.examples}"
+            )
         if self.epochs is not None and self.frames is not None:
             raise ValueError(f"Train expects either epochs or frames; got {self.epochs} and {self.frames}")
         if self.schedule == "cosine" and self.frames is not None:

@@ -1,6 +1,12 @@
 """Give matrices odd parameter values: NaN, infinite, huge, tiny, zero, repeated, strided, in every dtype.
 
 The constraint holds, or the matrix raises NonFiniteError or another ValueError.
+
+In bfloat16 a real matrix is computed in single precision and then rounded. The constraint is measured before the
+rounding, with the bound of single precision, and W must be exactly that matrix, rounded. A bound on the spectral radius
+after the rounding would have to depend on W. If W = V Λ V⁻¹ becomes W + E, then |E| ≤ u |W| entry by entry,
+u = eps / 2 = 2⁻⁸. So ‖E‖₂ ≤ u ‖W‖_F, and by Bauer and Fike each eigenvalue of W + E is within κ(V) u ‖W‖_F of one of W:
+with ‖W‖_F = 185 and κ(V) = 251, as in one try, that says nothing, and the radius did rise from 1 to 1.19.
 """
 
 from random import Random
@@ -24,8 +30,8 @@ OPTIONS = {
     "stiefel": [{"full_diagonal": True}],
     "schur": [{"modulus": 1.0}],
 }
-BOUNDS = {torch.float64: 1e-9, torch.bfloat16: 0.1}
-"""bounds of a violation in other dtypes; rounding of W itself is 4e-3 for each entry in bfloat16"""
+BOUNDS = {torch.float64: 1e-9}
+"""bound of a violation in double precision"""
 
 
 def run(campaign: Campaign) -> None:
@@ -43,19 +49,26 @@ def run(campaign: Campaign) -> None:
             matrix.train(random.random() < 0.5)
             kinds = [fill(random, free) for free in matrix.free]
             campaign.count("matrices")
+            computed: list[Tensor] = []
+            matrix.map.register_forward_hook(lambda module, inputs, W, found=computed: found.append(W.detach()))
             W = matrix()
             W.abs().square().sum().backward()
-            judge(campaign, matrix, W, f"{name} {options} of size {size}, {dtype}, {kinds}")
+            judge(campaign, matrix, W, computed[-1], f"{name} {options} of size {size}, {dtype}, {kinds}")
 
 
-def judge(campaign: Campaign, matrix: Matrix, W: Tensor, what: str) -> None:
-    """Record a failure if W is not finite or breaks its constraint."""
+def judge(campaign: Campaign, matrix: Matrix, W: Tensor, computed: Tensor, what: str) -> None:
+    """Record a failure if W is not finite, breaks its constraint, or is not ``computed``, the map's result, rounded.
+
+    The constraint is measured before the rounding.
+    """
     dtype = matrix.free[0].dtype
+    if not torch.equal(W, computed.to(W.dtype)) and W.isfinite().all():
+        return campaign.fail(f"{what}: W is not the rounded result of the map")
     if matrix.orthogonal and not W.isfinite().all():
         return campaign.fail(f"{what}: W is not finite")
     if not W.isfinite().all():
         return None  # moduli and transients may overflow
-    found, bound = violation(matrix, W.to(torch.float32) if dtype == torch.bfloat16 and not W.is_complex() else W)
+    found, bound = violation(matrix, computed)
     bound = BOUNDS.get(dtype, bound)
     if not found <= bound:
         campaign.fail(f"{what}: {found:.3g} from its constraint, bound {bound:g}")

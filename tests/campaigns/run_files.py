@@ -228,10 +228,12 @@ def change_json(path: Path, chance: random.Random) -> None:
 
 
 def change_toml(path: Path, chance: random.Random) -> None:
-    """Replace the value of a setting, or remove it, or give an unknown one."""
+    """Replace the value of a setting, also by a deeply nested one, or remove it, or give an unknown one."""
     lines = path.read_text().splitlines()
     number = chance.choice([number for number, line in enumerate(lines) if " = " in line])
     key = lines[number].partition(" = ")[0]
     others = ["-1", "0", "1e400", "true", '"x"', "[]", "{}", '"\\u001b[31m"', "nan", "1979-05-27"]
+    depth = chance.choice([20, 25, 200, 400, 2000])
+    others += ["[" * depth + "]" * depth, "{ a = " * depth + "1" + " }" * depth]
     lines[number] = chance.choice([f"{key} = {other}" for other in others] + ["", "unknown = 1"])
     path.write_text("\n".join(lines) + "\n")

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from steadygrad.kernels import at_least_single
 from steadygrad.matrices import (
     BoundedSVD,
     ComplexSchur,
@@ -23,7 +24,7 @@ ORTHOGONAL, RADIUS = 1e-4, 1e-5
 
 def violation(matrix: Matrix, W: Tensor) -> tuple[float, float]:
     """Return by how much W breaks the constraint of its matrix, and the bound on that. A free matrix breaks none."""
-    map, free = matrix.map, [f.detach() for f in matrix.free]
+    map, free = matrix.map, [at_least_single(f.detach()) for f in matrix.free]
     W = W.detach()
     match map:
         case EigenvalueNormalized():

@@ -594,7 +594,9 @@ def test_select_unknown_name_raises_value_error(pattern, message):
         (WHOLE + "parameters = 15\n", r"paper.toml \[table.row\] expects parameters to be a string; got 15"),
         ("a = 3\n", r"paper.toml \[a\] expects a table; got 3"),
         ("paper = 3\n", r"paper.toml \[paper\] expects a table; got 3"),
-        ("[table\n", r"paper.toml: "),
+        ("[table\n", r"paper.toml is not readable: "),
+        ("x = " + 200 * "[" + 200 * "]", r"paper.toml is not readable: expected at most 20 lists or tables inside"),
+        ("x = " + 9000 * "[" + 9000 * "]", r"paper.toml is not readable: expected at most 20 lists or tables inside"),
     ],
 )
 def test_invalid_recipe_types_raise_value_error(text, message):

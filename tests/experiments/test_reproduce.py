@@ -424,7 +424,7 @@ def test_nan_transfer_loss_is_written_as_null(tmp_path):
     directory = RunDirectory(run_directory(RNN, 0, tmp_path))
     weights = directory.load_weights("model.safetensors")
     weights["readout.bias"].fill_(float("nan"))
-    directory.save_weights("model.safetensors", weights)
+    directory.save_weights({"model.safetensors": weights})
     (row,) = smoke([replace(recipe_with_transfer([4]), metric="loss")], tmp_path)
     assert [test["loss"] for test in written(RNN, tmp_path)["tests"]] == [None]
     assert row["runs"][0]["transfer"] == [{"name": "delay 4", "value": None, "examples": 4}]

@@ -69,3 +69,12 @@ def test_matmul_falls_back_for_unsupported_tensors(backend, monkeypatch):
     torch.testing.assert_close(matmul(A[:, :0], column[:0], add=torch.ones(4, 1)), torch.ones(4, 1))
     torch.testing.assert_close(matmul(A.bfloat16(), column.bfloat16()), A.bfloat16() @ column.bfloat16())
     assert matmul(A[:0], column).shape == (0, 1)
+
+
+@pytest.mark.parametrize("backend", ["python", "auto"])
+def test_matmul_refuses_both_targets(backend, monkeypatch):
+    """Otherwise C would add to ``out``, and torch to ``add``."""
+    monkeypatch.setenv(VARIABLE, backend)
+    A = torch.randn(3, 3)
+    with pytest.raises(ValueError, match=r"^matmul expects either out or add; got both$"):
+        matmul(A, A, add=torch.zeros(3, 3), out=torch.zeros(3, 3))

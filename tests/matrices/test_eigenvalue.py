@@ -239,3 +239,17 @@ def test_torch_func_gradient_matches_autograd(T):
         return
     leaf = T.double().requires_grad_()
     torch.testing.assert_close(found, *torch.autograd.grad((map(leaf) * K).sum(), leaf))
+
+
+@pytest.mark.parametrize("size", [2, 5, 13, 32])
+@pytest.mark.parametrize("scale", [1e-30, 1.90625, 999424.0, 1e30])
+@pytest.mark.parametrize("radius", ["exact", "power"])
+def test_matrix_of_equal_entries_is_normalised(size, scale, radius):
+    """LAPACK does not converge on some of them (size 13, 999424)."""
+    T = torch.full((size, size), scale, requires_grad=True)
+    W = EigenvalueNormalized(size, radius=radius)(T)
+    assert spectral_radius(W) <= 1 + 1e-5
+    if size * scale > 1:
+        assert spectral_radius(W) == pytest.approx(1, abs=1e-5)
+    W.sum().backward()
+    assert T.grad.isfinite().all()

@@ -17,7 +17,7 @@ from steadygrad.matrices import (
     skew,
     skew_free,
 )
-from steadygrad.matrices.neumann import norm_below
+from steadygrad.matrices.neumann import neumann_cayley, norm_below
 from tests.rounding import rounding
 
 AS_IN_PAPER = {"name": "neumann", "exact_above": 1.0, "max_drift": math.inf}
@@ -351,3 +351,41 @@ def test_paper_algorithm_drifts_less_with_higher_order_and_resets():
         assert worst[order] in (errors[49], errors[99])  # resets are at 50 and 100
         assert errors[50] < rounding(torch.float32, 128, operations=2, scale=2)  # ‖A‖₂ is still about 1
     assert worst[1] > 1e-2 > worst[2] > 2e-4 > worst[3]
+
+
+def test_unchanged_parameter_gives_same_matrix_without_evaluation(monkeypatch):
+    """Also in training mode without gradients, as in one-step calls: W is exactly the one that was computed before."""
+    matrix = neumann_cayley(6, reflections=2)
+    with torch.no_grad():
+        W = matrix()
+        with monkeypatch.context() as patch:
+            patch.setattr("steadygrad.matrices.neumann.matmul", None)  # it would be called
+            assert torch.equal(matrix(), W)
+        assert int(matrix.map.exact_solves) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda matrix: matrix.free[0].data.view(-1)[-1].add_(0.01),
+        lambda matrix: matrix.map.inverse.mul_(2),
+        lambda matrix: matrix.map.age.fill_(-1),
+        lambda matrix: matrix.map.D.neg_(),
+        lambda matrix: matrix.double(),
+        lambda matrix: matrix.load_state_dict(neumann_cayley(20, reflections=3).state_dict()),
+        lambda matrix: matrix().detach().zero_(),
+    ],
+    ids=["an entry", "inverse", "age", "D", "dtype", "state", "W itself"],
+)
+def test_matrix_is_evaluated_again_after_any_change(change):
+    """Every entry of A counts, unlike in evaluation mode: training updates the inverse as often as before."""
+    matrix, other = neumann_cayley(20, reflections=3), neumann_cayley(20, reflections=3)
+    other.load_state_dict(matrix.state_dict())
+    with torch.no_grad():
+        matrix(), other()
+        change(matrix)
+        other = other.to(matrix.free[0].dtype)
+        other.load_state_dict(matrix.state_dict())
+        other.map._evaluated = None
+        assert torch.equal(matrix(), other())
+        assert torch.equal(matrix.map.inverse, other.map.inverse)

@@ -99,6 +99,24 @@ def test_initial_policy_is_almost_uniform():
     assert outputs[..., -1].abs().max() < 0.05
 
 
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [
+        ((1, 3, 5), "got 1 NaN of 102 features at step 3 of sequence 1"),
+        ((1, 3, 0), "got 1 NaN of 102 features at step 3 of sequence 1"),
+        ((2, 1, slice(None)), "got 102 NaN of 102 features at step 1 of sequence 2"),
+        ((0, slice(None), slice(None)), "got 102 NaN of 102 features at step 0 of sequence 0"),
+    ],
+    ids=["one feature", "the first feature", "a step in between", "no step"],
+)
+def test_nan_before_end_of_sequence_raises_value_error(places, words):
+    """The end is where all features are NaN: a NaN in the first alone is no end."""
+    x = random_observations()
+    x[places] = torch.nan
+    with pytest.raises(ValueError, match=f"PolicyModel expects at least one step, then NaN in all features .*{words}"):
+        model()(x)
+
+
 def test_invalid_arguments_raise_value_error():
     with pytest.raises(ValueError, match=r"PolicyModel expects 102 features per step; got x of shape \(3, 7, 101\)"):
         model()(random_observations()[..., 1:])

@@ -12,6 +12,7 @@ from steadygrad.layers import LSTM, NNRNN
 from steadygrad.models import MODELS
 from steadygrad.models.relational import FEATURES, ContextNormalisation, CoRelNet, Encoder, Recurrent
 from steadygrad.models.relational.encoder import encode_each_once
+from steadygrad.models.relational.model import perceptron
 from steadygrad.problem import Problem
 
 OBJECTS, SIZE, CHANNELS, ANSWERS = 4, 8, 2, 3
@@ -435,3 +436,24 @@ def test_parameter_counts_agree_with_the_thesis(row):
     assert count("corelnet", hidden_size=hidden_size) == nhid
     assert count("esbn") == esbn
     assert count("corelnet", full=True) == corelnet + 256 * objects * (objects - 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([], "at least two sizes, each an argument; got $"),
+        ([8], "at least two sizes, each an argument; got 8$"),
+        ([[3, 4]], r"at least two sizes, each an argument; got \[3, 4\]$"),
+        ([[3, 4], 5], r"size 0 to be an integer of at least 1; got \[3, 4\]$"),
+        ([3, 0], "size 1 to be an integer of at least 1; got 0$"),
+    ],
+)
+def test_perceptron_without_layers_raises_value_error(sizes, words):
+    with pytest.raises(ValueError, match=f"^perceptron expects {words}"):
+        perceptron(*sizes)
+
+
+@pytest.mark.parametrize("name", ["transformer", "corelnet-t"])
+def test_huge_number_of_layers_is_refused(name):
+    with pytest.raises(ValueError, match=r" expects layers to be at most 1,000; got 1000000000000$"):
+        MODELS[name](PROBLEM, layers=10**12)

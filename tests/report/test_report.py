@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 import steadygrad
+from steadygrad.cli.main import main
 from steadygrad.experiments import select, summary
 from steadygrad.report import figures, runs, tables
 from steadygrad.report.thinning import Curve
+from steadygrad.scores import read_listen, read_transfer
+from tests.campaigns import report_files
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def write_run(folder, layer="gru", task="copy", seed=0, hidden=8, score="accuracy", values=(2.0, 1.0), **result):
@@ -528,3 +533,69 @@ def test_report_imports_no_torch():
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "curves []"
+
+
+def run_with_scores(folder):
+    """A small run with transfer tests and sound scores, as the campaign of report files has it."""
+    folder.mkdir()
+    for name, value in report_files.contents().items():
+        if name != "table.json":
+            (folder / name).write_text(report_files.text_of(name, value))
+    return folder
+
+
+def test_tests_on_other_settings_and_sound_scores_are_shown(tmp_path, capsys):
+    folder = run_with_scores(tmp_path / "run")
+    assert main(["report", str(folder), "-o", str(tmp_path / "page.html")]) == 0
+    assert main(["report", str(folder), "-o", str(tmp_path / "page.md")]) == 0
+    printed, page, text = (
+        capsys.readouterr().out,
+        (tmp_path / "page.html").read_text(),
+        (tmp_path / "page.md").read_text(),
+    )
+    assert "problem" not in printed
+    assert "| gru | delay 9 | accuracy 0.5000 | 1 | 20 |" in text.replace(" ---: ", "")
+    assert "| gru | delay 99 | not tested: no memory | – | 20 |" in text
+    assert "| gru | 43.4 | 4.28 | – | 28.9 | 1 |" in text
+    for cell in ("delay 9", "not tested: no memory", "SegSNR, dB", "28.9"):
+        assert cell in page
+        assert cell in printed
+
+
+def test_tests_of_other_weights_are_not_shown_but_named(tmp_path):
+    """A run that was extended after its tests has other weights than they."""
+    folder = run_with_scores(tmp_path / "run")
+    content = report_files.contents()["transfer.json"] | {"step": 20}
+    (folder / "transfer.json").write_text(json.dumps(content))
+    (run,) = runs.find_all([folder]).runs
+    assert run.tests == []
+    words = "has tests of the best weights of update 20, but the best weights are of update 30; they are not shown"
+    assert run.notes == (f"{folder / 'transfer.json'} {words}",)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("transfer.json", {"tests": [3]}, "is not what transfer writes: tests[0] expects a dict; got 3; remove it to"),
+        ("transfer.json", {"tests": [{"task": {}, "examples": 3}]}, "task expects at least one option; got {}"),
+        ("transfer.json", {"tests": [{"task": {"a": 1}, "examples": 3, "loss": "x"}]}, "a finite number or null for"),
+        ("transfer.json", {"weights": "first"}, "weights expects 'best' or 'last'; got 'first'"),
+        ("listen.json", {"mse": "x"}, "is not what listen --json prints: mse expects a finite number or null; got 'x'"),
+        ("listen.json", {"sentences": [{"sentence": "a", "pesq": []}]}, "a finite number or null for each metric"),
+    ],
+)
+def test_damaged_scores_are_a_line_and_the_run_is_shown(tmp_path, name, change, words):
+    folder = run_with_scores(tmp_path / "run")
+    (folder / name).write_text(json.dumps(report_files.contents()[name] | change))
+    found = runs.find_all([folder])
+    (note,) = found.runs[0].notes
+    assert note.startswith(str(folder / name))
+    assert words in note
+    assert note.endswith("; the run is shown without it")
+
+
+def test_stored_scores_are_valid():
+    """Those in results/, with all their numbers."""
+    for path in RESULTS.glob("**/transfer.json"):
+        assert read_transfer(path)["tests"]
+    assert [read_listen(path)["mse"] for path in RESULTS.glob("**/listen.json")]

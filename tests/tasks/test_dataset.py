@@ -107,6 +107,18 @@ def test_complete_partial_file_is_used(server, cache):
     assert server.asked == [(f"/{FILE}", f"bytes={len(CONTENT)}-")]
 
 
+def test_complete_partial_file_with_other_content_is_refused_and_removed(server, cache):
+    """The server says only that the length is right; the digest tells."""
+    cache.mkdir(parents=True)
+    (cache / f"{FILE}.part").write_bytes(CONTENT[::-1])
+    with pytest.raises(
+        ValueError, match=f"^Task expects {FILE} in .* with SHA-256|^Task expects .*{FILE} with SHA-256"
+    ):
+        of(server).read("Task", FILE)
+    assert list(cache.iterdir()) == []
+    assert of(server).read("Task", FILE) == CONTENT
+
+
 def test_partial_file_longer_than_file_is_downloaded_again(server, cache):
     cache.mkdir(parents=True)
     (cache / f"{FILE}.part").write_bytes(CONTENT + b"of another version")

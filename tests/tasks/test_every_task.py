@@ -288,3 +288,17 @@ def test_docstring_contains_input_and_target_example(cls):
     starts = [line.split()[0] for line in cls.__doc__.splitlines() if line.strip()]
     assert "input" in starts
     assert "target" in starts
+
+
+def test_held_out_batches_are_counted_without_a_list():
+    """A list of the sizes of 10¹⁰ batches would fill the memory."""
+    batches = Copy(delay=3, length=2).held_out_batches("valid", 10**12 + 1, 100, None, lambda i: Generator())
+    assert len(batches) == 10**10 + 1
+    assert [len(batches[i].targets) for i in (0, -2, -1)] == [100, 100, 1]
+
+
+def test_environment_limits_what_is_in_memory_at_once():
+    with pytest.raises(ValueError, match="MiniGrid expects episodes to be at most 10,000; got 1000000000000"):
+        TASKS["minigrid"](episodes=10**12)
+    with pytest.raises(ValueError, match="MiniGrid expects round_frames to be at most 10,000,000; got 1000000000000"):
+        TASKS["minigrid"](round_frames=10**12)

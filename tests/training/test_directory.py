@@ -157,6 +157,21 @@ def test_unreadable_settings_file_raises_run_error(directory, tiny, content):
         directory.refuse(tiny(), resume=True)
 
 
+@pytest.mark.parametrize("depth", [25, 200, 400, 900, 20_000])
+@pytest.mark.parametrize("brackets", ["[]", "{}"])
+def test_deeply_nested_settings_name_the_file(directory, tiny, depth, brackets):
+    """Some depths are read, and fail later in code that does not know the file."""
+    deep = "[" * depth + "]" * depth if brackets == "[]" else "{ a = " * depth + "1" + " }" * depth
+    directory.file(MANIFEST).unlink()
+    directory.file(SETTINGS).write_text(f'[layer]\nname = "lstm"\nrecurrent = {deep}\n')
+    words = (
+        r"settings.toml is not readable: expected at most 20 lists or tables inside each other in a value; got more$"
+    )
+    for use in (directory.settings, directory.tables, lambda: directory.refuse(tiny(), resume=True)):
+        with pytest.raises(RunError, match=words):
+            use()
+
+
 def test_a_directory_without_settings_is_no_run(tmp_path):
     with pytest.raises(RunError, match=r"is no run's directory: it has no settings.toml$"):
         RunDirectory(tmp_path).settings()

@@ -92,14 +92,14 @@ def test_rows_after_manifest_are_not_checked(run):
 def test_kills_between_manifest_and_file_leave_valid_run(run, monkeypatch):
     """The old content stays valid, however often a process lists a new one and dies."""
 
-    def die(path, content, write=files.write):
-        if path.name != MANIFEST:
+    def die(contents, write=files.write_all):
+        if MANIFEST not in [path.name for path in contents]:
             raise KeyboardInterrupt
-        write(path, content)
+        write(contents)
 
     for number in range(4):
         with monkeypatch.context() as patch:
-            patch.setattr(files, "write", die)
+            patch.setattr(files, "write_all", die)
             with pytest.raises(KeyboardInterrupt):
                 RunDirectory(run.path).write(NAME, f"never {number}")
         assert run.file(NAME).read_text() == "first"
@@ -110,14 +110,34 @@ def test_kills_between_manifest_and_file_leave_valid_run(run, monkeypatch):
     assert len(verify(run.path)) == 1
 
 
+def test_several_files_are_listed_by_one_write_of_manifest(run, monkeypatch):
+    """A kill between any two renames leaves old and new files, all of which are accepted."""
+    names = [NAME, "portrait.json", "settings.toml"]
+    for last in range(len(names)):
+        run.write_all({name: f"old {last} of {name}".encode() for name in names})
+        written, write = [], files.write_all
+
+        def noted(contents, written=written, write=write):
+            written.append([path.name for path in contents])
+            write(contents)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "write_all", noted)
+            run.write_all({name: f"new {last} of {name}".encode() for name in names})
+        assert written == [[MANIFEST], names]
+        for name in names[last:]:
+            run.file(name).write_text(f"old {last} of {name}")
+        assert verify(run.path) == []
+
+
 def test_kill_before_truncation_of_rows_leaves_valid_run(run, monkeypatch):
-    def die(path, content, write=files.write):
-        if path.name != MANIFEST:
+    def die(contents, write=files.write_all):
+        if MANIFEST not in [path.name for path in contents]:
             raise KeyboardInterrupt
-        write(path, content)
+        write(contents)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write", die)
+        patch.setattr(files, "write_all", die)
         with pytest.raises(KeyboardInterrupt):
             run.keep_rows(1)
     assert verify(run.path) == []

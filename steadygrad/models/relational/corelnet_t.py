@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from steadygrad.models.relational.attention import AttentionLayer
 from steadygrad.models.relational.encoder import FEATURES
-from steadygrad.models.relational.model import RelationalModel, perceptron
+from steadygrad.models.relational.model import MOST_LAYERS, RelationalModel, perceptron
 from steadygrad.models.relational.similarity import row_softmax, similarity, views
 from steadygrad.problem import Problem
 
@@ -53,8 +53,8 @@ class CoRelNetT(RelationalModel):
             position_size=position_size,
             feedforward_size=feedforward_size,
             hidden_size=hidden_size,
-            layers=layers,
         )
+        self.check_counts(MOST_LAYERS, layers=layers)
         self.layers, self.full, self.sensory = layers, full, sensory
         self.positions = nn.Parameter(torch.randn(problem.objects, position_size))
         self.query = nn.Parameter(torch.randn(query_size))

@@ -17,6 +17,8 @@ from steadygrad.problem import Problem
 
 ENCODERS = ("learned", "random")
 NORMALISATIONS = ("context", "segmented", "none")
+MOST_LAYERS = 1000
+"""largest number of ``layers`` of a network; without a limit, a huge number fills the memory or takes for ever"""
 
 
 class RelationalModel(Model):
@@ -134,9 +136,9 @@ class RelationalModel(Model):
         """Name of the class, for error messages."""
         return type(self).__name__
 
-    def check_counts(self, **counts: int) -> None:
-        """Raise ValueError unless every keyword argument is an integer of at least 1."""
-        check_integers(self._name, **counts)
+    def check_counts(self, most: int | None = None, **counts: int) -> None:
+        """Raise ValueError unless every keyword argument is an integer of at least 1 and at most ``most``, if given."""
+        check_integers(self._name, most=most, **counts)
 
     def check_choice(self, name: str, value: str, known: Iterable[str]) -> None:
         """Raise ValueError unless the value of the option ``name`` is one of the known values."""
@@ -146,8 +148,12 @@ class RelationalModel(Model):
 def perceptron(*sizes: int) -> nn.Sequential:
     """Return an nn.Sequential of linear layers with a ReLU between successive layers, and none after the last.
 
-    Each size is an argument: perceptron(8, 16, 2) has the layers 8 → 16 and 16 → 2.
+    Each size is an argument: perceptron(8, 16, 2) has the layers 8 → 16 and 16 → 2. Raise ValueError unless there are
+    at least two, integers of at least 1.
     """
+    if len(sizes) < 2:
+        raise ValueError(f"perceptron expects at least two sizes, each an argument; got {', '.join(map(repr, sizes))}")
+    check_integers("perceptron", **{f"size {place}": size for place, size in enumerate(sizes)})
     layers = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)]
     parts = [part for layer in layers for part in (layer, nn.ReLU())]
     return nn.Sequential(*parts[:-1])

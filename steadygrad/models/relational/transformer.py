@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from steadygrad.models.relational import initialisation
 from steadygrad.models.relational.attention import AttentionLayer
 from steadygrad.models.relational.encoder import FEATURES
-from steadygrad.models.relational.model import RelationalModel, perceptron
+from steadygrad.models.relational.model import MOST_LAYERS, RelationalModel, perceptron
 from steadygrad.problem import Problem
 
 POSITIONS = ("sinusoidal", "learned")
@@ -44,7 +44,8 @@ class Transformer(RelationalModel):
         **shared: Any,
     ) -> None:
         super().__init__(problem, **shared)
-        self.check_counts(heads=heads, hidden_size=hidden_size, decoder_size=decoder_size, layers=layers)
+        self.check_counts(heads=heads, hidden_size=hidden_size, decoder_size=decoder_size)
+        self.check_counts(MOST_LAYERS, layers=layers)
         self.check_choice("positions", positions, POSITIONS)
         self.positions = nn.Parameter(torch.randn(problem.objects, FEATURES)) if positions == "learned" else None
         self.layers = nn.ModuleList(
