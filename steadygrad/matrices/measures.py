@@ -51,7 +51,7 @@ def retried(decompose: Callable[[Tensor], Decomposition], M: Tensor) -> Decompos
     """
     try:
         return decompose(M)
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         if not M.isfinite().all():
             raise
         random = torch.rand(
