@@ -379,3 +379,9 @@ def test_relational_network_on_sequence_task_raises_value_error():
     words = "^layer corelnet expects a task out of same-different, same-different-6, rmts, .*; got copy$"
     with pytest.raises(ValueError, match=words):
         settings(layer={"name": "corelnet"})
+
+
+def test_training_set_of_too_many_batches_is_refused():
+    """The order of its batches is in memory."""
+    with pytest.raises(ValueError, match="Train expects examples for at most 10,000,000 batches of 2; got 1000000000"):
+        Train(batch=2, examples=10**9)
