@@ -38,7 +38,7 @@ def eigenvalues_of(T: Tensor) -> Tensor:
     size = power_of_two(T)
     try:
         values = torch.linalg.eigvals(T / size)
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # public, but not in its __all__
         values = torch.linalg.eigvals(shifted(T / size)) - 1
     return values * size
 
@@ -48,7 +48,7 @@ def eigenvectors_of(T: Tensor) -> tuple[Tensor, Tensor]:
     size = power_of_two(T)
     try:
         values, vectors = torch.linalg.eig(T / size)
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # public, but not in its __all__
         values, vectors = torch.linalg.eig(shifted(T / size))
         values = values - 1
     return values * size, vectors

@@ -239,7 +239,7 @@ def test_show_picture_writes_deterministic_png_of_object_task(run, tmp_path, set
         ("train lstm copy --task.delay 0", "Copy expects delay to be an integer of at least 1; got 0"),
         ("train lstm copy --train.optimizer lion", "Train expects optimizer to be one of adam, "),
         ("train lstm copy --layer.hidden_size 0", "expects hidden_size to be an integer of at least 1; got 0"),
-        ("train rnn copy --layer.recurrent shur", "no matrix 'shur'; choose from free, "),
+        ("train rnn copy --layer.recurrent shur", "no matrix 'shur'; choose from cayley, "),
         ("train lstm adding --train.window 5", "truncated back-propagation expects targets at every step"),
         ("train lstm copy --threads 0", " here; got 0"),
         ("train lstm copy --threads 100000", " here; got 100000"),

@@ -644,7 +644,7 @@ def test_recurrent_accepts_gate_dict_table_function_and_matrix():
             "expects an activation out of modrelu, tanh, relu, identity; got",
         ),
         (lambda: layers.GRU(3, 6, activation="gelu"), "expects an activation"),
-        (lambda: layers.RNN(3, 6, recurrent="unitary"), "no matrix 'unitary'; choose from free"),
+        (lambda: layers.RNN(3, 6, recurrent="unitary"), "no matrix 'unitary'; choose from cayley"),
         (lambda: layers.GRU(3, 6, recurrent={"update": "x"}), "no matrix 'x'"),
         (
             lambda: layers.GRU(3, 6, recurrent={"forget": "free"}),

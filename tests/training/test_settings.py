@@ -189,7 +189,7 @@ def test_missing_hidden_size_raises_value_error(layer):
 def test_value_error_of_layer_is_passed_on():
     with pytest.raises(ValueError, match="expects hidden_size to be an integer of at least 1; got 0"):
         build(settings(layer={"hidden_size": 0}))
-    with pytest.raises(ValueError, match="no matrix 'shur'; choose from free"):
+    with pytest.raises(ValueError, match="no matrix 'shur'; choose from cayley"):
         build(settings(layer={"name": "rnn", "recurrent": "shur"}))
     with pytest.raises(ValueError, match="GRU has the gates reset, update, candidate; got a matrix for input"):
         build(settings(layer={"name": "gru", "recurrent": {"input": "cayley"}}))
