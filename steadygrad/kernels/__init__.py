@@ -8,8 +8,10 @@ from steadygrad.kernels.activations import (
     complex_modrelu,
     modrelu,
 )
-from steadygrad.kernels.attention import Attention, Carried, Recurrence, attentive_unroll
-from steadygrad.kernels.backend import describe, runs_in_c
+from steadygrad.kernels.attention import attentive_unroll
+from steadygrad.kernels.attention_operator import attentive_traced
+from steadygrad.kernels.attention_types import Attention, Carried, Recurrence
+from steadygrad.kernels.backend import describe, has_c, runs_in_c
 from steadygrad.kernels.elman import ElmanInputs, Operator, elman_unroll, elman_unroll_reference, operator_unroll
 from steadygrad.kernels.exponential import exponential_backward, exponential_forward
 from steadygrad.kernels.gru import GRUInputs, gru_unroll, gru_unroll_reference
@@ -20,12 +22,14 @@ from steadygrad.kernels.plain import (
     in_own_precision,
     needs_plain,
     own_precision,
+    traced,
     wants_graph,
     with_graph,
 )
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
-from steadygrad.kernels.unroll import unroll
+from steadygrad.kernels.traced import TracedSteps, padded_steps, untraced
+from steadygrad.kernels.unroll import scanned, unroll, unroll_rows
 
 __all__ = [
     "ACTIVATIONS",
@@ -39,8 +43,10 @@ __all__ = [
     "Operator",
     "Recurrence",
     "Steps",
+    "TracedSteps",
     "activate",
     "at_least_single",
+    "attentive_traced",
     "attentive_unroll",
     "autocasts",
     "complex_modrelu",
@@ -51,6 +57,7 @@ __all__ = [
     "exponential_forward",
     "gru_unroll",
     "gru_unroll_reference",
+    "has_c",
     "in_own_precision",
     "lstm_unroll",
     "lstm_unroll_reference",
@@ -59,8 +66,13 @@ __all__ = [
     "needs_plain",
     "operator_unroll",
     "own_precision",
+    "padded_steps",
     "runs_in_c",
+    "scanned",
+    "traced",
     "unroll",
+    "unroll_rows",
+    "untraced",
     "wants_graph",
     "with_graph",
 ]

@@ -4,7 +4,8 @@ The cost of a step depends on the number of states in the memory, not on the len
 against the definition, `steadygrad.layers.attentive.AttentiveCell.step_by_step`.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import C_ENUM, bias_gradient
 from steadygrad.kernels.arguments import LSTM
+from steadygrad.kernels.attention_types import Attention, Carried, Counters, Inputs, Plan, Recurrence, Saved
 from steadygrad.kernels.elman import ElmanInputs, elman_unroll_reference
 from steadygrad.kernels.lstm import LSTMInputs, lstm_unroll_reference
 from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
@@ -20,100 +22,6 @@ from steadygrad.kernels.steps import Steps
 from steadygrad.kernels.unroll import unroll
 
 MOST_STEPS = 2**62  # of a sequence, so that its age does not overflow
-
-
-class Recurrence(NamedTuple):
-    """Weights of the cell h = φ(U x + W s + b) in the attention kernel, or of an LSTM if ``activation`` is None.
-
-    U (hidden, inputs) multiplies the input and W (hidden, hidden) the state; ``activation`` is the name of φ. For an
-    LSTM the weights and the bias have 4 · hidden rows, in torch's order i, f, g, o.
-    """
-
-    U: Tensor
-    W: Tensor
-    bias: Tensor | None
-    activation: str | None = None
-
-
-class Attention(NamedTuple):
-    """Weights and sizes of attention: a(s, m) = v · tanh(A s + B m), or (A s) · (B m)/√N if v is None.
-
-    a(s, m) is the score of a past state m for the query s. A and B are (N, N), v is (N), and N is the hidden size.
-    ``factor`` is f of s = f · (h + Σ α_m m). ``short`` is the number of recent states in memory (S), None for no limit,
-    and ``relevant`` the number of older states kept as relevant (R).
-    """
-
-    A: Tensor
-    B: Tensor
-    v: Tensor | None
-    factor: float
-    short: int | None
-    relevant: int
-
-
-class Carried(NamedTuple):
-    """The memory of past states between two calls of the attention kernel, with one row per sequence.
-
-    S holds the recent states and R older states that are kept as relevant.
-
-    ``states`` (batch, places, hidden) are first the places of S, empty ones in front and the latest state last, then
-    the places of R. ``received`` (batch, S) is the attention that each state in S has received. ``scores`` and
-    ``times`` (batch, R) belong to the states in R. ``ages`` (batch) is the number of states so far; if S has no limit,
-    the number of states in S, and ``received`` is empty.
-    """
-
-    states: Tensor
-    received: Tensor
-    scores: Tensor
-    times: Tensor
-    ages: Tensor
-
-
-class Inputs(NamedTuple):
-    """Tensors for which `Attentive` computes gradients: x, the weights, the initial state and the carried states.
-
-    The initial state is ``h``, ``cells`` (c of an LSTM, else None) and ``macro`` (s), each (batch, hidden). ``carried``
-    is the tensor ``states`` of `Carried`.
-    """
-
-    x: Tensor
-    U: Tensor
-    W: Tensor
-    bias: Tensor | None
-    A: Tensor
-    B: Tensor
-    v: Tensor | None
-    h: Tensor
-    cells: Tensor | None
-    macro: Tensor
-    carried: Tensor
-
-
-class Counters(NamedTuple):
-    """Tensors that the attention kernel updates in place: `Carried` without its states, and the rows of kept states.
-
-    ``members`` (batch, R) are the row numbers of the R older states of each sequence that are kept as relevant.
-    """
-
-    received: Tensor
-    scores: Tensor
-    members: Tensor
-    times: Tensor
-    ages: Tensor
-
-
-class Plan(NamedTuple):
-    """Arguments of `Attentive` that have no gradient. ``ages`` are those before the first step.
-
-    ``sizes`` are three numbers of places per sequence: for recent states (S), for relevant states (R), and for recent
-    states in the memory before the first step, some of which may be empty.
-    """
-
-    activation: str | None
-    factor: float
-    sizes: tuple[int, int, int]
-    steps: Steps
-    ages: Tensor
 
 
 def attentive_unroll(
@@ -127,11 +35,9 @@ def attentive_unroll(
     """
     relevant, carried = attention.relevant, memory.states.shape[1] - attention.relevant
     short = carried + len(steps.sizes) if attention.short is None else attention.short
-    tail = steps.rows + (carried + relevant) * torch.arange(steps.batch, device="cpu")[:, None]
-    members = tail + torch.arange(carried, carried + relevant, device="cpu")
-    received, scores, times, ages = (part.detach().clone(memory_format=torch.contiguous_format) for part in memory[1:])
+    counters = counters_of(memory[1:], steps, carried, relevant)
+    _, _, members, _, ages = counters
     check_ages(ages, short, carried)
-    counters = Counters(received, scores, members, times, ages)
     h, *own, s = state
     plan = Plan(cell.activation, attention.factor, (short, relevant, carried), steps, ages.clone())
     inputs = Inputs(x, *cell[:3], *attention[:3], h, own[0] if own else None, s, memory.states)
@@ -142,7 +48,18 @@ def attentive_unroll(
     memory_states = states.index_select(0, rows.flatten()).unflatten(0, rows.shape)
     if not taken.all():
         memory_states = torch.cat([memory_states[:, :short] * taken[:, :, None], memory_states[:, short:]], dim=1)
-    return states[: steps.rows], final, Carried(memory_states, received, scores, times, ages)
+    return states[: steps.rows], final, Carried(memory_states, counters.received, counters.scores, counters.times, ages)
+
+
+def counters_of(given: Sequence[Tensor], steps: Steps, carried: int, relevant: int) -> Counters:
+    """Return new `Counters` that start from ``given``, which are ``received``, ``scores``, ``times`` and ``ages``.
+
+    ``carried`` and ``relevant`` are the numbers of places for recent and for relevant states before the first step.
+    """
+    tail = steps.rows + (carried + relevant) * torch.arange(steps.batch, device="cpu")[:, None]
+    members = tail + torch.arange(carried, carried + relevant, device="cpu")
+    received, scores, times, ages = (part.detach().clone(memory_format=torch.contiguous_format) for part in given)
+    return Counters(received, scores, members, times, ages)
 
 
 def check_ages(ages: Tensor, short: int, carried: int) -> None:
@@ -190,40 +107,12 @@ class Attentive(torch.autograd.Function):
         Cells and s are (rows, hidden). In h the carried states follow as further rows. ``inputs`` are the fields of
         `Inputs`, as separate arguments. The tensors in ``counters`` are updated in place.
         """
-        x, U, W, bias, A, B, v, *initial, carried_states = native.contiguous(inputs)
-        activation, factor, sizes, steps, _ = plan
-        (short, relevant, _), rows, (N, I) = sizes, steps.rows, (W.shape[1], U.shape[1])
-        tail = carried_states.numel() // N
-        states, keys = native.empty(x, rows + tail, N), native.empty(x, rows + tail, N)
-        states[rows:] = carried_states.reshape(tail, N)
-        macro, queries = native.empty(x, rows, N), native.empty(x, rows, N)
-        lstm = activation is None
-        cells = native.empty(x, rows, N) if lstm else None
-        gates = native.empty(x, rows, 4 * N) if lstm else None
-        weights = native.empty(x, rows, short + relevant)
-        kept = torch.empty(rows, relevant, dtype=torch.int64, device="cpu")
-        begin = [counter.clone() for counter in counters]
-        # exponentials of queries and keys are much faster; the kernel returns 2 if one of them could overflow
-        for exponentials in [1, 0] if v is not None else [0]:
-            if tail:
-                matmul(states[rows:], B.mT, out=keys[rows:])
-            for counter, value in zip(counters, begin, strict=True):
-                counter.copy_(value)
-            code = native.call(
-                "attention_forward",
-                steps,
-                *(N, I, *sizes, LSTM if lstm else C_ENUM.index(activation), exponentials, factor),
-                *(x, U, bias, W, A, B, v, *initial),
-                *(states, cells, gates, macro, keys, queries, weights, kept),
-                *(counters.received if relevant else None, *counters[1:]),
-                parts(steps, W, sizes),
-            )
-            if code == 0:
-                break
-        ctx.save_for_backward(*inputs, states, cells, gates, macro, keys, queries, weights)
-        ctx.plan, ctx.kept, ctx.exponentials = plan, kept, exponentials
+        saved = forward_c(plan, counters, *native.contiguous(inputs))
+        *tensors, ctx.kept, ctx.exponentials = saved
+        ctx.save_for_backward(*inputs, *tensors)
+        ctx.plan = plan
         ctx.set_materialize_grads(False)
-        return states, cells, macro
+        return saved.states, saved.cells, saved.macro
 
     @staticmethod
     @in_own_precision
@@ -231,55 +120,102 @@ class Attentive(torch.autograd.Function):
         ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None, macro_gradient: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         """Return None for ``plan`` and ``counters``, then the gradients of the `Inputs`, from those of the outputs."""
-        given, (states, cells, gates, macro, keys, queries, weights) = ctx.saved_tensors[:11], ctx.saved_tensors[11:]
+        tensors = ctx.saved_tensors  # read once: torch.utils.checkpoint computes them when they are read
+        given, saved = tensors[:11], Saved(*tensors[11:], ctx.kept, ctx.exponentials)
+        gradients = gradient, cell_gradient, macro_gradient
         if wants_graph():
-            return with_graph(replayed, (ctx.plan, ctx.kept, *given), [gradient, cell_gradient, macro_gradient])
-        activation, factor, sizes, steps, ages = ctx.plan
-        x, U, W, _, A, B, v, _, initial_cells, initial_macro, carried_states = native.contiguous(given)
-        rows, N, lstm = steps.rows, W.shape[1], activation is None
-        d_states = (
-            torch.zeros_like(states) if gradient is None else gradient.clone(memory_format=torch.contiguous_format)
-        )
-        cell_gradient, macro_gradient = (
-            None if g is None else native.dense(g) for g in (cell_gradient, macro_gradient)
-        )
-        slices = parts(steps, W, sizes)
-        deltas = native.empty(x, rows, len(W)) if lstm else native.empty(x, rows, N)
-        d_keys, d_queries = torch.zeros_like(keys), torch.empty_like(queries)
-        d_initial, d_initial_macro = torch.zeros_like(initial_macro), torch.zeros_like(initial_macro)
-        d_initial_cells = torch.zeros_like(initial_macro) if lstm else None
-        d_v = None if v is None else x.new_zeros(slices, N)
-        native.call(
-            "attention_backward",
-            steps,
-            *(N, *sizes, LSTM if lstm else C_ENUM.index(activation), ctx.exponentials, factor),
-            *(W, A, B, v, initial_cells, states, cells, gates, keys, queries, weights, ctx.kept, ages),
-            *(cell_gradient, macro_gradient, d_states, deltas, d_keys, d_queries),
-            *(d_initial, d_initial_cells, d_initial_macro, d_v),
-            slices,
-        )
+            return with_graph(replayed, (ctx.plan, ctx.kept, *given), gradients)
         _, _, need_x, _, _, need_bias, *_ = ctx.needs_input_grad
-        d_bias = None
-        if need_bias:
-            d_bias = deltas.sum(0) if lstm else bias_gradient(activation, states[:rows], deltas)
-        d_carried = d_states[rows:]
-        if len(d_carried):
-            matmul(d_keys[rows:], B, add=d_carried)
-        return (
-            None,
-            None,
-            matmul(deltas, U) if need_x else None,
-            matmul(deltas.mT, x),
-            matmul(deltas.mT, macro),
-            d_bias,
-            matmul(d_queries.mT, steps.previous(macro, initial_macro)),
-            matmul(d_keys.mT, states),
-            None if d_v is None else d_v.sum(0),
-            d_initial,
-            d_initial_cells,
-            d_initial_macro,
-            d_carried.view(carried_states.shape),
+        return None, None, *backward_c(ctx.plan, saved, Inputs(*native.contiguous(given)), gradients, need_x, need_bias)
+
+
+def forward_c(plan: Plan, counters: Counters, *inputs: Any) -> Saved:
+    """Return the results of the forward pass as `Saved`, computed by the C kernel.
+
+    ``inputs`` are the fields of `Inputs`, contiguous. The tensors in ``counters`` are updated in place.
+    """
+    x, U, W, bias, A, B, v, *initial, carried_states = inputs
+    activation, factor, sizes, steps, _ = plan
+    (short, relevant, _), rows, (N, I) = sizes, steps.rows, (W.shape[1], U.shape[1])
+    tail = carried_states.numel() // N
+    states, keys = native.empty(x, rows + tail, N), native.empty(x, rows + tail, N)
+    states[rows:] = carried_states.reshape(tail, N)
+    macro, queries = native.empty(x, rows, N), native.empty(x, rows, N)
+    lstm = activation is None
+    cells = native.empty(x, rows, N) if lstm else None
+    gates = native.empty(x, rows, 4 * N) if lstm else None
+    weights = native.empty(x, rows, short + relevant)
+    kept = torch.empty(rows, relevant, dtype=torch.int64, device="cpu")
+    begin = [counter.clone() for counter in counters]
+    # exponentials of queries and keys are much faster; the kernel returns 2 if one of them could overflow
+    for exponentials in [1, 0] if v is not None else [0]:
+        if tail:
+            matmul(states[rows:], B.mT, out=keys[rows:])
+        for counter, value in zip(counters, begin, strict=True):
+            counter.copy_(value)
+        code = native.call(
+            "attention_forward",
+            steps,
+            *(N, I, *sizes, LSTM if lstm else C_ENUM.index(activation), exponentials, factor),
+            *(x, U, bias, W, A, B, v, *initial),
+            *(states, cells, gates, macro, keys, queries, weights, kept),
+            *(counters.received if relevant else None, *counters[1:]),
+            parts(steps, W, sizes),
         )
+        if code == 0:
+            break
+    return Saved(states, cells, gates, macro, keys, queries, weights, kept, exponentials)
+
+
+def backward_c(
+    plan: Plan, saved: Saved, given: Inputs, gradients: Sequence[Tensor | None], need_x: bool, need_bias: bool
+) -> Inputs:
+    """Return the gradients of the `Inputs`, computed by the C kernel, from those of the states, cells and s.
+
+    ``given`` are the inputs of the forward pass, contiguous. The gradient of x or the bias is None if it is not needed.
+    """
+    activation, factor, sizes, steps, ages = plan
+    states, cells, gates, macro, keys, queries, weights, kept, exponentials = saved
+    x, U, W, _, A, B, v, _, initial_cells, initial_macro, carried_states = given
+    rows, N, lstm = steps.rows, W.shape[1], activation is None
+    d_states = torch.zeros_like(states)
+    if gradients[0] is not None:
+        d_states.copy_(gradients[0])
+    cell_gradient, macro_gradient = (None if g is None else native.dense(g) for g in gradients[1:])
+    slices = parts(steps, W, sizes)
+    deltas = native.empty(x, rows, len(W)) if lstm else native.empty(x, rows, N)
+    d_keys, d_queries = torch.zeros_like(keys), torch.empty_like(queries)
+    d_initial, d_initial_macro = torch.zeros_like(initial_macro), torch.zeros_like(initial_macro)
+    d_initial_cells = torch.zeros_like(initial_macro) if lstm else None
+    d_v = None if v is None else x.new_zeros(slices, N)
+    native.call(
+        "attention_backward",
+        steps,
+        *(N, *sizes, LSTM if activation is None else C_ENUM.index(activation), exponentials, factor),
+        *(W, A, B, v, initial_cells, states, cells, gates, keys, queries, weights, kept, ages),
+        *(cell_gradient, macro_gradient, d_states, deltas, d_keys, d_queries),
+        *(d_initial, d_initial_cells, d_initial_macro, d_v),
+        slices,
+    )
+    d_bias = None
+    if need_bias:
+        d_bias = deltas.sum(0) if activation is None else bias_gradient(activation, states[:rows], deltas)
+    d_carried = d_states[rows:]
+    if len(d_carried):
+        matmul(d_keys[rows:], B, add=d_carried)
+    return Inputs(
+        matmul(deltas, U) if need_x else None,  # type: ignore[arg-type]  # a gradient may be None
+        matmul(deltas.mT, x),
+        matmul(deltas.mT, macro),
+        d_bias,
+        matmul(d_queries.mT, steps.previous(macro, initial_macro)),
+        matmul(d_keys.mT, states),
+        None if d_v is None else d_v.sum(0),
+        d_initial,
+        d_initial_cells,
+        d_initial_macro,
+        d_carried.view(carried_states.shape),
+    )
 
 
 def replayed(plan: Plan, kept: Tensor, *tensors: Tensor | None) -> tuple[Tensor, ...]:

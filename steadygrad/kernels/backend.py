@@ -54,6 +54,15 @@ def runs_in_c(x: Tensor) -> bool:
     return choose(x) == "c"
 
 
+def has_c() -> bool:
+    """Return whether there is a C kernel and STEADYGRAD_KERNELS allows it. While traced, the answer is a constant."""
+    return os.environ.get(VARIABLE, "auto") in ("auto", "c") and not isinstance(native.library(), str)
+
+
+# what torch._dynamo.assume_constant_result does; an import of torch._dynamo would double the import time
+has_c._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def obstacle_to_c(x: Tensor) -> str | None:
     """Return the reason why the C kernel cannot run on ``x``, or None if it can."""
     if x.device.type != "cpu":

@@ -1,6 +1,6 @@
 """h_t = φ(U x_t + W h_{t−1} + b) for a whole sequence: the loop of RNN, scoRNN, expRNN, nnRNN, ENRNN and others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +16,11 @@ from steadygrad.kernels.activations import (
     bias_gradient,
 )
 from steadygrad.kernels.backend import choose_for
-from steadygrad.kernels.plain import at_least_single, in_own_precision, wants_graph, with_graph
+from steadygrad.kernels.plain import at_least_single, in_own_precision, traced, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
-from steadygrad.kernels.unroll import unroll
+from steadygrad.kernels.traced import dense, or_empty, own_backend, real_steps
+from steadygrad.kernels.unroll import unroll, unroll_rows
 
 Operator = Callable[[Tensor], Tensor]
 """function that maps rows h to rows h Wᵀ"""
@@ -48,6 +49,9 @@ def elman_unroll(given: ElmanInputs) -> Tensor:
     An activation that is not in `C_ENUM` has no hand-written backward pass, so every backend uses the reference
     definition.
     """
+    if traced() and given.activation in C_ENUM:
+        *tensors, activation, steps = given
+        return elman_forward(*tensors, steps.sizes, activation, steps.reverse)
     backend = choose_for(given.x, given.W)
     if backend == "reference" or given.activation not in C_ENUM:
         return elman_unroll_reference(given)
@@ -61,7 +65,7 @@ def elman_unroll_reference(given: ElmanInputs) -> Tensor:
     def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor]:
         return (activate(activation, z + state[0] @ W.mT, bias),)
 
-    return unroll(step, (x @ U.mT).split(steps.sizes), (initial,), steps)[0]
+    return unroll_rows(step, x @ U.mT, (initial,), steps)[0]
 
 
 def operator_unroll(
@@ -84,7 +88,7 @@ def operator_unroll(
         (h,) = state
         return (activate(activation, z + multiply(at_least_single(h)).to(h.dtype), bias),)
 
-    return unroll(step, (x @ U.mT).split(steps.sizes), (initial,), steps)[0]
+    return unroll_rows(step, x @ U.mT, (initial,), steps)[0]
 
 
 def complex_rows(operator: Operator) -> Operator:
@@ -105,7 +109,7 @@ class Elman(torch.autograd.Function):
         """Return all states (rows, hidden). The arguments are those of `ElmanInputs`, then "c" or "python"."""
         *inputs, ctx.backend = arguments
         given = ElmanInputs(*inputs)
-        states = {"c": forward_c, "python": forward_python}[ctx.backend](given)
+        states = FORWARD[ctx.backend](given)
         ctx.save_for_backward(*given[:5], states)
         ctx.settings = given[5:]
         return states
@@ -119,8 +123,7 @@ class Elman(torch.autograd.Function):
         if wants_graph():
             return (*with_graph(lambda *inputs: elman_unroll_reference(ElmanInputs(*inputs)), given, [gradient]), None)
         need_x, _, _, need_bias, *_ = ctx.needs_input_grad
-        walk = {"c": backward_c, "python": backward_python}[ctx.backend]
-        return (*walk(given, states, gradient, need_x, need_bias), None, None, None)
+        return (*BACKWARD[ctx.backend](given, states, gradient, need_x, need_bias), None, None, None)
 
 
 Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor]
@@ -182,3 +185,83 @@ def backward_python(given: ElmanInputs, states: Tensor, gradient: Tensor, need_x
         torch.mm(deltas[here], W, out=carried)
     d_bias = bias_gradient(activation, states, deltas) if need_bias else None
     return deltas @ U if need_x else None, deltas.mT @ x, deltas.mT @ steps.previous(states, initial), d_bias, d_initial
+
+
+FORWARD, BACKWARD = {"c": forward_c, "python": forward_python}, {"c": backward_c, "python": backward_python}
+
+
+def given_to_operator(
+    tensors: Sequence[Tensor | None], sizes: Tensor | None, activation: str, reverse: bool
+) -> tuple[ElmanInputs, str]:
+    """Return the arguments of an operator as `ElmanInputs`, and the implementation to run, "c" or "python"."""
+    x, U, W, bias, initial = dense(tensors)
+    steps = real_steps(len(x), len(initial), sizes, reverse)
+    return ElmanInputs(x, U, W, bias, initial, activation, steps), own_backend(x, W)
+
+
+@torch.library.custom_op("steadygrad::elman_forward", mutates_args=())
+def elman_forward(
+    x: Tensor,
+    U: Tensor,
+    W: Tensor,
+    bias: Tensor | None,
+    initial: Tensor,
+    sizes: Tensor | None,
+    activation: str,
+    reverse: bool,
+) -> Tensor:
+    """Return what `elman_unroll` returns, as an operator of torch. ``sizes`` are those of `TracedSteps`."""
+    given, backend = given_to_operator((x, U, W, bias, initial), sizes, activation, reverse)
+    return FORWARD[backend](given)
+
+
+@torch.library.custom_op("steadygrad::elman_backward", mutates_args=())
+def elman_backward(
+    gradient: Tensor,
+    states: Tensor,
+    x: Tensor,
+    U: Tensor,
+    W: Tensor,
+    bias: Tensor | None,
+    initial: Tensor,
+    sizes: Tensor | None,
+    activation: str,
+    reverse: bool,
+    need_x: bool,
+    need_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of x, U, W, the bias and the initial states; an empty tensor for one that is not needed."""
+    given, backend = given_to_operator((x, U, W, bias, initial), sizes, activation, reverse)
+    d_x, d_U, d_W, d_bias, d_initial = BACKWARD[backend](given, *dense((states, gradient)), need_x, need_bias)
+    d_x, d_bias = or_empty(x, d_x, d_bias)
+    return d_x, d_U, d_W, d_bias, d_initial
+
+
+@elman_forward.register_fake
+def _(x: Tensor, U: Tensor, W: Tensor, bias: Tensor | None, initial: Tensor, *settings: Any) -> Tensor:
+    return x.new_empty(x.shape[0], W.shape[0])
+
+
+@elman_backward.register_fake
+def _(gradient: Tensor, states: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    x, U, W, bias, initial, _, activation, _, need_x, need_bias = arguments
+    biases = W.shape[0] // 2 if activation == COMPLEX_MODRELU else W.shape[0]
+    shapes = x.shape if need_x else (0,), U.shape, W.shape, (biases if need_bias else 0,), initial.shape
+    return tuple(x.new_empty(shape) for shape in shapes)
+
+
+def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """Save what the backward pass of `elman_forward` needs."""
+    ctx.save_for_backward(output, *inputs[:6])
+    ctx.settings = inputs[6:]
+
+
+def gradients_of_operator(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the arguments of `elman_forward`, None for those that have none."""
+    states, *inputs = ctx.saved_tensors
+    need_x, _, _, need_bias, *_ = ctx.needs_input_grad
+    d_x, d_U, d_W, d_bias, d_initial = elman_backward(gradient, states, *inputs, *ctx.settings, need_x, need_bias)
+    return d_x if need_x else None, d_U, d_W, d_bias if need_bias else None, d_initial, None, None, None
+
+
+elman_forward.register_autograd(gradients_of_operator, setup_context=keep)

@@ -4,6 +4,7 @@ r = σ(W_r x + U_r h + b_r),  u = σ(W_u x + U_u h + b_u),  c = φ(W_c x + U_c (
 or, with the reset after the product (torch.nn.GRU; GORU),  c = φ(W_c x + r∘(U_c h) + b_c)
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,9 +13,10 @@ from torch import Tensor
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import ACTIVATIONS, activate, activation_backward, bias_gradient
 from steadygrad.kernels.backend import choose_for
-from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
+from steadygrad.kernels.plain import in_own_precision, traced, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
+from steadygrad.kernels.traced import dense, or_empty, own_backend, real_steps
 from steadygrad.kernels.unroll import unroll
 
 
@@ -56,6 +58,9 @@ def gru_unroll(given: GRUInputs) -> Tensor:
     With reset gate r, update gate u and candidate c, the next state is (1 − u)∘h + u∘c. In `torch.nn.GRU` the update
     gate is 1 − u.
     """
+    if traced():
+        *tensors, activation, steps, reset = given
+        return gru_forward(*tensors, steps.sizes, activation, reset, steps.reverse)[0]
     backend = choose_for(given.x, given.U)
     return gru_unroll_reference(given) if backend == "reference" else GRU.apply(*native.contiguous(given), backend)
 
@@ -84,7 +89,7 @@ class GRU(torch.autograd.Function):
         """Return all states (rows, hidden). The arguments are those of `GRUInputs`, then "c" or "python"."""
         *inputs, ctx.backend = arguments
         given = GRUInputs(*inputs)
-        saved = {"c": forward_c, "python": forward_python}[ctx.backend](given)
+        saved = FORWARD[ctx.backend](given)
         ctx.save_for_backward(*given[:6], *saved)
         ctx.settings = given[6:]
         return saved.states
@@ -98,7 +103,7 @@ class GRU(torch.autograd.Function):
         if wants_graph():
             return (*with_graph(lambda *inputs: gru_unroll_reference(GRUInputs(*inputs)), given, [gradient]), None)
         need_x, _, _, need_bias, need_modulus, *_ = ctx.needs_input_grad
-        walk = {"c": backward_c, "python": backward_python}[ctx.backend]
+        walk = BACKWARD[ctx.backend]
         d_x, d_W, d_U, d_bias, d_modulus, d_initial = walk(given, saved, native.dense(gradient), need_x)
         d_bias, d_modulus = d_bias if need_bias else None, d_modulus if need_modulus else None
         return d_x, d_W, d_U, d_bias, d_modulus, d_initial, None, None, None, None
@@ -199,3 +204,95 @@ def backward_python(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bo
     d_U = torch.cat([deltas[:, : 2 * N].mT @ previous, d_U_c])
     d_modulus = bias_gradient("modrelu", gates[:, 2 * N :], candidate)
     return deltas @ W if need_x else None, deltas.mT @ x, d_U, deltas.sum(0), d_modulus, d_initial
+
+
+FORWARD, BACKWARD = {"c": forward_c, "python": forward_python}, {"c": backward_c, "python": backward_python}
+
+
+def given_to_operator(
+    tensors: Sequence[Tensor | None], sizes: Tensor | None, activation: str, reset: str, reverse: bool
+) -> tuple[GRUInputs, str]:
+    """Return the arguments of an operator as `GRUInputs`, and the implementation to run, "c" or "python"."""
+    x, W, U, bias, modulus, initial = dense(tensors)
+    steps = real_steps(len(x), len(initial), sizes, reverse)
+    return GRUInputs(x, W, U, bias, modulus, initial, activation, steps, reset), own_backend(x, U)
+
+
+@torch.library.custom_op("steadygrad::gru_forward", mutates_args=())
+def gru_forward(
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    bias: Tensor | None,
+    modulus: Tensor | None,
+    initial: Tensor,
+    sizes: Tensor | None,
+    activation: str,
+    reset: str,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the tensors of `Saved`, the states of `gru_unroll` first, as an operator of torch.
+
+    ``sizes`` are those of `TracedSteps`. The products are an empty tensor if the reset acts before the product.
+    """
+    given, backend = given_to_operator((x, W, U, bias, modulus, initial), sizes, activation, reset, reverse)
+    states, gates, products = or_empty(x, *FORWARD[backend](given))
+    return states, gates, products
+
+
+@torch.library.custom_op("steadygrad::gru_backward", mutates_args=())
+def gru_backward(
+    gradient: Tensor,
+    states: Tensor,
+    gates: Tensor,
+    products: Tensor,
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    bias: Tensor | None,
+    modulus: Tensor | None,
+    initial: Tensor,
+    sizes: Tensor | None,
+    activation: str,
+    reset: str,
+    reverse: bool,
+    need_x: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of x (empty without ``need_x``), W, U, both biases and the initial states."""
+    given, backend = given_to_operator((x, W, U, bias, modulus, initial), sizes, activation, reset, reverse)
+    states, gates, products, gradient = dense((states, gates, products, gradient))
+    saved = Saved(states, gates, products if reset == "after" else None)
+    d_x, d_W, d_U, d_bias, d_modulus, d_initial = or_empty(x, *BACKWARD[backend](given, saved, gradient, need_x))
+    return d_x, d_W, d_U, d_bias.clone(), d_modulus.clone(), d_initial  # both biases are parts of one tensor
+
+
+@gru_forward.register_fake
+def _(x: Tensor, W: Tensor, U: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    N, reset = U.shape[1], rest[-2]
+    states, gates = x.new_empty(x.shape[0], N), x.new_empty(x.shape[0], 3 * N)
+    return states, gates, torch.empty_like(states) if reset == "after" else x.new_empty(0)
+
+
+@gru_backward.register_fake
+def _(gradient: Tensor, states: Tensor, gates: Tensor, products: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    x, W, U, _, _, initial, *_, need_x = arguments
+    N = U.shape[1]
+    shapes = x.shape if need_x else (0,), W.shape, U.shape, (3 * N,), (N,), initial.shape
+    return tuple(x.new_empty(shape) for shape in shapes)
+
+
+def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Save what the backward pass of `gru_forward` needs."""
+    ctx.save_for_backward(*output, *inputs[:7])
+    ctx.settings = inputs[7:]
+
+
+def gradients_of_operator(ctx: Any, gradient: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the arguments of `gru_forward`, None for those that have none."""
+    need_x, _, _, need_bias, need_modulus, *_ = ctx.needs_input_grad
+    d_x, d_W, d_U, d_bias, d_modulus, d_initial = gru_backward(gradient, *ctx.saved_tensors, *ctx.settings, need_x)
+    d_bias, d_modulus = d_bias if need_bias else None, d_modulus if need_modulus else None
+    return d_x if need_x else None, d_W, d_U, d_bias, d_modulus, d_initial, None, None, None, None
+
+
+gru_forward.register_autograd(gradients_of_operator, setup_context=keep)

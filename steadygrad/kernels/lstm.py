@@ -3,6 +3,7 @@
 i, f, o = σ(W x + U h + b),  g = tanh(W x + U h + b),  c ← f∘c + i∘g,  h ← o∘tanh(c)
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from steadygrad.kernels import native
 from steadygrad.kernels.backend import choose_for
-from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
+from steadygrad.kernels.plain import in_own_precision, traced, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
+from steadygrad.kernels.traced import dense, or_empty, own_backend, real_steps
 from steadygrad.kernels.unroll import unroll
 
 
@@ -49,9 +51,12 @@ def lstm_unroll(given: LSTMInputs) -> tuple[Tensor, Tensor]:
     Raise ValueError if ``detached`` does not have one entry per time step.
     """
     if (detached := given.detached) is not None:
-        if detached.shape != (time := len(given.steps.sizes),):
+        if detached.shape != (time := given.steps.time,):
             raise ValueError(f"lstm_unroll expects detached of shape ({time},); got {tuple(detached.shape)}")
         given = given._replace(detached=detached.to("cpu", torch.bool))
+    if traced():
+        *tensors, steps, detached = given
+        return lstm_forward(*tensors, detached, steps.sizes, steps.reverse)[:2]
     backend = choose_for(given.x, given.U)
     return lstm_unroll_reference(given) if backend == "reference" else LSTM.apply(*native.contiguous(given), backend)
 
@@ -81,7 +86,7 @@ class LSTM(torch.autograd.Function):
         """Return the pair of all states and cells. The arguments are those of `LSTMInputs`, then "c" or "python"."""
         *inputs, ctx.backend = arguments
         given = LSTMInputs(*inputs)
-        saved = {"c": forward_c, "python": forward_python}[ctx.backend](given)
+        saved = FORWARD[ctx.backend](given)
         ctx.save_for_backward(*given[:6], *saved)
         ctx.settings = given[6:]
         ctx.set_materialize_grads(False)
@@ -102,7 +107,7 @@ class LSTM(torch.autograd.Function):
         need_x, _, _, need_bias, *_ = ctx.needs_input_grad
         gradient = torch.zeros_like(saved.states) if gradient is None else native.dense(gradient)
         cell_gradient = None if cell_gradient is None else native.dense(cell_gradient)
-        walk = {"c": backward_c, "python": backward_python}[ctx.backend]
+        walk = BACKWARD[ctx.backend]
         d_x, d_W, d_U, d_bias, *d_initial = walk(given, saved, gradient, cell_gradient, need_x)
         return d_x, d_W, d_U, d_bias if need_bias else None, *d_initial, None, None, None
 
@@ -198,3 +203,95 @@ def backward_python(
             torch.mm(deltas[here], U, out=d_initial[:size])
     d_U = deltas.mT @ steps.previous(states, initial)
     return deltas @ W if need_x else None, deltas.mT @ x, d_U, deltas.sum(0), d_initial, d_initial_cells
+
+
+FORWARD, BACKWARD = {"c": forward_c, "python": forward_python}, {"c": backward_c, "python": backward_python}
+
+
+def given_to_operator(tensors: Sequence[Tensor | None], sizes: Tensor | None, reverse: bool) -> tuple[LSTMInputs, str]:
+    """Return the arguments of an operator as `LSTMInputs`, and the implementation to run, "c" or "python"."""
+    x, W, U, bias, initial, initial_cells, detached = dense(tensors)
+    steps = real_steps(len(x), len(initial), sizes, reverse)
+    return LSTMInputs(x, W, U, bias, initial, initial_cells, steps, detached), own_backend(x, U)
+
+
+@torch.library.custom_op("steadygrad::lstm_forward", mutates_args=())
+def lstm_forward(
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    bias: Tensor | None,
+    initial: Tensor,
+    initial_cells: Tensor,
+    detached: Tensor | None,
+    sizes: Tensor | None,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the tensors of `Saved`, the states and cells of `lstm_unroll` first, as an operator of torch.
+
+    ``sizes`` are those of `TracedSteps`.
+    """
+    given, backend = given_to_operator((x, W, U, bias, initial, initial_cells, detached), sizes, reverse)
+    states, cells, gates = FORWARD[backend](given)
+    return states, cells, gates
+
+
+@torch.library.custom_op("steadygrad::lstm_backward", mutates_args=())
+def lstm_backward(
+    gradient: Tensor | None,
+    cell_gradient: Tensor | None,
+    states: Tensor,
+    cells: Tensor,
+    gates: Tensor,
+    x: Tensor,
+    W: Tensor,
+    U: Tensor,
+    bias: Tensor | None,
+    initial: Tensor,
+    initial_cells: Tensor,
+    detached: Tensor | None,
+    sizes: Tensor | None,
+    reverse: bool,
+    need_x: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of x (empty without ``need_x``), W, U, the bias and the initial states and cells."""
+    given, backend = given_to_operator((x, W, U, bias, initial, initial_cells, detached), sizes, reverse)
+    states, cells, gates, gradient, cell_gradient = dense((states, cells, gates, gradient, cell_gradient))
+    gradient = torch.zeros_like(states) if gradient is None else gradient
+    results = BACKWARD[backend](given, Saved(states, cells, gates), gradient, cell_gradient, need_x)
+    d_x, d_W, d_U, d_bias, d_initial, d_initial_cells = or_empty(x, *results)
+    return d_x, d_W, d_U, d_bias, d_initial, d_initial_cells
+
+
+@lstm_forward.register_fake
+def _(x: Tensor, W: Tensor, U: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    rows, N = x.shape[0], U.shape[1]
+    return x.new_empty(rows, N), x.new_empty(rows, N), x.new_empty(rows, 4 * N)
+
+
+@lstm_backward.register_fake
+def _(gradient: Tensor | None, cell_gradient: Tensor | None, *arguments: Any) -> tuple[Tensor, ...]:
+    _, _, _, x, W, U, _, initial, initial_cells, *_, need_x = arguments
+    shapes = x.shape if need_x else (0,), W.shape, U.shape, W.shape[:1], initial.shape, initial_cells.shape
+    return tuple(x.new_empty(shape) for shape in shapes)
+
+
+def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Save what the backward pass of `lstm_forward` needs."""
+    ctx.save_for_backward(*output, *inputs[:8])
+    ctx.settings = inputs[8:]
+    ctx.set_materialize_grads(False)
+
+
+def gradients_of_operator(
+    ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None, unused: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the arguments of `lstm_forward`, None for those that have none."""
+    need_x, _, _, need_bias, *_ = ctx.needs_input_grad
+    results = lstm_backward(gradient, cell_gradient, *ctx.saved_tensors, *ctx.settings, need_x)
+    d_x, d_W, d_U, d_bias, d_initial, d_initial_cells = results
+    d_x, d_bias = d_x if need_x else None, d_bias if need_bias else None
+    return d_x, d_W, d_U, d_bias, d_initial, d_initial_cells, None, None, None
+
+
+lstm_forward.register_autograd(gradients_of_operator, setup_context=keep)

@@ -13,13 +13,19 @@ from torch.autograd import forward_ad
 def needs_plain(x: Tensor) -> bool:
     """Return whether only plain torch operations can be applied to ``x``.
 
-    This is so under torch.func, torch.export, tracing and forward-mode AD, and on the meta device.
+    This is so under torch.func, torch.compile, torch.export, tracing and forward-mode AD, and on the meta device.
     """
-    if torch._C._are_functorch_transforms_active() or torch.compiler.is_exporting():
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return True
-    if torch.compiler.is_compiling():
-        return False
     return x.is_meta or torch._C._is_tracing() or forward_ad._current_level >= 0
+
+
+def traced() -> bool:
+    """Return whether torch.compile or torch.export traces this call, so that operators replace autograd functions.
+
+    The operators have no rules for the transforms of torch.func. Inside a transform the answer is False.
+    """
+    return torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
 
 
 def autocasts(kind: str) -> bool:
@@ -41,17 +47,27 @@ def at_least_single(values: Tensor) -> Tensor:
 
 
 def wants_graph() -> bool:
-    """Return, inside a backward pass, whether the gradients must be differentiable (``create_graph=True``)."""
-    return torch.is_grad_enabled()
+    """Return, inside a backward pass, whether its gradients need plain torch operations.
+
+    They do if they must be differentiable (``create_graph=True``) or come in a batch (``is_grads_batched=True``).
+    """
+    if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        return True
+    level = torch._C._vmapmode_increment_nesting()  # the only question about vmap inside autograd that torch answers
+    torch._C._vmapmode_decrement_nesting()
+    return level > 1
 
 
 def with_graph(
     definition: Callable[..., Tensor | tuple[Tensor, ...]], inputs: Sequence[Any], gradients: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
-    """Return differentiable gradients of ``inputs``, from the ``gradients`` of the outputs ``definition(*inputs)``.
+    """Return gradients of ``inputs``, from the ``gradients`` of the outputs ``definition(*inputs)``.
+
+    They are differentiable if gradients are enabled.
 
     The result has one entry for each input: None if the input is no tensor or requires no gradient.
     """
+    differentiable = torch.is_grad_enabled()
     with torch.enable_grad():
         asked = [isinstance(part, Tensor) and part.requires_grad for part in inputs]
         # the same tensor may be passed twice; each position has its own gradient
@@ -63,7 +79,7 @@ def with_graph(
         if not known:
             return (None,) * len(asked)
         values, upstream = zip(*known, strict=True)
-        found = iter(torch.autograd.grad(values, wanted, upstream, create_graph=True, allow_unused=True))
+        found = iter(torch.autograd.grad(values, wanted, upstream, create_graph=differentiable, allow_unused=True))
         return tuple(next(found) if ask else None for ask in asked)
 
 

@@ -20,8 +20,7 @@ def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, out: Tensor | Non
         raise ValueError("matmul expects either out or add; got both")
     target = add if out is None else out
     if (
-        torch.compiler.is_compiling()
-        or choose(A) != "c"
+        choose(A) != "c"
         or not (plain(A) and plain(B) and A.dtype == B.dtype and A.device == B.device)
         or not (target is None or (target.is_contiguous() and target.dtype == A.dtype))
     ):

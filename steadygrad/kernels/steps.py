@@ -68,6 +68,11 @@ class Steps:
         return Steps(self.sizes, not self.reverse)
 
     @property
+    def time(self) -> int:
+        """Number of time steps."""
+        return len(self.sizes)
+
+    @property
     def batch(self) -> int:
         """Number of sequences."""
         return self.sizes[0]

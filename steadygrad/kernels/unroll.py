@@ -5,8 +5,10 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch._higher_order_ops.scan import scan
 
 from steadygrad.kernels.steps import Steps
+from steadygrad.kernels.traced import TracedSteps
 
 Input = TypeVar("Input")
 
@@ -35,3 +37,47 @@ def unroll(
         found[t] = step(inputs[t], state)
         state = found[t][: len(initial)]
     return tuple(map(torch.cat, zip(*(found[t] for t in range(len(steps.sizes))), strict=True)))
+
+
+def unroll_rows(
+    step: Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]],
+    x: Tensor,
+    initial: tuple[Tensor, ...],
+    steps: Steps | TracedSteps,
+) -> tuple[Tensor, ...]:
+    """Return what `unroll` returns for the inputs of each step in the rows of x (rows, …), also while traced."""
+    if isinstance(steps, TracedSteps):
+        return tuple(map(steps.packed, scanned(step, x, initial, steps)[1]))
+    return unroll(step, x.split(steps.sizes), initial, steps)
+
+
+def scanned(
+    step: Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]],
+    x: Tensor,
+    initial: tuple[Tensor, ...],
+    steps: TracedSteps,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Apply ``step`` at every time step by torch's operator `scan`, which traces one step, whatever the length.
+
+    Return the pair of the final state and the results of all steps, each (time, batch, …) in the order of processing.
+    """
+    inputs, there = steps.padded(x)
+    count, dtypes = len(initial), [part.dtype for part in initial]
+
+    def masked(state: list[Tensor], now: tuple[Tensor, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        row, present = now
+        found = list(step(row, tuple(part.to(dtype) for part, dtype in zip(state, dtypes, strict=True))))
+        for i in range(count):
+            found[i] = found[i].to(state[i].dtype)
+            if steps.sizes is not None:  # a sequence that has ended, or in reverse not begun, keeps its state
+                found[i] = found[i].where(present.view(-1, *(1,) * (state[i].dim() - 1)), state[i])
+        # Two copies that differ for the compiler: scan allows no output that is another output or saved for backward.
+        results = [part.clone(memory_format=torch.contiguous_format) for part in found]
+        return [part.clone() for part in found[:count]], results
+
+    # scan differentiates no integers, such as the ages of a memory
+    start = [part if part.is_floating_point() else part.double() for part in initial]
+    final, results = scan(
+        masked, [part.clone(memory_format=torch.contiguous_format) for part in start], (inputs, there)
+    )
+    return tuple(part.to(dtype) for part, dtype in zip(final, dtypes, strict=True)), tuple(results)

@@ -27,7 +27,7 @@ class AntisymmetricCell(StepCell):
 
     def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (h,) = state
-        product = h @ self.M.mT - h @ self.M - self.gamma * h
+        product = nn.functional.linear(h, self.M) - h @ self.M - self.gamma * h  # torch's scan forbids M.mT beside M
         driven, *gate = (input @ self.V.mT + self.b).split(len(self.M), dim=1)
         change = self.epsilon * torch.tanh(product + driven)
         return (h + (change * torch.sigmoid(product + gate[0]) if gate else change),)

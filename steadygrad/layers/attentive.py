@@ -1,6 +1,5 @@
 """Attention over past states, for any recurrent layer (Bahdanau et al., 2015; Kerg et al., 2020)."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -9,95 +8,24 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.check import check_choice
-from steadygrad.kernels import Attention, Steps, attentive_unroll, runs_in_c
+from steadygrad.kernels import (
+    Attention,
+    Steps,
+    TracedSteps,
+    attentive_traced,
+    attentive_unroll,
+    has_c,
+    padded_steps,
+    runs_in_c,
+    scanned,
+    traced,
+)
+from steadygrad.layers.alignment import ALIGNMENTS, Alignment
 from steadygrad.layers.cell import Cell, Part
 from steadygrad.layers.memory import Contents, Everything, Memory, Screening
 
 COMBINATIONS = {"average": 0.5, "add": 1.0, "concatenate": None}
 """factor f of s_t = f · (h_{t−1} + Σ α_m m); None for a learned matrix C in its place"""
-
-
-class Alignment(nn.Module):
-    """Base class of attention scores, which give the logits of queries and keys.
-
-    The keys are computed once from the past states (`keys`), and `forward` compares them with the query of each step.
-    """
-
-    in_kernel = False
-    """whether the fused kernel supports this alignment; it takes A, B and v: additive with v, scaled product without"""
-    A: Tensor
-    B: Tensor
-    v: Tensor | None
-
-    def keys(self, states: Tensor) -> Tensor:
-        """Return the keys (…, key size) of states (…, units): the part of the score that does not depend on the query.
-
-        Each score defines this method; `Alignment` raises NotImplementedError.
-        """
-        raise NotImplementedError
-
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Return the attention logits (batch, places) from queries (batch, units) and keys (batch, places, key size).
-
-        The keys are those that `keys` returns, not the states. Each score defines this method; `Alignment` raises
-        NotImplementedError.
-        """
-        raise NotImplementedError
-
-
-class Projected(Alignment):
-    """Base class of attention scores that compare A s with B m: s is the query, m a past state.
-
-    A and B are parameters (units, units). The key of m is B m.
-    """
-
-    def __init__(self, units: int) -> None:
-        super().__init__()
-        self.register_parameter("v", None)
-        bound = 1 / math.sqrt(units)
-        self.A = nn.Parameter(torch.empty(units, units).uniform_(-bound, bound))  # projects queries, W_a in the thesis
-        self.B = nn.Parameter(torch.empty(units, units).uniform_(-bound, bound))  # projects keys, U_a
-
-    def keys(self, states: Tensor) -> Tensor:
-        """Return the keys B m (…, units) of states m (…, units)."""
-        return states @ self.B.mT
-
-
-class Additive(Projected):
-    """Additive attention score a(s, m) = v · tanh(A s + B m) of a query s and a past state m.
-
-    A and B are parameters (units, units), v is a parameter (units,). ``forward`` takes the queries s and the keys B m,
-    which `keys` computes from the states m.
-    """
-
-    in_kernel = True
-
-    def __init__(self, units: int) -> None:
-        super().__init__(units)
-        self.v = nn.Parameter(torch.empty(units).normal_(std=math.sqrt(2 / (1 + units))))  # Xavier of (1, units)
-
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Return v · tanh(A s + k), (batch, places), from queries s (batch, N) and keys k = B m (batch, places, N)."""
-        assert self.v is not None
-        return ((query @ self.A.mT)[:, None] + keys).tanh() @ self.v
-
-
-class ScaledDot(Projected):
-    """Scaled dot-product attention score a(s, m) = (A s) · (B m) / √N of a query s and a past state m, N units.
-
-    A and B are parameters (N, N). ``forward`` takes the queries s and the keys B m, which `keys` computes from the
-    states m.
-    """
-
-    in_kernel = True
-
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Return (A s) · k / √N, (batch, places), from queries s (batch, N) and keys k = B m (batch, places, N)."""
-        return (keys @ (query @ self.A.mT)[:, :, None])[:, :, 0] / math.sqrt(keys.shape[2])
-
-
-ALIGNMENTS: dict[str, type[Alignment]] = {"additive": Additive, "dot": ScaledDot}
-"""attention scores by name; each class is called with the number of units"""
 
 
 def softmax(logits: Tensor, taken: Tensor) -> Tensor:
@@ -153,7 +81,8 @@ class AttentiveCell(Cell):
     @property
     def state_parts(self) -> tuple[Part, ...]:
         """Tuple of a `Part` for each tensor of the state: those of the cell, s, then those of the memory."""
-        return (*super().state_parts, *self.memory.parts.values())
+        own = (Part((size,)) for size in self.state_sizes)  # not super(): torch.compile cannot read its property
+        return (*own, *self.memory.parts.values())
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
         """Return the initial states of the cell, then zeros for s and for the tensors of the memory, all (batch, …).
@@ -175,8 +104,19 @@ class AttentiveCell(Cell):
         """Return the pair (weights, x) that `fold` of the inner cell returns, from one-hot rows and a table."""
         return self.cell.fold(weights, rows, table)
 
+    @property
+    def in_kernel(self) -> bool:
+        """Whether the C kernel supports the alignment and the normalisation."""
+        return self.alignment.in_kernel and self.normalise is softmax
+
+    @property
+    def traceable(self) -> bool:
+        """Whether the loop can be traced: by a kernel, or step by step with a memory of fixed size."""
+        fixed = all(None not in part.shape for part in self.memory.parts.values())
+        return fixed or (self.in_kernel and self.memory.limits is not None and has_c())
+
     def walk(
-        self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+        self, weights: Any, x: Tensor, steps: Steps | TracedSteps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run over all time steps, in C if possible. Return outputs (rows, output_size) and a tuple of final states.
 
@@ -184,17 +124,14 @@ class AttentiveCell(Cell):
         and alignments with softmax; otherwise `step_by_step` is called.
         """
         recurrence, limits, factor = self.cell.recurrence(weights), self.memory.limits, COMBINATIONS[self.combine]
-        unknown = recurrence is None or limits is None or factor is None
-        if unknown or not self.alignment.in_kernel or self.normalise is not softmax or not runs_in_c(x):
-            return self.step_by_step(weights, x, steps, state)
-        assert recurrence is not None
-        assert limits is not None
-        assert factor is not None
+        in_c = has_c() and x.is_cpu and x.itemsize > 2 if traced() else runs_in_c(x)
+        if recurrence is None or limits is None or factor is None or not (in_c and self.in_kernel):
+            by_steps = self.scanned if traced() else self.step_by_step
+            return by_steps(weights, x, steps, state)
         own = len(self.state_sizes)
         attention = Attention(self.alignment.A, self.alignment.B, self.alignment.v, factor, *limits)
-        outputs, final, carried = attentive_unroll(
-            x, recurrence, attention, state[:own], self.memory.carried(state[own:]), steps
-        )
+        unroll = attentive_traced if traced() else attentive_unroll
+        outputs, final, carried = unroll(x, recurrence, attention, state[:own], self.memory.carried(state[own:]), steps)
         return outputs, (*final, *self.memory.from_carried(carried))
 
     def step_by_step(
@@ -223,6 +160,22 @@ class AttentiveCell(Cell):
         final = (*(here[name] for name in own), *self.memory.pack(here))
         return torch.cat([outputs[t] for t in range(len(steps.sizes))]), final
 
+    def scanned(
+        self, weights: Any, x: Tensor, steps: TracedSteps, state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return what `step_by_step` returns, while it is traced. The memory must have a fixed size."""
+        own = len(self.state_sizes)
+        start = self.memory.unpack(state[own:], self.alignment.keys)
+
+        def step(row: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            contents = dict(zip(start, parts[own:], strict=True))
+            output, after, contents = self.step(weights, row, parts[:own], contents, None)
+            return (*after, *(contents[name] for name in start), output)
+
+        final, results = scanned(step, x, (*state[:own], *start.values()), steps)
+        contents = dict(zip(start, final[own:], strict=True))
+        return steps.packed(results[-1]), (*final[:own], *self.memory.pack(contents))
+
     def step(
         self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None
     ) -> tuple[Tensor, tuple[Tensor, ...], Contents]:
@@ -236,7 +189,7 @@ class AttentiveCell(Cell):
         h, *rest, s = state
         attended, alpha, taken = self.attend(s, contents, trace)
         s = torch.where(taken.any(dim=1, keepdim=True), self.combined(h, attended), h)
-        h, (_, *rest) = self.cell.walk(weights, x, Steps((len(x),)), (s, *rest))
+        h, (_, *rest) = self.cell.walk(weights, x, padded_steps(1, x.shape[0]), (s, *rest))
         return h, (h, *rest, s), self.memory.add(contents, alpha, h, self.alignment.keys(h))
 
     def attend(

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import Recurrence, Steps, unroll
+from steadygrad.kernels import Recurrence, Steps, TracedSteps, unroll_rows
 
 MOST_LAYERS = 10_000
 """largest ``num_layers`` of a layer; without a limit, a huge number fills the memory with cells, one by one"""
@@ -67,7 +67,7 @@ class Cell(nn.Module):
         return tuple(Part((size,)) for size in self.state_sizes)
 
     def forward(
-        self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None = None
+        self, x: Tensor, steps: Steps | TracedSteps, state: tuple[Tensor, ...], table: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run over all time steps of x (rows, input_size) and return the pair of outputs and final states.
 
@@ -101,7 +101,7 @@ class Cell(nn.Module):
         return (U @ self.inputs(table).mT, *others), rows
 
     def walk(
-        self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+        self, weights: Any, x: Tensor, steps: Steps | TracedSteps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run over all time steps and return the pair of outputs (rows, output_size) and final states, a tuple.
 
@@ -109,6 +109,11 @@ class Cell(nn.Module):
         defines this method; `Cell` raises NotImplementedError.
         """
         raise NotImplementedError
+
+    @property
+    def traceable(self) -> bool:
+        """Whether torch.compile and torch.export can trace the loop over time. `Cell` returns True."""
+        return True
 
     def recurrence(self, weights: Any) -> Recurrence | None:
         """Return ``weights`` as a `Recurrence` for the attention kernel; None if the kernel does not support the cell.
@@ -180,11 +185,11 @@ class StepCell(Cell):
         return None, rows @ table
 
     def walk(
-        self, weights: None, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
+        self, weights: None, x: Tensor, steps: Steps | TracedSteps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Call `step` at every time step and return the outputs (rows, output_size) and the tuple of final states.
 
         The outputs are the first tensor of every state. ``weights`` is not used.
         """
-        states = unroll(self.step, x.split(steps.sizes), state, steps)
+        states = unroll_rows(self.step, x, state, steps)
         return states[0], tuple(map(steps.last, states))

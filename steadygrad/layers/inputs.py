@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from steadygrad.kernels import Steps, needs_plain
+from steadygrad.kernels import Steps, TracedSteps, needs_plain, traced
 from steadygrad.layers.cell import Lookup, Part
 
 
@@ -101,8 +101,21 @@ def check_state(
     return given
 
 
-def packed_steps(who: str, input: PackedSequence) -> Steps:
-    """Return the `Steps` of a PackedSequence. Raise ValueError if its parts do not fit together."""
+def packed_steps(who: str, input: PackedSequence, state: Any) -> Steps | TracedSteps:
+    """Return the layout of a PackedSequence. Raise ValueError if its parts do not fit together.
+
+    While traced, the number of sequences is that of ``state`` or of the indices, if there are any. Otherwise it is the
+    first batch size, a value that the compiler does not know.
+    """
+    if traced():
+        indices, (time,) = input.sorted_indices, input.batch_sizes.shape
+        if indices is not None:
+            batch = indices.shape[0]
+        elif state is not None:
+            batch = (state if isinstance(state, Tensor) else state[0]).shape[1]
+        else:
+            batch = int(input.batch_sizes[0])
+        return TracedSteps(time, batch, input.data.shape[0], input.batch_sizes)
     steps = Steps.packed(input.batch_sizes, len(input.data))
     for name in ("sorted_indices", "unsorted_indices"):
         indices = getattr(input, name)

@@ -92,7 +92,7 @@ class LSTMCell(Cell):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run over all time steps and return all h (rows, hidden) and the final (h, c), each (batch, hidden)."""
         (W, U), (h_0, c_0) = weights, state
-        given = LSTMInputs(x, W, U, self.b, h_0, c_0, steps, self.detached(len(steps.sizes)))
+        given = LSTMInputs(x, W, U, self.b, h_0, c_0, steps, self.detached(steps.time))
         states, cells = lstm_unroll(given)
         return states, (steps.last(states), steps.last(cells))
 

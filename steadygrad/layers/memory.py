@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.check import check_integers, is_integer
-from steadygrad.kernels import Carried
+from steadygrad.kernels import Carried, needs_plain
 from steadygrad.layers.cell import Part
 
 Contents = dict[str, Tensor]
@@ -126,7 +126,7 @@ class Everything(Memory):
     def carried(self, tensors: tuple[Tensor, ...]) -> Carried:
         """Return the tuple (states, age) as the `Carried` that the fused kernel takes, with no relevant states."""
         states, age = tensors
-        none = states.new_zeros(len(states), 0)
+        none = states.new_zeros(states.shape[0], 0)
         return Carried(
             states, none, none, none.long(), age.clamp(0, states.shape[1])
         )  # the kernel reads as many states
@@ -136,9 +136,9 @@ class Everything(Memory):
         return self.pack({"states": carried.states, "age": carried.ages})
 
     def pack(self, contents: Contents) -> tuple[Tensor, ...]:
-        """Return the tuple (states, age) from the dict, without leading places that are empty in all sequences."""
+        """Return the tuple (states, age) of the dict, without leading places that are known to be empty."""
         states, age = contents["states"], contents["age"]
-        if len(age):  # remove leading places that are empty in all rows
+        if len(age) and not needs_plain(age):  # remove leading places that are empty in all rows
             states = states[:, states.shape[1] - int(age.max()) // self.every :]
         return states, age
 
@@ -169,11 +169,13 @@ class Everything(Memory):
         """
         after = contents | {"age": contents["age"] + 1}
         kept = after["age"] % self.every == 0
-        if not kept.any():
+        if self.every > 1 and not kept.any():
             return after
         for name, new in (("states", state[:, None]), ("keys", key[:, None])):
             after[name] = torch.cat([contents[name], new], dim=1)
-            if not kept.all():  # sequences at different steps: those that keep no state now get an empty place in front
+            if (
+                self.every > 1 and not kept.all()
+            ):  # sequences at different steps: those that keep no state now get an empty place in front
                 stay = torch.cat([torch.zeros_like(new), contents[name]], dim=1)
                 after[name] = after[name].where(kept[:, None, None], stay)
         return after

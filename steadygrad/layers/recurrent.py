@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from steadygrad.check import check_integers, check_share, enter
-from steadygrad.kernels import Steps, autocasts, own_precision
+from steadygrad.kernels import Steps, TracedSteps, autocasts, own_precision, padded_steps, traced, untraced
 from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.cell import MOST_LAYERS, Cell, Lookup
 from steadygrad.layers.inputs import check_input, check_state, check_table, in_dtype, packed_steps, rows_of_input
@@ -217,7 +217,6 @@ class RecurrentLayer(nn.Module):
         ) -> tuple[PackedSequence, Any]: ...
         def __call__(self, *arguments: Any, **options: Any) -> Any: ...
 
-    @torch.compiler.disable  # torch.compile would unroll the time steps; the code around the layer is still compiled
     def forward(
         self,
         input: Tensor | PackedSequence | Lookup,
@@ -239,6 +238,8 @@ class RecurrentLayer(nn.Module):
             if h_0 is not None:
                 raise ValueError(f"{self._name} expects either h_0 or hx, which are the same; got both")
             h_0 = hx
+        if traced() and not (reset is None and all(cell.traceable for cell in self._cells())):
+            return untraced(self._name, self.forward, input, h_0, reset=reset)
         kind = rows_of_input(self._name, input).device.type
         if autocasts(kind):  # not used here: rounding errors would add up over the steps
             with own_precision(kind):
@@ -248,7 +249,7 @@ class RecurrentLayer(nn.Module):
         mask = None if reset is None else rows_of_reset(self._name, reset, input, self.batch_first)
         if isinstance(input, PackedSequence):
             check_input(self._name, input.data, self.input_size, (2,), parameter)
-            steps = packed_steps(self._name, input)
+            steps = packed_steps(self._name, input, h_0)
             state = self._initial(h_0, steps.batch, input.data)
             if input.sorted_indices is not None and h_0 is not None:
                 state = tuple(s.index_select(1, input.sorted_indices) for s in state)
@@ -268,7 +269,7 @@ class RecurrentLayer(nn.Module):
         if time == 0:
             raise ValueError(f"{self._name} expects at least one time step; got input of shape {tuple(input.shape)}")
         state = self._initial(h_0, batch if batched else None, x)
-        output, final = self._walk(x.flatten(0, 1), Steps.padded(time, batch), state, table, mask)
+        output, final = self._walk(x.flatten(0, 1), padded_steps(time, batch), state, table, mask)
         output = output.view(time, batch, self.output_size)
         if not batched:
             return output.squeeze(1), self._joined(tuple(s.squeeze(1) for s in final))
@@ -277,7 +278,7 @@ class RecurrentLayer(nn.Module):
     def _walk(
         self,
         x: Tensor,
-        steps: Steps,
+        steps: Steps | TracedSteps,
         state: tuple[Tensor, ...],
         table: Tensor | None = None,
         reset: Tensor | None = None,
@@ -292,7 +293,8 @@ class RecurrentLayer(nn.Module):
             rows, final = self._walk(segments.rows(x), segments.steps, own, table)
             return segments.batch_rows(rows), tuple(part.index_select(1, segments.last) for part in final)
         # a real view of a conjugate may have a flag in place of its sign, which C does not see
-        x, *state = (part.resolve_neg() if part.is_neg() else part for part in (x, *state))  # type: ignore[assignment]
+        if not traced():  # operators resolve it themselves
+            x, *state = (part.resolve_neg() if part.is_neg() else part for part in (x, *state))  # type: ignore[assignment]
         finals: list[tuple[Tensor, ...]] = []
         initial = list(zip(*(s.unbind(0) for s in state), strict=True))
         for level in range(self.num_layers):

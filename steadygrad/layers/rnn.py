@@ -82,7 +82,7 @@ class ElmanCell(Cell):
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return x (rows, inputs), with a column of ones appended if the cell has an added bias a."""
-        return x if self.a is None else torch.cat([x, x.new_ones(len(x), 1)], dim=1)
+        return x if self.a is None else torch.cat([x, x.new_ones(x.shape[0], 1)], dim=1)
 
     def walk(
         self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]

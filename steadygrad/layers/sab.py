@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from steadygrad.check import is_integer
 from steadygrad.kernels import Steps
-from steadygrad.layers.attentive import Alignment, AttentiveCell, Trace
+from steadygrad.layers.alignment import Alignment
+from steadygrad.layers.attentive import AttentiveCell, Trace
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.gates import GateSpecs
 from steadygrad.layers.lstm import LSTM, LSTMCell

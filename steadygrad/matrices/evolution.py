@@ -50,8 +50,8 @@ class UnitaryEvolution(nn.Module):
 
     def forward(self, angles: Tensor, reflectors: Tensor) -> Tensor:
         """Return W (n, n), complex, from ``angles`` (3, n) and ``reflectors`` (2, 2, n), as in `operator`."""
-        I = torch.eye(self.size, dtype=angles.dtype.to_complex(), device=angles.device)
-        return self.operator(angles, reflectors)(I).mT
+        I = torch.eye(self.size, dtype=angles.dtype, device=angles.device)
+        return self.operator(angles, reflectors)(torch.complex(I, torch.zeros_like(I))).mT
 
     def extra_repr(self) -> str:
         """Return the sizes and options to show in `repr`, as text."""
@@ -63,7 +63,7 @@ def unit_reflectors(reflectors: Tensor) -> Tensor:
 
     ``reflectors`` (2, 2, n) holds the real and imaginary parts of each. Raise ValueError if a vector is 0.
     """
-    if not needs_plain(reflectors) and not torch.compiler.is_compiling():
+    if not needs_plain(reflectors):
         largest = reflectors.detach().abs().amax((1, 2))
         first, second = sorted(largest.tolist())
         if first == 0:

@@ -129,8 +129,8 @@ class Givens(nn.Module):
 
     def forward(self, theta: Tensor, phi: Tensor, omega: Tensor) -> Tensor:
         """Return the unitary W (n, n), complex, from the angles θ and φ of the rotations and ω (n) of D."""
-        I = torch.eye(self.size, dtype=theta.dtype.to_complex(), device=theta.device)
-        return self.operator(theta, phi, omega)(I).mT
+        I = torch.eye(self.size, dtype=theta.dtype, device=theta.device)
+        return self.operator(theta, phi, omega)(torch.complex(I, torch.zeros_like(I))).mT
 
     def extra_repr(self) -> str:
         """Return the sizes and options to show in `repr`, as text."""

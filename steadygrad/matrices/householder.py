@@ -71,7 +71,7 @@ def unit_rows(free: Tensor, n: int, k: int) -> tuple[Tensor, Tensor]:
     """
     V = free.new_zeros(k * n).scatter(0, trapezoid(n, k, free.device), free).view(k, n)
     largest = V.detach().abs().amax(1, keepdim=True)
-    if not torch.compiler.is_compiling() and not needs_plain(free) and not largest.all():
+    if not needs_plain(free) and not largest.all():
         first = int((largest == 0).flatten().nonzero()[0]) + 1
         raise ValueError(f"Householder expects vectors that have a direction; number {first} of {k} is 0")
     V = V / largest  # so that no square overflows or underflows

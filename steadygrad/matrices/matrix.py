@@ -75,6 +75,8 @@ class Matrix(nn.Module):
         For a complex W the rows are complex. Return None if the map has no such function, if forming W is faster, or if
         dropout is active.
         """
+        if torch.compiler.is_compiling():  # a traced loop over the steps multiplies by W
+            return None
         if self.size < getattr(self.map, "operator_from", math.inf) or (self.training and self.dropout):
             return None
         free = self._free()
@@ -96,7 +98,7 @@ class Matrix(nn.Module):
         It is cached in evaluation mode if gradients are disabled or all parameters are frozen. A cached W has no graph.
         """
         free = self._free()
-        if torch.compiler.is_compiling() or needs_plain(free[0]):
+        if needs_plain(free[0]):
             return self._evaluate(free)
         if self.training or (torch.is_grad_enabled() and not self._is_frozen(free)):
             self.refresh()
@@ -207,8 +209,9 @@ def index_of(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(make)
     def index(*key: Any) -> Tensor:
-        passing = torch._C._are_functorch_transforms_active() or _get_current_dispatch_mode() is not None
-        if torch.compiler.is_compiling() or passing:  # such tensors belong to the graph
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return make(*key)
+        if _get_current_dispatch_mode() is not None:  # such tensors belong to the graph
             return make(*key)
         with torch.inference_mode(False):  # the cached tensor is used by later calls too
             return cached(*key)
