@@ -29,7 +29,7 @@ def in_dtype(input: Any, state: Any, dtype: torch.dtype) -> tuple[Any, Any]:
         return part.to(dtype) if isinstance(part, Tensor) and part.is_floating_point() else part
 
     if isinstance(input, PackedSequence):
-        input = input._replace(data=convert(input.data))
+        input = PackedSequence(convert(input.data), *input[1:])
     else:
         input = Lookup(*map(convert, input)) if isinstance(input, Lookup) else convert(input)
     return input, tuple(map(convert, state)) if isinstance(state, tuple | list) else convert(state)

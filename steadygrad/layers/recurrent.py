@@ -256,7 +256,8 @@ class RecurrentLayer(nn.Module):
             output, final = self._walk(input.data, steps, state, reset=mask)
             if input.unsorted_indices is not None:
                 final = tuple(s.index_select(1, input.unsorted_indices) for s in final)
-            return input._replace(data=output), self._joined(final)
+            # not _replace, of which torch.compile makes an empty PackedSequence
+            return PackedSequence(output, *input[1:]), self._joined(final)
         if table is not None:
             check_table(self._name, table, input.shape[-1], self.input_size, parameter)
         size = self.input_size if table is None else len(table)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.check import check_choice, check_size, is_number
-from steadygrad.kernels import in_own_precision, needs_plain, wants_graph, with_graph
+from steadygrad.kernels import in_own_precision, needs_plain, traced, wants_graph, with_graph
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import probes
 from steadygrad.matrices.matrix import Matrix, check_square
@@ -152,8 +152,10 @@ class EigenvalueNormalized(nn.Module):
         return None
 
     def _plain(self, T: Tensor) -> Tensor:
-        """Return W by standard torch operations. The buffer ``normalised`` is read but not updated."""
+        """Return W by standard torch operations. The buffer ``normalised`` is updated in compiled calls alone."""
         normal = self.normalised | (largest_modulus(T.detach()) > 1)
+        if traced() and not torch.compiler.is_exporting():
+            self.normalised.copy_(normal)
         # autograd also differentiates the branch that `where` discards, so that branch needs distinct eigenvalues
         harmless = torch.arange(1, self.size + 1, dtype=T.dtype, device=T.device).diag()
         rho = largest_modulus(torch.where(normal, T, harmless))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.check import check_size, is_integer
-from steadygrad.kernels import Operator
+from steadygrad.kernels import Operator, traced
 from steadygrad.matrices.complex import phases
 from steadygrad.matrices.matrix import Matrix, index_of
 from steadygrad.matrices.registry import entered
@@ -152,7 +152,12 @@ class PlaneRotations(Givens):
 
     def forward(self, theta: Tensor) -> Tensor:  # type: ignore[override]
         """Return the real orthogonal W (n, n) from the angles θ, one per rotation."""
-        return self.operator(theta)(torch.eye(self.size, dtype=theta.dtype, device=theta.device)).mT
+        I = torch.eye(self.size, dtype=theta.dtype, device=theta.device)
+        if not traced():
+            return self.operator(theta)(I).mT
+        # Inductor (torch 2.13) writes out of bounds in the loop that it makes of these steps; it passes complex ones by
+        turn, zeros = torch.ones_like(theta), torch.zeros_like(theta)
+        return self._rotate(theta, torch.complex(turn, zeros))(torch.complex(I, torch.zeros_like(I))).real.mT
 
 
 @entered("rotations")
