@@ -140,7 +140,12 @@ def attentive_unroll(
     recent, taken = recent_rows(steps, short, carried, relevant)
     rows = torch.cat([recent, members], dim=1)
     memory_states = states.index_select(0, rows.flatten()).unflatten(0, rows.shape)
-    if not taken.all():
+    if steps.resets is not None:  # older states than those since the reset are not in memory, and R may be empty
+        since = ages[:, None]
+        taken &= torch.arange(short, 0, -1, device="cpu") <= since
+        kept = torch.arange(relevant, device="cpu") < since - short
+        memory_states = memory_states * torch.cat([taken, kept], dim=1)[:, :, None]
+    elif not taken.all():
         memory_states = torch.cat([memory_states[:, :short] * taken[:, :, None], memory_states[:, short:]], dim=1)
     return states[: steps.rows], final, Carried(memory_states, received, scores, times, ages)
 
@@ -231,7 +236,8 @@ class Attentive(torch.autograd.Function):
         ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None, macro_gradient: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         """Return None for ``plan`` and ``counters``, then the gradients of the `Inputs`, from those of the outputs."""
-        given, (states, cells, gates, macro, keys, queries, weights) = ctx.saved_tensors[:11], ctx.saved_tensors[11:]
+        tensors = ctx.saved_tensors  # read once: torch.utils.checkpoint computes them when they are read
+        given, (states, cells, gates, macro, keys, queries, weights) = tensors[:11], tensors[11:]
         if wants_graph():
             return with_graph(replayed, (ctx.plan, ctx.kept, *given), [gradient, cell_gradient, macro_gradient])
         activation, factor, sizes, steps, ages = ctx.plan
@@ -298,6 +304,8 @@ def replayed(plan: Plan, kept: Tensor, *tensors: Tensor | None) -> tuple[Tensor,
     def step(t: int, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, *own, s = state
         begin, size = steps.offsets[t], len(h)
+        for b in range(size) if steps.resets is not None else ():
+            past[b] = [] if steps.resets[begin + b] else past[b]
         distant = kept[begin : begin + size].tolist()
         items = [past[b][-short:] + [row for row in distant[b] if row >= 0] for b in range(size)]
         s = attended(s, h, [[known[row] for row in rows] for rows in items], given, plan.factor)

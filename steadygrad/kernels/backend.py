@@ -8,6 +8,7 @@ from torch import Tensor
 
 from steadygrad.kernels import native
 from steadygrad.kernels.plain import needs_plain
+from steadygrad.kernels.steps import Steps
 
 VARIABLE = "STEADYGRAD_KERNELS"
 CHOICES = ("auto", "c", "python", "reference")
@@ -38,14 +39,14 @@ def choose(x: Tensor) -> str:
     return "python"
 
 
-def choose_for(x: Tensor, matrix: Tensor) -> str:
+def choose_for(x: Tensor, matrix: Tensor, steps: Steps) -> str:
     """Return what `choose` returns for x, but "python" instead of "c" for few rows x and a large matrix.
 
     The C kernel packs the matrix anew in every call, which is too slow for a few rows. This applies only if
-    STEADYGRAD_KERNELS is auto.
+    STEADYGRAD_KERNELS is auto, and without resets, which only C has.
     """
     backend = choose(x)
-    few = len(x) <= FEW_ROWS and matrix.numel() >= LARGE
+    few = steps.resets is None and len(x) <= FEW_ROWS and matrix.numel() >= LARGE
     return "python" if backend == "c" and few and os.environ.get(VARIABLE, "auto") == "auto" else backend
 
 

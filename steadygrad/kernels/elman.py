@@ -48,7 +48,7 @@ def elman_unroll(given: ElmanInputs) -> Tensor:
     An activation that is not in `C_ENUM` has no hand-written backward pass, so every backend uses the reference
     definition.
     """
-    backend = choose_for(given.x, given.W)
+    backend = choose_for(given.x, given.W, given.steps)
     if backend == "reference" or given.activation not in C_ENUM:
         return elman_unroll_reference(given)
     return Elman.apply(*native.contiguous(given), backend)

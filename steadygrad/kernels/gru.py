@@ -56,7 +56,7 @@ def gru_unroll(given: GRUInputs) -> Tensor:
     With reset gate r, update gate u and candidate c, the next state is (1 − u)∘h + u∘c. In `torch.nn.GRU` the update
     gate is 1 − u.
     """
-    backend = choose_for(given.x, given.U)
+    backend = choose_for(given.x, given.U, given.steps)
     return gru_unroll_reference(given) if backend == "reference" else GRU.apply(*native.contiguous(given), backend)
 
 

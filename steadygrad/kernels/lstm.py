@@ -52,7 +52,7 @@ def lstm_unroll(given: LSTMInputs) -> tuple[Tensor, Tensor]:
         if detached.shape != (time := len(given.steps.sizes),):
             raise ValueError(f"lstm_unroll expects detached of shape ({time},); got {tuple(detached.shape)}")
         given = given._replace(detached=detached.to("cpu", torch.bool))
-    backend = choose_for(given.x, given.U)
+    backend = choose_for(given.x, given.U, given.steps)
     return lstm_unroll_reference(given) if backend == "reference" else LSTM.apply(*native.contiguous(given), backend)
 
 

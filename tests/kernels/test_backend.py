@@ -7,6 +7,7 @@ from steadygrad.kernels import ElmanInputs, Steps, backend, describe, elman_unro
 from tests.backends import needs_c
 
 X = torch.zeros(2, 3)
+STEPS = Steps.padded(2, 1)
 
 
 @needs_c
@@ -21,12 +22,13 @@ def test_auto_backend_prefers_c_kernel(monkeypatch):
 def test_large_matrix_with_few_rows_uses_python_backend(monkeypatch):
     monkeypatch.delenv(backend.VARIABLE, raising=False)
     usual, large = backend.choose(X), torch.zeros(250, 250)
-    assert backend.choose_for(X, X) == usual
-    assert backend.choose_for(X, large) == "python"
-    assert backend.choose_for(torch.zeros(5, 3), large) == usual
+    assert backend.choose_for(X, X, STEPS) == usual
+    assert backend.choose_for(X, large, STEPS) == "python"
+    assert backend.choose_for(torch.zeros(5, 3), large, STEPS) == usual
+    assert backend.choose_for(X, large, STEPS.with_resets(torch.ones(2).bool())) == usual  # Python has no resets
     if usual == "c":
         monkeypatch.setenv(backend.VARIABLE, "c")
-        assert backend.choose_for(X, large) == "c"
+        assert backend.choose_for(X, large, STEPS) == "c"
 
 
 @pytest.mark.parametrize("name", ["python", "reference"])

@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define STEADYGRAD_ABI 9
+#define STEADYGRAD_ABI 10
 #define JOIN3_(a, b, c) a##_##b##_##c
 #define JOIN3(a, b, c) JOIN3_(a, b, c)
 #define NAME(function) JOIN3(function, REAL_TAG, ISA)
