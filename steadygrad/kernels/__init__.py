@@ -14,6 +14,7 @@ from steadygrad.kernels.elman import ElmanInputs, Operator, elman_unroll, elman_
 from steadygrad.kernels.exponential import exponential_backward, exponential_forward
 from steadygrad.kernels.gru import GRUInputs, gru_unroll, gru_unroll_reference
 from steadygrad.kernels.lstm import LSTMInputs, lstm_unroll, lstm_unroll_reference
+from steadygrad.kernels.native import trim
 from steadygrad.kernels.plain import (
     at_least_single,
     autocasts,
@@ -60,6 +61,7 @@ __all__ = [
     "operator_unroll",
     "own_precision",
     "runs_in_c",
+    "trim",
     "unroll",
     "wants_graph",
     "with_graph",

@@ -117,6 +117,16 @@ def empty(like: Tensor, *shape: int) -> Tensor:
     return tensor
 
 
+def trim() -> None:
+    """Return unused memory between the blocks of the heap to the system, if there is a C library that can.
+
+    Large tensors that are freed leave gaps which small ones then divide, so that the next large tensor does not fit.
+    """
+    loaded = library()
+    if not isinstance(loaded, str):
+        loaded.steadygrad_trim()
+
+
 def contiguous(arguments: Iterable[Any]) -> Iterator[Any]:
     """Return an iterator over the arguments of a kernel, with every tensor made contiguous."""
     return (a.contiguous() if isinstance(a, Tensor) else a for a in arguments)

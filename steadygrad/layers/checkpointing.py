@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from steadygrad.check import is_integer
-from steadygrad.kernels import Steps, needs_plain
+from steadygrad.kernels import Steps, needs_plain, trim
 
 Run = Callable[[Tensor, Steps, tuple[Tensor, ...]], tuple[Tensor, tuple[Tensor, ...]]]
 """(rows of x, their steps, initial states) → (outputs, final states)"""
@@ -55,8 +55,10 @@ def in_chunks(
 def compact(run: Run, x: Tensor, steps: Steps, *state: Tensor, output: bool) -> tuple[Tensor | None, ...]:
     """Return the outputs of ``run``, or None without ``output``, and then its final states.
 
-    The states are copies, because a view of the outputs would keep them all in memory.
+    The states are copies, because a view of the outputs would keep them all in memory. What the chunk before has freed
+    is returned to the system first: otherwise the gaps between what is stored grow to the size of all outputs.
     """
+    trim()
     found, final = run(x, steps, state)
     return found if output else None, *(part.clone() for part in final)
 
