@@ -12,6 +12,7 @@ from torch import Tensor
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import C_ENUM, bias_gradient
 from steadygrad.kernels.arguments import LSTM
+from steadygrad.kernels.backend import in_single_precision
 from steadygrad.kernels.elman import ElmanInputs, elman_unroll_reference
 from steadygrad.kernels.lstm import LSTMInputs, lstm_unroll_reference
 from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
@@ -116,6 +117,7 @@ class Plan(NamedTuple):
     ages: Tensor
 
 
+@in_single_precision
 def attentive_unroll(
     x: Tensor, cell: Recurrence, attention: Attention, state: tuple[Tensor, ...], memory: Carried, steps: Steps
 ) -> tuple[Tensor, tuple[Tensor, ...], Carried]:

@@ -15,7 +15,7 @@ from steadygrad.kernels.activations import (
     activation_backward,
     bias_gradient,
 )
-from steadygrad.kernels.backend import choose_for
+from steadygrad.kernels.backend import choose_for, in_single_precision
 from steadygrad.kernels.plain import at_least_single, in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
@@ -42,6 +42,7 @@ class ElmanInputs(NamedTuple):
     steps: Steps
 
 
+@in_single_precision
 def elman_unroll(given: ElmanInputs) -> Tensor:
     """Return all states (rows, hidden) of h_t = φ(U x_t + W h_{t−1} + b), with the fastest implementation available.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from steadygrad.kernels import native
-from steadygrad.kernels.backend import choose_for
+from steadygrad.kernels.backend import choose_for, in_single_precision
 from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
@@ -43,6 +43,7 @@ class Saved(NamedTuple):
     gates: Tensor  # (rows, 4·hidden)
 
 
+@in_single_precision
 def lstm_unroll(given: LSTMInputs) -> tuple[Tensor, Tensor]:
     """Return the pair of all states h and all cells c of an LSTM, each (rows, hidden), by the fastest implementation.
 
