@@ -18,6 +18,7 @@ from steadygrad.layers.inputs import check_input, check_state, check_table, in_d
 from steadygrad.layers.levels import walk
 from steadygrad.layers.resets import rows_of_reset
 from steadygrad.matrices import Matrix
+from steadygrad.matrices.matrix import whole
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -169,7 +170,7 @@ class RecurrentLayer(nn.Module):
     def matrices(self) -> dict[str, Tensor]:
         """Return a dict of the recurrent matrices of all cells, with torch's suffixes: ``{"recurrent_l0": W, …}``."""
         return {
-            f"{name}_l{index // self.directions}{'_reverse' if index % self.directions else ''}": W
+            f"{name}_l{index // self.directions}{'_reverse' if index % self.directions else ''}": whole(W)
             for index, cell in enumerate(self._cells())
             for name, W in cell.matrices().items()
         }
