@@ -62,8 +62,10 @@ def measured(size: Size, share: float, seconds: float) -> list[dict[str, Any]]:
     turns = []
     for name, (run, module) in present.items():
         update = Update(module.parameters(), generator)
-        for mask in (None, reset):
-            turns.append(Contender(key(name, mask), lambda run=run, mask=mask: run(x, mask).backward(G), update))
+        turns += [
+            Contender(key(name, mask), lambda run=run, mask=mask: run(x, mask).backward(G), update)
+            for mask in (None, reset)
+        ]
     timings = interleave(turns, seconds)
     return [
         {
