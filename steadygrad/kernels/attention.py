@@ -306,8 +306,8 @@ def replayed(plan: Plan, kept: Tensor, *tensors: Tensor | None) -> tuple[Tensor,
     def step(t: int, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, *own, s = state
         begin, size = steps.offsets[t], len(h)
-        for b in range(size) if steps.resets is not None else ():
-            past[b] = [] if steps.resets[begin + b] else past[b]
+        if steps.resets is not None:
+            past[:size] = [[] if steps.resets[begin + b] else past[b] for b in range(size)]
         distant = kept[begin : begin + size].tolist()
         items = [past[b][-short:] + [row for row in distant[b] if row >= 0] for b in range(size)]
         s = attended(s, h, [[known[row] for row in rows] for rows in items], given, plan.factor)

@@ -196,8 +196,8 @@ class AttentiveCell(Cell):
         if recurrence is None or limits is None or factor is None or not fused:
             if steps.resets is None:
                 return self.step_by_step(weights, x, steps, state)
-            own = self.initial_states(1, x)
-            return in_segments(partial(self.step_by_step, weights), x, steps, state, own, dim=0)
+            fresh = self.initial_states(1, x)
+            return in_segments(partial(self.step_by_step, weights), x, steps, state, fresh, dim=0)
         own = len(self.state_sizes)
         attention = Attention(self.alignment.A, self.alignment.B, self.alignment.v, factor, *limits)
         outputs, final, carried = attentive_unroll(

@@ -7,6 +7,7 @@ state  s0      s1      s2             stored; everything between is computed aga
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ def in_chunks(
     pieces = steps.chunks(math.isqrt(len(steps.sizes) - 1) + 1 if length is True else length)
     rows = x.split([piece.rows for piece in pieces])
     stored = partial(compact, run, output=output)
-    outputs: list[Tensor] = []
+    outputs: list[Any] = []  # None without ``output``
     for number in reversed(range(len(pieces))) if steps.reverse else range(len(pieces)):
         piece = pieces[number]
         here = tuple(part.narrow(dim, 0, piece.batch) for part in state)

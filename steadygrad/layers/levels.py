@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +83,7 @@ def all_levels(
     if not checkpoint:
         found, final = level_by_level(layer, layer.cells, table, x, steps, state)
         return found if output else None, final
-    cells = [evaluated(cell) for cell in layer.cells]
+    cells = [evaluated(cast(Cell, cell)) for cell in layer.cells]
     if not layer.bidirectional:
         run = partial(level_by_level, layer, cells, table)
         return in_chunks(run, x, steps, state, checkpoint, 1, output)

@@ -92,11 +92,10 @@ def play(
         luck = torch.stack([torch.rand(task.steps, generator=Generator().manual_seed(seed)) for seed in seeds])
         seen = torch.stack([world.begin(seed) for world, seed in zip(worlds, seeds, strict=False)])
         playing, age, waiting = torch.arange(places), torch.zeros(places, dtype=torch.int64), places
-        state: Any = None
-        fresh: Tensor | None = None  # places whose episode begins, other than at the very beginning
-        moments: list[Moment] = []
+        fresh = torch.zeros(places, dtype=torch.bool)  # whose episode takes the place of another
+        state, moments = None, []
         while True:
-            mask = None if fresh is None or not fresh.any() else fresh[:, None].to(device)
+            mask = fresh[:, None].to(device) if fresh.any() else None
             outputs, state = agent.walk(seen[:, None].to(device), state, mask)
             outputs = outputs[:, 0].cpu()
             log_probs = outputs[:, :-1].log_softmax(-1)
@@ -104,9 +103,8 @@ def play(
             after = [world.act(action) for world, action in zip(worlds, chosen.tolist(), strict=True)]
             rewards = torch.tensor([reward for _, reward, _ in after])
             taken = log_probs.gather(1, chosen[:, None])[:, 0]
-            moments.append(
-                Moment(playing, age, seen, torch.stack([chosen.float(), taken, outputs[:, -1], rewards], -1))
-            )
+            results = (chosen.float(), taken, outputs[:, -1], rewards)
+            moments.append(Moment(playing, age, seen, torch.stack(results, -1)))
             progress(len(moments) / (task.steps * -(-len(seeds) // places)))
             sights = [
                 None if over or steps + 1 == task.steps else sight
