@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "matrices": {"check", "kernels"},
     "layers": {"check", "matrices", "kernels"},
     "models": {"check", "layers", "kernels", "problem"},
+    "integrations": {"layers"},  # other libraries, each imported by one module
     "tasks": {"check", "files", "problem"},
     "training": {"check", "files", "records", "manifest", "duration", "models", "layers", "matrices", "tasks"},
     "diagnostics": {"models", "layers", "matrices", "kernels"},

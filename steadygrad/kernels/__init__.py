@@ -16,6 +16,7 @@ from steadygrad.kernels.elman import ElmanInputs, Operator, elman_unroll, elman_
 from steadygrad.kernels.exponential import exponential_backward, exponential_forward
 from steadygrad.kernels.gru import GRUInputs, gru_unroll, gru_unroll_reference
 from steadygrad.kernels.lstm import LSTMInputs, lstm_unroll, lstm_unroll_reference
+from steadygrad.kernels.native import trim
 from steadygrad.kernels.plain import (
     at_least_single,
     autocasts,
@@ -70,6 +71,7 @@ __all__ = [
     "runs_in_c",
     "scanned",
     "traced",
+    "trim",
     "unroll",
     "unroll_rows",
     "untraced",

@@ -14,6 +14,7 @@ from steadygrad.kernels import native
 from steadygrad.kernels.activations import C_ENUM, bias_gradient
 from steadygrad.kernels.arguments import LSTM
 from steadygrad.kernels.attention_types import Attention, Carried, Counters, Inputs, Plan, Recurrence, Saved
+from steadygrad.kernels.backend import in_single_precision
 from steadygrad.kernels.elman import ElmanInputs, elman_unroll_reference
 from steadygrad.kernels.lstm import LSTMInputs, lstm_unroll_reference
 from steadygrad.kernels.plain import in_own_precision, wants_graph, with_graph
@@ -24,6 +25,7 @@ from steadygrad.kernels.unroll import unroll
 MOST_STEPS = 2**62  # of a sequence, so that its age does not overflow
 
 
+@in_single_precision
 def attentive_unroll(
     x: Tensor, cell: Recurrence, attention: Attention, state: tuple[Tensor, ...], memory: Carried, steps: Steps
 ) -> tuple[Tensor, tuple[Tensor, ...], Carried]:
@@ -46,7 +48,12 @@ def attentive_unroll(
     recent, taken = recent_rows(steps, short, carried, relevant)
     rows = torch.cat([recent, members], dim=1)
     memory_states = states.index_select(0, rows.flatten()).unflatten(0, rows.shape)
-    if not taken.all():
+    if steps.resets is not None:  # older states than those since the reset are not in memory, and R may be empty
+        since = ages[:, None]
+        taken &= torch.arange(short, 0, -1, device="cpu") <= since
+        kept = torch.arange(relevant, device="cpu") < since - short
+        memory_states = memory_states * torch.cat([taken, kept], dim=1)[:, :, None]
+    elif not taken.all():
         memory_states = torch.cat([memory_states[:, :short] * taken[:, :, None], memory_states[:, short:]], dim=1)
     return states[: steps.rows], final, Carried(memory_states, counters.received, counters.scores, counters.times, ages)
 
@@ -234,6 +241,8 @@ def replayed(plan: Plan, kept: Tensor, *tensors: Tensor | None) -> tuple[Tensor,
     def step(t: int, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, *own, s = state
         begin, size = steps.offsets[t], len(h)
+        if steps.resets is not None:
+            past[:size] = [[] if steps.resets[begin + b] else past[b] for b in range(size)]
         distant = kept[begin : begin + size].tolist()
         items = [past[b][-short:] + [row for row in distant[b] if row >= 0] for b in range(size)]
         s = attended(s, h, [[known[row] for row in rows] for rows in items], given, plan.factor)

@@ -2,12 +2,15 @@
 
 import os
 import warnings
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from steadygrad.kernels import native
-from steadygrad.kernels.plain import needs_plain
+from steadygrad.kernels.plain import needs_plain, traced
 
 VARIABLE = "STEADYGRAD_KERNELS"
 CHOICES = ("auto", "c", "python", "reference")
@@ -38,20 +41,52 @@ def choose(x: Tensor) -> str:
     return "python"
 
 
-def choose_for(x: Tensor, matrix: Tensor) -> str:
+def choose_for(x: Tensor, matrix: Tensor, resets: bool = False) -> str:
     """Return what `choose` returns for x, but "python" instead of "c" for few rows x and a large matrix.
 
     The C kernel packs the matrix anew in every call, which is too slow for a few rows. This applies only if
-    STEADYGRAD_KERNELS is auto.
+    STEADYGRAD_KERNELS is auto, and without ``resets`` inside the sequences, which only C has.
     """
     backend = choose(x)
-    few = len(x) <= FEW_ROWS and matrix.numel() >= LARGE
+    few = not resets and len(x) <= FEW_ROWS and matrix.numel() >= LARGE
     return "python" if backend == "c" and few and os.environ.get(VARIABLE, "auto") == "auto" else backend
 
 
 def runs_in_c(x: Tensor) -> bool:
     """Return whether the C kernel runs on x, for loops whose only alternative is step by step with autograd."""
-    return choose(x) == "c"
+    return is_widened(x) or choose(x) == "c"
+
+
+def is_widened(x: Tensor) -> bool:
+    """Return whether x has 16 bits and the C kernel runs on it in single precision: see `in_single_precision`."""
+    half = x.is_cpu and x.dtype.itemsize == 2 and x.is_floating_point() and not traced() and not needs_plain(x)
+    return half and os.environ.get(VARIABLE, "auto") in ("auto", "c") and not isinstance(native.library(), str)
+
+
+def in_single_precision(unroll: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function of tensors so that tensors of 16 bits are converted to single precision for the C kernel.
+
+    Its results are converted back, and gradients with them. The first tensor among the arguments decides.
+    """
+
+    @wraps(unroll)
+    def run(*given: Any) -> Any:
+        x = given[0] if isinstance(given[0], Tensor) else given[0][0]
+        if not is_widened(x):
+            return unroll(*given)
+        return converted(unroll(*converted(given, x.dtype, torch.float32)), torch.float32, x.dtype)
+
+    return run
+
+
+def converted(value: Any, before: torch.dtype, after: torch.dtype) -> Any:
+    """Return a tensor, or a tuple or named tuple of tensors, with those of dtype ``before`` converted to ``after``."""
+    if isinstance(value, Tensor):
+        return value.to(after) if value.dtype is before else value
+    if isinstance(value, tuple):
+        parts = [converted(part, before, after) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
 
 
 def has_c() -> bool:

@@ -15,7 +15,7 @@ from steadygrad.kernels.activations import (
     activation_backward,
     bias_gradient,
 )
-from steadygrad.kernels.backend import choose_for
+from steadygrad.kernels.backend import choose_for, in_single_precision
 from steadygrad.kernels.plain import at_least_single, in_own_precision, traced, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
@@ -43,6 +43,7 @@ class ElmanInputs(NamedTuple):
     steps: Steps
 
 
+@in_single_precision
 def elman_unroll(given: ElmanInputs) -> Tensor:
     """Return all states (rows, hidden) of h_t = φ(U x_t + W h_{t−1} + b), with the fastest implementation available.
 
@@ -52,7 +53,7 @@ def elman_unroll(given: ElmanInputs) -> Tensor:
     if traced() and given.activation in C_ENUM:
         *tensors, activation, steps = given
         return elman_forward(*tensors, steps.sizes, activation, steps.reverse)
-    backend = choose_for(given.x, given.W)
+    backend = choose_for(given.x, given.W, given.steps.resets is not None)
     if backend == "reference" or given.activation not in C_ENUM:
         return elman_unroll_reference(given)
     return Elman.apply(*native.contiguous(given), backend)

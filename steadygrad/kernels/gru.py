@@ -12,7 +12,7 @@ from torch import Tensor
 
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import ACTIVATIONS, activate, activation_backward, bias_gradient
-from steadygrad.kernels.backend import choose_for
+from steadygrad.kernels.backend import choose_for, in_single_precision
 from steadygrad.kernels.plain import in_own_precision, traced, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
@@ -52,6 +52,7 @@ class Saved(NamedTuple):
     products: Tensor | None  # (rows, hidden): U_c h, only if the reset acts after the product
 
 
+@in_single_precision
 def gru_unroll(given: GRUInputs) -> Tensor:
     """Return all states (rows, hidden) of a GRU over whole sequences, with the fastest implementation available.
 
@@ -61,7 +62,7 @@ def gru_unroll(given: GRUInputs) -> Tensor:
     if traced():
         *tensors, activation, steps, reset = given
         return gru_forward(*tensors, steps.sizes, activation, reset, steps.reverse)[0]
-    backend = choose_for(given.x, given.U)
+    backend = choose_for(given.x, given.U, given.steps.resets is not None)
     return gru_unroll_reference(given) if backend == "reference" else GRU.apply(*native.contiguous(given), backend)
 
 

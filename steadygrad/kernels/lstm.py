@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from steadygrad.kernels import native
-from steadygrad.kernels.backend import choose_for
+from steadygrad.kernels.backend import choose_for, in_single_precision
 from steadygrad.kernels.plain import in_own_precision, traced, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
@@ -45,6 +45,7 @@ class Saved(NamedTuple):
     gates: Tensor  # (rows, 4·hidden)
 
 
+@in_single_precision
 def lstm_unroll(given: LSTMInputs) -> tuple[Tensor, Tensor]:
     """Return the pair of all states h and all cells c of an LSTM, each (rows, hidden), by the fastest implementation.
 
@@ -57,7 +58,7 @@ def lstm_unroll(given: LSTMInputs) -> tuple[Tensor, Tensor]:
     if traced():
         *tensors, steps, detached = given
         return lstm_forward(*tensors, detached, steps.sizes, steps.reverse)[:2]
-    backend = choose_for(given.x, given.U)
+    backend = choose_for(given.x, given.U, given.steps.resets is not None)
     return lstm_unroll_reference(given) if backend == "reference" else LSTM.apply(*native.contiguous(given), backend)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steadygrad.kernels.arguments import SIZES, addresses, expected
+from steadygrad.kernels.arguments import SIZES, Field, addresses, expected
 from steadygrad.kernels.steps import Steps
 
-ABI = 9  # STEADYGRAD_ABI in c/steadygrad.c
+ABI = 10  # STEADYGRAD_ABI in c/steadygrad.c
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
 LIBRARY_VARIABLE = "STEADYGRAD_LIBRARY"
@@ -117,6 +117,16 @@ def empty(like: Tensor, *shape: int) -> Tensor:
     return tensor
 
 
+def trim() -> None:
+    """Return unused memory between the blocks of the heap to the system, if there is a C library that can.
+
+    Large tensors that are freed leave gaps which small ones then divide, so that the next large tensor does not fit.
+    """
+    loaded = library()
+    if not isinstance(loaded, str):
+        loaded.steadygrad_trim()
+
+
 def contiguous(arguments: Iterable[Any]) -> Iterator[Any]:
     """Return an iterator over the arguments of a kernel, with every tensor made contiguous."""
     return (a.contiguous() if isinstance(a, Tensor) else a for a in arguments)
@@ -141,9 +151,22 @@ def call(name: str, steps: Steps, *arguments: Any) -> int:
     found = addresses(name, fields, tensors, dtype)
     if name not in LAYOUTS:
         kinds = "".join("d" if isinstance(size, float) else "q" for size in sizes)
-        LAYOUTS[name] = struct.Struct(f"4q{kinds}{len(tensors) + 1}q")
-    walk = (time, steps.batch, steps.offsets_tensor.data_ptr(), steps.reverse)
+        LAYOUTS[name] = struct.Struct(f"5q{kinds}{len(tensors) + 1}q")
+    walk = (time, steps.batch, steps.offsets_tensor.data_ptr(), steps.reverse, flags(name, steps))
     return run(name, dtype, LAYOUTS[name].pack(*walk, *sizes, *found, slices))
+
+
+def flags(name: str, steps: Steps) -> int:
+    """Return the address of the flags of rows that begin anew, 0 without resets. Raise ValueError if C cannot use them.
+
+    They must be a contiguous Boolean tensor (rows,) on the CPU, and the steps not in reverse.
+    """
+    resets = steps.resets
+    if resets is None:
+        return 0
+    if steps.reverse:
+        raise ValueError(f"{name} expects no resets in reverse; got {int(resets.sum())} of them")
+    return addresses(name, (Field("resets", (steps.rows,), torch.bool, False),), (resets,), torch.bool)[0]
 
 
 def call_matrices(name: str, n: int, slices: int, *tensors: Tensor) -> None:

@@ -1,6 +1,7 @@
 """The time axis of a batch of sequences, of equal or unequal length, processed in either direction."""
 
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
@@ -20,10 +21,13 @@ class Steps:
     Rows are ordered by time step and, within a step, by sequence, longest sequence first: the layout of
     `torch.nn.utils.rnn.PackedSequence`. Step t has ``sizes[t]`` rows. With ``reverse`` each sequence is processed from
     its end to its beginning; the order of the rows does not change.
+
+    ``resets`` is None, or a Boolean tensor (rows,), see `with_resets`.
     """
 
     sizes: tuple[int, ...]
     reverse: bool = False
+    resets: Tensor | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Raise ValueError unless the sizes are those of a batch. C reads as many rows as they say."""
@@ -60,6 +64,26 @@ class Steps:
                 f"a packed batch expects positive batch_sizes that add up to its {rows} rows; "
                 f"got {shortened(steps.sizes)}"
             )
+        return steps
+
+    def chunks(self, length: int) -> list["Steps"]:
+        """Return a list of `Steps`, in the order of time, of ``length`` time steps each; the last may have fewer."""
+        found, row, whole = [], 0, (self.sizes[0],) * length
+        for begin in range(0, len(self.sizes), length):
+            sizes = self.sizes[begin : begin + length]
+            piece = Steps.padded(length, self.batch) if sizes == whole else Steps(sizes)
+            piece = piece.reversed if self.reverse else piece
+            found.append(piece if self.resets is None else piece.with_resets(self.resets[row : row + piece.rows]))
+            row += piece.rows
+        return found
+
+    def with_resets(self, resets: Tensor) -> "Steps":
+        """Return `Steps` of the same rows in which some rows begin anew: those where ``resets`` (rows,) is True.
+
+        The state before such a row is zero, and a memory of past states is empty. The C kernels and `unroll` do this.
+        """
+        steps = copy(self)  # with all that is cached
+        object.__setattr__(steps, "resets", resets.contiguous())
         return steps
 
     @cached_property
@@ -99,16 +123,20 @@ class Steps:
     @cached_property
     def offsets_tensor(self) -> Tensor:
         """`offsets` as a tensor of integers on the CPU."""
+        if self.uniform:  # without a Python integer for each step
+            return torch.arange(len(self.sizes) + 1, device="cpu") * self.batch
         return torch.tensor(self.offsets, dtype=torch.int64, device="cpu")
 
     @property
     def rows(self) -> int:
         """Total number of rows: one for each time step of each sequence."""
-        return self.offsets[-1]
+        return len(self.sizes) * self.batch if self.uniform else self.offsets[-1]
 
     @cached_property
     def lengths(self) -> list[int]:
         """List of the lengths of the sequences, in the order of the batch: longest first."""
+        if self.uniform:
+            return [len(self.sizes)] * self.batch
         lengths = [0] * self.batch
         for time, size in enumerate(self.sizes, 1):
             lengths[:size] = [time] * size

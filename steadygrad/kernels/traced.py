@@ -19,6 +19,9 @@ class TracedSteps:
     sequences have ``time`` steps. With ``reverse`` each sequence is processed from its end to its beginning.
     """
 
+    resets = None
+    """resets inside sequences, which are not traced"""
+
     def __init__(self, time: int, batch: int, rows: int, sizes: Tensor | None = None, reverse: bool = False) -> None:
         self.time, self.batch, self.rows, self.sizes, self.reverse = time, batch, rows, sizes, reverse
 

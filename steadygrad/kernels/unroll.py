@@ -24,7 +24,7 @@ def unroll(
     ``step(inputs[t], state)`` returns the next state, a tuple like ``initial``. It may append outputs, which are
     returned after the states. State and outputs have one row for each sequence that is present at step t, so sequences
     may differ in length. A sequence leaves the batch at its end or, in reverse, enters the batch there with its row of
-    ``initial``.
+    ``initial``. Where ``steps.resets`` is True, the state before the step is zero.
     """
     state = tuple(start[:0] for start in initial)
     found: dict[int, tuple[Tensor, ...]] = {}
@@ -34,6 +34,9 @@ def unroll(
             part if len(part) == size else torch.cat([part, start[len(part) : size]])[:size]
             for part, start in zip(state, initial, strict=True)
         )
+        if steps.resets is not None:
+            goes_on = ~steps.resets[steps.slices[t]]
+            state = tuple(part.where(goes_on.view(-1, *[1] * (part.dim() - 1)), 0) for part in state)
         found[t] = step(inputs[t], state)
         state = found[t][: len(initial)]
     return tuple(map(torch.cat, zip(*(found[t] for t in range(len(steps.sizes))), strict=True)))

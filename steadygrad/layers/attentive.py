@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -22,7 +23,9 @@ from steadygrad.kernels import (
 )
 from steadygrad.layers.alignment import ALIGNMENTS, Alignment
 from steadygrad.layers.cell import Cell, Part
+from steadygrad.layers.contents import joined, rows_of
 from steadygrad.layers.memory import Contents, Everything, Memory, Screening
+from steadygrad.layers.resets import in_segments
 
 COMBINATIONS = {"average": 0.5, "add": 1.0, "concatenate": None}
 """factor f of s_t = f · (h_{t−1} + Σ α_m m); None for a learned matrix C in its place"""
@@ -84,6 +87,11 @@ class AttentiveCell(Cell):
         own = (Part((size,)) for size in self.state_sizes)  # not super(): torch.compile cannot read its property
         return (*own, *self.memory.parts.values())
 
+    @property
+    def resets_inside(self) -> bool:  # type: ignore[override]  # computed here, an attribute elsewhere
+        """Whether `walk` resets the state to zeros: it does if the inner cell does."""
+        return self.cell.resets_inside
+
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
         """Return the initial states of the cell, then zeros for s and for the tensors of the memory, all (batch, …).
 
@@ -126,8 +134,12 @@ class AttentiveCell(Cell):
         recurrence, limits, factor = self.cell.recurrence(weights), self.memory.limits, COMBINATIONS[self.combine]
         in_c = has_c() and x.is_cpu and x.itemsize > 2 if traced() else runs_in_c(x)
         if recurrence is None or limits is None or factor is None or not (in_c and self.in_kernel):
-            by_steps = self.scanned if traced() else self.step_by_step
-            return by_steps(weights, x, steps, state)
+            if traced():
+                return self.scanned(weights, x, steps, state)
+            if steps.resets is None:
+                return self.step_by_step(weights, x, steps, state)
+            fresh = self.initial_states(1, x)
+            return in_segments(partial(self.step_by_step, weights), x, steps, state, fresh, dim=0)
         own = len(self.state_sizes)
         attention = Attention(self.alignment.A, self.alignment.B, self.alignment.v, factor, *limits)
         unroll = attentive_traced if traced() else attentive_unroll
@@ -227,30 +239,6 @@ class AttentiveCell(Cell):
     def penalty(self) -> Tensor | float:
         """Return the regularisation term of the inner cell."""
         return self.cell.penalty()
-
-
-def rows_of(contents: Contents, begin: int, end: int) -> Contents:
-    """Return a dict of the rows ``begin`` to ``end`` (sequences, ``end`` excluded) of every tensor of ``contents``."""
-    return {name: values[begin:end] for name, values in contents.items()}
-
-
-def joined(first: Contents, second: Contents) -> Contents:
-    """Return a dict of the tensors of two contents, concatenated along the batch.
-
-    If the numbers of places differ, zeros in front, which are empty places, pad the smaller one.
-    """
-
-    def widened(values: Tensor, places: int) -> Tensor:
-        return nn.functional.pad(values, (0, 0) * (values.dim() - 2) + (places - values.shape[1], 0))
-
-    both = {}
-    for name, values in first.items():
-        other = second[name]
-        if values.dim() > 1 and values.shape[1] != other.shape[1]:
-            places = max(values.shape[1], other.shape[1])
-            values, other = widened(values, places), widened(other, places)
-        both[name] = torch.cat([values, other])
-    return both
 
 
 AttentionSpec = Mapping[str, Any] | Callable[[Cell], Cell]

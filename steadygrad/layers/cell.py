@@ -60,6 +60,8 @@ class Cell(nn.Module):
     state_sizes: tuple[int, ...]
     """sizes of the tensors (batch, size) with which the state begins; a memory of past states follows them"""
     output_size: int
+    resets_inside = False
+    """whether `walk` itself resets the state to zeros where `Steps.resets` says so, if the C kernel runs"""
 
     @property
     def state_parts(self) -> tuple[Part, ...]:
@@ -75,7 +77,12 @@ class Cell(nn.Module):
         …), one for each of ``state_parts``. With a ``table`` (symbols, input_size), x holds one-hot rows (rows,
         symbols), as in `Lookup`.
         """
-        weights = self.weights()
+        return self.run(self.weights(), x, steps, state, table)
+
+    def run(
+        self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None = None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return what `forward` returns, with the ``weights`` that `weights` has returned."""
         if table is None:
             return self.walk(weights, self.inputs(x), steps, state)
         return self.walk(*self.fold(weights, x, table), steps, state)

@@ -25,6 +25,8 @@ class ComplexElmanCell(Cell):
     in ±1/√units and b in ±0.01. If `Matrix.operator` returns a function, the steps use it, and W is not formed.
     """
 
+    resets_inside = True
+
     def __init__(
         self,
         input_size: int,

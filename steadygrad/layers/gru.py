@@ -56,6 +56,7 @@ class GRUCell(Cell):
     """
 
     GATES = ("reset", "update", "candidate")
+    resets_inside = True
 
     def __init__(
         self,

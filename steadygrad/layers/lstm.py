@@ -61,6 +61,7 @@ class LSTMCell(Cell):
     """
 
     GATES = ("input", "forget", "cell", "output")
+    resets_inside = True
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from torch import Tensor
 from steadygrad.layers.recurrent import Common
 from steadygrad.layers.rnn import RNN
 from steadygrad.layers.start import Initialiser, uniform
+from steadygrad.matrices.matrix import whole
 
 
 class NNRNN(RNN, name="nnrnn"):
@@ -60,5 +61,5 @@ class NNRNN(RNN, name="nnrnn"):
         """
         if self.modulus is not None:
             return 0.0
-        gammas = [f for m in self._maps() for f, kind in zip(m.free, m.kinds, strict=True) if kind == "modulus"]
+        gammas = [whole(f) for m in self._maps() for f, kind in zip(m.free, m.kinds, strict=True) if kind == "modulus"]
         return self.spectrum_pull * sum((gamma - 1).square().sum() for gamma in gammas)

@@ -10,12 +10,15 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from steadygrad.check import check_integers, check_share, enter
-from steadygrad.kernels import Steps, TracedSteps, autocasts, own_precision, padded_steps, traced, untraced
+from steadygrad.kernels import autocasts, own_precision, padded_steps, traced, untraced
 from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.cell import MOST_LAYERS, Cell, Lookup
+from steadygrad.layers.checkpointing import check_chunk
 from steadygrad.layers.inputs import check_input, check_state, check_table, in_dtype, packed_steps, rows_of_input
-from steadygrad.layers.resets import cut, rows_of_reset
+from steadygrad.layers.levels import walk
+from steadygrad.layers.resets import rows_of_reset
 from steadygrad.matrices import Matrix
+from steadygrad.matrices.matrix import whole
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -168,7 +171,7 @@ class RecurrentLayer(nn.Module):
     def matrices(self) -> dict[str, Tensor]:
         """Return a dict of the recurrent matrices of all cells, with torch's suffixes: ``{"recurrent_l0": W, …}``."""
         return {
-            f"{name}_l{index // self.directions}{'_reverse' if index % self.directions else ''}": W
+            f"{name}_l{index // self.directions}{'_reverse' if index % self.directions else ''}": whole(W)
             for index, cell in enumerate(self._cells())
             for name, W in cell.matrices().items()
         }
@@ -224,7 +227,9 @@ class RecurrentLayer(nn.Module):
         *,
         hx: State | None = None,
         reset: Tensor | PackedSequence | None = None,
-    ) -> tuple[Tensor | PackedSequence, State]:
+        checkpoint: int | bool = False,
+        output: bool = True,
+    ) -> tuple[Tensor | PackedSequence | None, State]:
         """Run over all time steps and return the pair of the outputs, in the form of ``input``, and the final state.
 
         A state is a tensor, or a tuple if there are several. h_0, or ``hx``, torch's name for it, is the initial state;
@@ -233,31 +238,41 @@ class RecurrentLayer(nn.Module):
         ``reset`` is a Boolean mask of the input's shape without features. Before each step where it is True the state
         becomes the layer's own initial state, and a memory of past states becomes empty, as if a new sequence began
         there. In a bidirectional layer this holds for both directions.
+
+        ``checkpoint`` trades compute for memory: the forward pass stores one state for each chunk of that many steps
+        (True: about √time), and the backward pass runs the chunk again. With ``output=False`` the outputs, which may be
+        the largest tensor of all, are None.
         """
         if hx is not None:
             if h_0 is not None:
                 raise ValueError(f"{self._name} expects either h_0 or hx, which are the same; got both")
             h_0 = hx
-        if traced() and not (reset is None and all(cell.traceable for cell in self._cells())):
-            return untraced(self._name, self.forward, input, h_0, reset=reset)
+        plain = reset is None and not checkpoint
+        if traced() and not (plain and all(cell.traceable for cell in self._cells())):
+            return untraced(self._name, self.forward, input, h_0, reset=reset, checkpoint=checkpoint, output=output)
         kind = rows_of_input(self._name, input).device.type
         if autocasts(kind):  # not used here: rounding errors would add up over the steps
             with own_precision(kind):
-                return self.forward(*in_dtype(input, h_0, self._first_parameter().dtype), reset=reset)
+                given = in_dtype(input, h_0, self._first_parameter().dtype)
+                return self.forward(*given, reset=reset, checkpoint=checkpoint, output=output)
         input, table = input if isinstance(input, Lookup) else (input, None)
         parameter = self._first_parameter()
-        mask = None if reset is None else rows_of_reset(self._name, reset, input, self.batch_first)
+        options: dict[str, Any] = {"checkpoint": check_chunk(self._name, checkpoint), "output": output}
+        if reset is not None:
+            options["reset"] = rows_of_reset(self._name, reset, input, self.batch_first)
         if isinstance(input, PackedSequence):
             check_input(self._name, input.data, self.input_size, (2,), parameter)
             steps = packed_steps(self._name, input, h_0)
             state = self._initial(h_0, steps.batch, input.data)
             if input.sorted_indices is not None and h_0 is not None:
                 state = tuple(s.index_select(1, input.sorted_indices) for s in state)
-            output, final = self._walk(input.data, steps, state, reset=mask)
+            found, final = walk(self, input.data, steps, state, **options)
             if input.unsorted_indices is not None:
                 final = tuple(s.index_select(1, input.unsorted_indices) for s in final)
+            if found is None:
+                return None, self._joined(final)
             # not _replace, of which torch.compile makes an empty PackedSequence
-            return PackedSequence(output, *input[1:]), self._joined(final)
+            return PackedSequence(found, *input[1:]), self._joined(final)
         if table is not None:
             check_table(self._name, table, input.shape[-1], self.input_size, parameter)
         size = self.input_size if table is None else len(table)
@@ -270,46 +285,15 @@ class RecurrentLayer(nn.Module):
         if time == 0:
             raise ValueError(f"{self._name} expects at least one time step; got input of shape {tuple(input.shape)}")
         state = self._initial(h_0, batch if batched else None, x)
-        output, final = self._walk(x.flatten(0, 1), padded_steps(time, batch), state, table, mask)
-        output = output.view(time, batch, self.output_size)
+        found, final = walk(self, x.flatten(0, 1), padded_steps(time, batch), state, table, **options)
         if not batched:
-            return output.squeeze(1), self._joined(tuple(s.squeeze(1) for s in final))
-        return output.transpose(0, 1) if self.batch_first else output, self._joined(final)
-
-    def _walk(
-        self,
-        x: Tensor,
-        steps: Steps | TracedSteps,
-        state: tuple[Tensor, ...],
-        table: Tensor | None = None,
-        reset: Tensor | None = None,
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run all levels and return the outputs (rows, output_size) and the final states (cells, batch, size).
-
-        ``reset`` is a mask of rows before which the state is reset (rows,). Only the segments between resets are run.
-        """
-        if reset is not None:
-            segments = cut(reset, steps)
-            own = segments.initial(state, self.default_states(1, x), len(self.state_sizes))
-            rows, final = self._walk(segments.rows(x), segments.steps, own, table)
-            return segments.batch_rows(rows), tuple(part.index_select(1, segments.last) for part in final)
-        # a real view of a conjugate may have a flag in place of its sign, which C does not see
-        if not traced():  # operators resolve it themselves
-            x, *state = (part.resolve_neg() if part.is_neg() else part for part in (x, *state))  # type: ignore[assignment]
-        finals: list[tuple[Tensor, ...]] = []
-        initial = list(zip(*(s.unbind(0) for s in state), strict=True))
-        for level in range(self.num_layers):
-            if level and self.dropout:
-                x = nn.functional.dropout(x, self.dropout, self.training)
-            outputs = []
-            for direction in range(self.directions):
-                index = level * self.directions + direction
-                walk = steps.reversed if direction else steps
-                output, final = self.cells[index](x, walk, initial[index], None if level else table)
-                outputs.append(output)
-                finals.append(final)
-            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
-        return x, tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
+            final = tuple(s.squeeze(1) for s in final)
+        if found is None:
+            return None, self._joined(final)
+        found = found.view(time, batch, self.output_size)
+        if not batched:
+            return found.squeeze(1), self._joined(final)
+        return found.transpose(0, 1) if self.batch_first else found, self._joined(final)
 
     def _first_parameter(self) -> Tensor:
         """Return the layer's first parameter, which has its dtype and device."""

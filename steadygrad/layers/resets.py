@@ -1,5 +1,9 @@
-"""Resets of the state inside a sequence: the batch is cut into segments, and every segment is a sequence of its own."""
+"""Resets of the state inside a sequence, for cells that cannot reset it themselves.
 
+The batch is cut into segments between resets, and every segment is a sequence of its own.
+"""
+
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -34,15 +38,42 @@ class Segments(NamedTuple):
         """Return the rows of the segments in the order of the batch."""
         return rearranged(x, self.place, self.order)
 
-    def initial(self, given: tuple[Tensor, ...], own: tuple[Tensor, ...], sizes: int) -> tuple[Tensor, ...]:
-        """Return the initial states of the segments, a tuple of tensors (cells, segments, …).
+    def initial(self, given: Tensor, fresh: Tensor, dim: int) -> Tensor:
+        """Return one tensor of the initial states of the segments, with the sequences along dimension ``dim``.
 
-        ``given`` are those of the batch (cells, batch, …), ``own`` the layer's own (cells, 1, …), for a segment after a
-        reset. Behind the first ``sizes`` tensors are those of a memory, which is empty if all of them are zeros.
+        ``given`` is that of the batch, ``fresh`` the state after a reset, of one sequence.
         """
-        empty = (part.new_zeros(len(part), 1, *part.shape[2:]) for part in given[sizes:])
-        both = zip(given, (*own[:sizes], *empty), strict=True)
-        return tuple(torch.cat([part, fresh], dim=1).index_select(1, self.source) for part, fresh in both)
+        return torch.cat([given, with_places(fresh, given, dim)], dim=dim).index_select(dim, self.source)
+
+
+def with_places(fresh: Tensor, given: Tensor, dim: int) -> Tensor:
+    """Return ``fresh`` with as many places as ``given`` in a memory without limit. The new places are empty: zeros.
+
+    Without such a memory both have the same shape except along ``dim``, and ``fresh`` is returned.
+    """
+    shape = (*given.shape[:dim], fresh.shape[dim], *given.shape[dim + 1 :])
+    return fresh if fresh.shape == shape else given.new_zeros(shape)
+
+
+def in_segments(
+    run: Callable[[Tensor, Steps, tuple[Tensor, ...]], tuple[Any, tuple[Tensor, ...]]],
+    x: Tensor,
+    steps: Steps,
+    state: tuple[Tensor, ...],
+    fresh: tuple[Tensor, ...],
+    dim: int,
+) -> tuple[Any, tuple[Tensor, ...]]:
+    """Return the outputs and final states of ``run(x, steps, state)`` with the resets of ``steps``.
+
+    ``run`` gets the segments between resets as sequences of their own. The sequences of a state are along dimension
+    ``dim``. ``fresh`` is the state after a reset, of one sequence.
+    """
+    assert steps.resets is not None
+    segments = cut(steps.resets, steps)
+    own = tuple(segments.initial(part, start, dim) for part, start in zip(state, fresh, strict=True))
+    rows, final = run(segments.rows(x), segments.steps, own)
+    output = None if rows is None else segments.batch_rows(rows)
+    return output, tuple(part.index_select(dim, segments.last) for part in final)
 
 
 def rows_of_reset(who: str, reset: Any, input: Tensor | PackedSequence, batch_first: bool) -> Tensor:

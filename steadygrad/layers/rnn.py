@@ -32,6 +32,8 @@ class ElmanCell(Cell):
     ``added_bias`` is the initialisation of b; together with ``bias_init`` it then raises ValueError.
     """
 
+    resets_inside = True
+
     def __init__(
         self,
         input_size: int,

@@ -97,10 +97,12 @@ class Matrix(nn.Module):
 
         It is cached in evaluation mode if gradients are disabled or all parameters are frozen. A cached W has no graph.
         """
-        free = self._free()
+        stored = self._stored()
+        free = tuple(map(whole, stored))
         if needs_plain(free[0]):
             return self._evaluate(free)
-        if self.training or (torch.is_grad_enabled() and not self._is_frozen(free)):
+        sharded = free[0] is not stored[0]
+        if self.training or sharded or (torch.is_grad_enabled() and not self._is_frozen(stored)):
             self.refresh()
             self._check_finite(free)
             return self._evaluate(free)
@@ -119,7 +121,11 @@ class Matrix(nn.Module):
         self._cached = None
 
     def _free(self) -> tuple[Tensor, ...]:
-        """Return the free tensors as a tuple, without ParameterList's slow lookup by name.
+        """Return the free tensors as a tuple, those that are sharded over processes put together."""
+        return tuple(map(whole, self._stored()))
+
+    def _stored(self) -> tuple[Tensor, ...]:
+        """Return the free tensors as they are stored, as a tuple, without ParameterList's slow lookup by name.
 
         The lookup is needed if a parameter was replaced by another tensor, as pruning and parametrisations do.
         """
@@ -172,6 +178,15 @@ class Matrix(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_cached": None}  # the cache is not copied or pickled
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor that is sharded over processes, such as a parameter of FSDP2 between passes, as a whole.
+
+    Every process must call this. The gradient is sharded again. Another tensor is returned as it is.
+    """
+    gather: Callable[[], Tensor] | None = getattr(tensor, "full_tensor", None)  # DTensor; its import takes a second
+    return tensor if gather is None else gather()
 
 
 def is_frozen(free: Tensor) -> bool:

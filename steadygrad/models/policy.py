@@ -77,21 +77,25 @@ class PolicyModel(Model):
         """
         return self.walk(x)[0]
 
-    def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+    def walk(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """Return the pair of the outputs (batch, time, actions + 1) and the layer's state at the end of each sequence.
 
         x is (batch, time, features), NaN after the end of a sequence; the outputs are 0 there. The layer starts from
-        ``state``, or from its initial state if it is None. Raise ValueError if the number of features is wrong, or as
-        `sequence_lengths` does.
+        ``state``, or from its initial state if it is None, and begins anew before each step where the Boolean mask
+        ``reset`` (batch, time) is True. Raise ValueError if the number of features is wrong, or as `sequence_lengths`
+        does.
         """
         if x.shape[-1] != self.features:
             raise ValueError(f"PolicyModel expects {self.features} features per step; got x of shape {tuple(x.shape)}")
         lengths = sequence_lengths(x)
         if bool((lengths == x.shape[1]).all()):
-            hidden, state = self.layer(self.encode(x.flatten(0, 1)).unflatten(0, x.shape[:2]).transpose(0, 1), state)
+            inputs = self.encode(x.flatten(0, 1)).unflatten(0, x.shape[:2]).transpose(0, 1)
+            hidden, state = self.layer(inputs, state, reset=None if reset is None else reset.T)
             return self.read(hidden).transpose(0, 1), state
         packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        hidden, state = self.layer(packed._replace(data=self.encode(packed.data)), state)
+        if reset is not None:
+            reset = pack_padded_sequence(reset, lengths.cpu(), batch_first=True, enforce_sorted=False).data
+        hidden, state = self.layer(packed._replace(data=self.encode(packed.data)), state, reset=reset)
         outputs = hidden._replace(data=self.read(hidden.data))
         return pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])[0], state
 

@@ -142,15 +142,7 @@ def evaluate_policy(
     """
     agent = cast(Agent, model)
     device = next(model.parameters()).device
-    total = 0.0
-    for begin in range(0, examples, batch):
-        numbers = range(begin, min(begin + batch, examples))
-        seeds = [stream(seed, split, number).initial_seed() for number in numbers]
-
-        def tell(share: float, done: int = begin, here: int = len(numbers)) -> None:
-            progress((done + here * share) / examples)
-
-        episodes = play(task, agent, seeds, greedy=task.greedy, device=device, progress=tell)
-        total += mean_reward(episodes.rewards) * len(numbers)
-        tell(1.0)
-    return task.conclude({"reward": total / examples})
+    seeds = [stream(seed, split, number).initial_seed() for number in range(examples)]
+    episodes = play(task, agent, seeds, at_once=batch, greedy=task.greedy, device=device, progress=progress)
+    progress(1.0)
+    return task.conclude({"reward": mean_reward(episodes.rewards)})

@@ -1,6 +1,7 @@
 """Proximal policy optimization (Schulman et al., 2017): episodes that an agent plays, their targets, and the loss."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -24,10 +25,11 @@ class Agent(Protocol):
     def parameters(self) -> Iterator[Any]:
         """Return an iterator over the parameters."""
 
-    def walk(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+    def walk(self, x: Tensor, state: Any = None, reset: Tensor | None = None) -> tuple[Tensor, Any]:
         """Return the outputs for observations x (batch, time, input_size) and the final recurrent state.
 
-        ``state`` is the recurrent state to start from, or None.
+        ``state`` is the recurrent state to start from, or None. It is reset before each step where the Boolean mask
+        ``reset`` (batch, time) is True.
         """
 
     def rows(self, state: Any, which: Tensor) -> Any:
@@ -69,6 +71,7 @@ def play(
     agent: Agent,
     seeds: Sequence[int],
     *,
+    at_once: int | None = None,
     greedy: bool = False,
     device: torch.device | str = "cpu",
     progress: Callable[[float], object] = lambda share: None,
@@ -77,32 +80,49 @@ def play(
 
     A seed determines the environment and, unless ``greedy``, the sampled actions.
 
-    The episodes run as one batch; an episode that is over leaves the batch. ``progress`` is called after each time
-    step with the share of the maximum episode length that is done.
+    The episodes run as one batch of at most ``at_once``, by default all. When an episode is over, the next one takes
+    its place, with the agent's state reset, or its place leaves the batch. ``progress`` is called after each time step
+    with the share of the largest possible number of time steps that is done.
     """
     was_training = agent.training
     agent.train(False)
     try:
-        worlds = [task.world() for _ in seeds]
+        places = min(len(seeds), at_once or len(seeds))
+        worlds = [task.world() for _ in range(places)]
         luck = torch.stack([torch.rand(task.steps, generator=Generator().manual_seed(seed)) for seed in seeds])
-        seen = torch.stack([world.begin(seed) for world, seed in zip(worlds, seeds, strict=True)])
-        playing, state, moments = torch.arange(len(seeds)), None, []
-        for time in range(task.steps):
-            outputs, state = agent.walk(seen[:, None].to(device), state)
+        seen = torch.stack([world.begin(seed) for world, seed in zip(worlds, seeds, strict=False)])
+        playing, age, waiting = torch.arange(places), torch.zeros(places, dtype=torch.int64), places
+        fresh = torch.zeros(places, dtype=torch.bool)  # whose episode takes the place of another
+        state, moments = None, []
+        while True:
+            mask = fresh[:, None].to(device) if fresh.any() else None
+            outputs, state = agent.walk(seen[:, None].to(device), state, mask)
             outputs = outputs[:, 0].cpu()
             log_probs = outputs[:, :-1].log_softmax(-1)
-            chosen = log_probs.argmax(-1) if greedy else sampled(log_probs, luck[playing, time])
-            after = [worlds[i].act(action) for i, action in zip(playing.tolist(), chosen.tolist(), strict=True)]
+            chosen = log_probs.argmax(-1) if greedy else sampled(log_probs, luck[playing, age])
+            after = [world.act(action) for world, action in zip(worlds, chosen.tolist(), strict=True)]
             rewards = torch.tensor([reward for _, reward, _ in after])
             taken = log_probs.gather(1, chosen[:, None])[:, 0]
-            moments.append((playing, seen, torch.stack([chosen.float(), taken, outputs[:, -1], rewards], -1)))
-            progress((time + 1) / task.steps)
-            go_on = torch.tensor([not over for _, _, over in after])
+            results = (chosen.float(), taken, outputs[:, -1], rewards)
+            moments.append(Moment(playing, age, seen, torch.stack(results, -1)))
+            progress(len(moments) / (task.steps * -(-len(seeds) // places)))
+            sights = [
+                None if over or steps + 1 == task.steps else sight
+                for (sight, _, over), steps in zip(after, age.tolist(), strict=True)
+            ]
+            playing, age = playing.clone(), age + 1
+            for place, sight in enumerate(sights):
+                if sight is None and waiting < len(seeds):
+                    sights[place] = worlds[place].begin(seeds[waiting])
+                    playing[place], age[place] = waiting, 0
+                    waiting += 1
+            go_on = torch.tensor([sight is not None for sight in sights])
             if not go_on.any():
                 break
-            seen = torch.stack([sight for sight, _, over in after if not over])
+            seen, fresh = torch.stack([sight for sight in sights if sight is not None]), age[go_on] == 0
             if not go_on.all():
-                playing, state = playing[go_on], agent.rows(state, go_on.to(device))
+                worlds = list(compress(worlds, go_on.tolist()))
+                playing, age, state = playing[go_on], age[go_on], agent.rows(state, go_on.to(device))
         return Episodes(*side_by_side(moments, len(seeds)))
     finally:
         agent.train(was_training)
@@ -190,15 +210,24 @@ def advantages(rewards: Tensor, values: Tensor, discount: float, trace: float) -
     return found.where(real, torch.nan)
 
 
-def side_by_side(moments: Sequence[tuple[Tensor, Tensor, Tensor]], count: int) -> tuple[Tensor, ...]:
-    """Return a tuple of tensors from one triple per time step: indices of running episodes, observations, results.
+class Moment(NamedTuple):
+    """One time step of all running episodes: which they are, how many steps each had before, what it saw and did."""
+
+    playing: Tensor
+    age: Tensor
+    seen: Tensor
+    what: Tensor
+
+
+def side_by_side(moments: Sequence[Moment], count: int) -> tuple[Tensor, ...]:
+    """Return a tuple of tensors from the moments of all episodes: observations, and each result.
 
     The first tensor has the observations (episodes, time, input_size). The others (episodes, time) have one result
     each. All are NaN after the end of an episode. ``count`` is the number of episodes.
     """
-    _, seen, what = moments[0]
-    inputs = torch.full((count, len(moments), seen.shape[1]), torch.nan)
-    notes = torch.full((count, len(moments), what.shape[1]), torch.nan)
-    for time, (playing, seen, what) in enumerate(moments):
-        inputs[playing, time], notes[playing, time] = seen, what
+    longest = 1 + max(int(moment.age.max()) for moment in moments)
+    inputs = torch.full((count, longest, moments[0].seen.shape[1]), torch.nan)
+    notes = torch.full((count, longest, moments[0].what.shape[1]), torch.nan)
+    for playing, age, seen, what in moments:
+        inputs[playing, age], notes[playing, age] = seen, what
     return inputs, *notes.unbind(-1)

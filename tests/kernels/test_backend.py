@@ -7,6 +7,7 @@ from steadygrad.kernels import ElmanInputs, Steps, backend, describe, elman_unro
 from tests.backends import needs_c
 
 X = torch.zeros(2, 3)
+STEPS = Steps.padded(2, 1)
 
 
 @needs_c
@@ -24,6 +25,7 @@ def test_large_matrix_with_few_rows_uses_python_backend(monkeypatch):
     assert backend.choose_for(X, X) == usual
     assert backend.choose_for(X, large) == "python"
     assert backend.choose_for(torch.zeros(5, 3), large) == usual
+    assert backend.choose_for(X, large, resets=True) == usual  # Python has no resets
     if usual == "c":
         monkeypatch.setenv(backend.VARIABLE, "c")
         assert backend.choose_for(X, large) == "c"

@@ -10,9 +10,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 from torch.testing import assert_close
 
 from steadygrad.kernels import Steps
-from steadygrad.layers import GRU, LAYERS, LSTM, NCGRU, RNN, ExpRNN, MemRNN, RelLSTM, Stack
+from steadygrad.layers import GRU, LAYERS, LSTM, NCGRU, RNN, ExpRNN, MemRNN, RelLSTM, Stack, resets
 from steadygrad.layers.recurrent import as_tuple
 from steadygrad.layers.resets import cut
+from tests.backends import needs_c
 from tests.rounding import assert_same, rounding
 
 I, N = 3, 5
@@ -84,6 +85,40 @@ def test_any_mask_and_any_lengths(data):
             assert_close(as_tuple(final)[i][:, b : b + 1], finals[0][i], rtol=0, atol=bound)
     rows, _ = layer(packed, state, reset=mask.data)  # the flags of the rows alone
     assert torch.equal(rows.data, y.data)
+
+
+@needs_c
+@pytest.mark.parametrize("name", ["exprnn", "urnn", "ncgru", "gru", "goru", "lstm", "h-detach", "relrnn", "rellstm"])
+def test_kernels_reset_inside_the_walk(name, monkeypatch):
+    monkeypatch.setattr(resets, "cut", None)  # an error if it is called
+    layer = LAYERS[name](I, N, num_layers=2)
+    y, _ = layer(torch.randn(6, 3, I), reset=torch.rand(6, 3) < 0.3)
+    y.sum().backward()
+    with pytest.raises(TypeError, match="NoneType"):
+        LAYERS[name](I, N, bidirectional=True)(torch.randn(6, 3, I), reset=torch.rand(6, 3) < 0.3)
+
+
+@pytest.mark.parametrize("name", ["relrnn", "rellstm", "memrnn"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_memory_holds_only_states_since_the_reset(name, packed):
+    layer = LAYERS[name](I, N, dtype=torch.float64, **({} if name == "memrnn" else {"short": 2, "relevant": 2}))
+    lengths, cuts = ([9, 9, 9, 9], [3, 8, 0, 5]) if not packed else ([9, 8, 7, 5], [3, 7, 0, 4])
+    _, before = layer(torch.randn(7, 4, I, dtype=torch.float64))
+    mask, x = torch.zeros(9, 4, dtype=torch.bool), torch.randn(9, 4, I, dtype=torch.float64)
+    for b, begin in enumerate(cuts):
+        mask[begin, b] = True
+    flags = [mask[:length, b] for b, length in enumerate(lengths)]
+    given = pack_sequence([x[:length, b] for b, length in enumerate(lengths)]) if packed else x
+    _, after = layer(given, before, reset=pack_sequence(flags) if packed else mask)
+    bound = rounding(torch.float64, N + I, 9, 10.0)
+    for b, (begin, length) in enumerate(zip(cuts, lengths, strict=True)):
+        _, expected = layer(x[begin:length, b : b + 1])
+        for part, own in zip(after, expected, strict=True):
+            part = part[:, b : b + 1]
+            if part.dim() > 2 and part.shape[2] > own.shape[2]:  # memory without limit: empty places in front
+                front, part = part.split([part.shape[2] - own.shape[2], own.shape[2]], dim=2)
+                assert not front.any()
+            assert_close(part, own, rtol=0, atol=bound)
 
 
 @every_layer

@@ -20,6 +20,7 @@ from steadygrad.training.ppo import (
     ppo_terms,
     sampled,
 )
+from tests.rounding import rounding
 
 pytest.importorskip("minigrid", reason="needs the extra minigrid")
 
@@ -52,6 +53,20 @@ def test_episode_depends_only_on_its_seed():
     assert torch.equal(other.actions[1].nan_to_num(-9), first.actions[1].nan_to_num(-9))  # whoever plays beside
     assert not torch.equal(other.actions[0].nan_to_num(-9), first.actions[0].nan_to_num(-9))
     assert model.training
+
+
+def test_an_episode_that_is_over_gives_its_place_to_the_next():
+    task, model = dataclasses.replace(SHORT, limit=40), agent()
+    torch.nn.init.normal_(model.actor[-1].weight, std=0.1)
+    expected, shares = play(task, model, range(12)), []
+    played = play(task, model, range(12), at_once=5, progress=shares.append)
+    assert len({int(n) for n in (~expected.rewards.isnan()).sum(1)}) > 1
+    assert torch.equal(played.actions.nan_to_num(-9), expected.actions.nan_to_num(-9))
+    assert torch.equal(played.inputs.nan_to_num(-9), expected.inputs.nan_to_num(-9))
+    bound = rounding(torch.float32, 8 * 3, 40)  # other sizes of the batch may add in another order
+    torch.testing.assert_close(played.values, expected.values, rtol=0, atol=bound, equal_nan=True)
+    assert shares == sorted(shares)
+    assert shares[-1] <= 1
 
 
 def test_play_does_not_change_global_rng_state():

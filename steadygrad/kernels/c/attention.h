@@ -72,6 +72,15 @@ INLINE int64_t steps_before(const walk_t *walk, int64_t t, int64_t b) {
     return low - t;
 }
 
+/* The number of states in the memory of sequence b before step t: the steps since a reset that is at most `places` steps
+ * ago. Without one it is `age`, or more than `places`, and then the number makes no difference. */
+INLINE int64_t age_after_resets(const walk_t *walk, int64_t places, int64_t t, int64_t b, int64_t own, int64_t age) {
+    if (!walk->resets) return age;
+    for (int64_t j = 0; j <= at_most(own, places); j++)
+        if (walk->resets[walk->offsets[t - j] + b]) return j;
+    return age;
+}
+
 INLINE REAL dot(const REAL *a, const REAL *b, int64_t N) {
     vec sum = {0};
     EACH_VECTOR(j, left, N) sum += load_part(a + j, left) * load_part(b + j, left);
@@ -182,6 +191,16 @@ static void update_memory(const attention_forward_t *given, int64_t t, int64_t b
     received[shorts - 1] = 0;
 }
 
+/* Empty the memory of sequence b. */
+static void empty_memory(const attention_forward_t *given, int64_t b) {
+    int64_t shorts = given->memory.shorts, longs = given->memory.longs;
+    given->ages[b] = 0;
+    if (!longs) return;
+    memset(given->received + b * shorts, 0, (size_t)shorts * sizeof(REAL));
+    memset(given->scores + b * longs, 0, (size_t)longs * sizeof(REAL));
+    memset(given->times + b * longs, 0, (size_t)longs * sizeof(int64_t));
+}
+
 static int attention_forward_slice(const void *arguments, part_t *part) {
     const attention_forward_t *given = arguments;
     int64_t N = given->hidden, I = given->inputs;
@@ -191,8 +210,11 @@ static int attention_forward_slice(const void *arguments, part_t *part) {
     EACH_SPAN(span, &given->walk, part, 0) {
         if (code) break;
         int64_t here = span.here, rows = span.rows;
-        const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
-        const REAL *macro_before = (span.starts ? given->initial_macro : given->macro) + span.before * N;
+        REAL *room = part->room, *second = room ? room + rows * N : NULL, *third = room ? second + rows * N : NULL;
+        const REAL *before = previous_rows(&span, given->initial, given->states, N, room);
+        const REAL *macro_before = previous_rows(&span, given->initial_macro, given->macro, N, second);
+        for (int64_t row = 0; row < rows; row++)
+            if (begins_anew(&span, row)) empty_memory(given, span.from + row);
         REAL *h = given->states + here * N, *queries = given->queries + here * N, *keys = given->keys + here * N;
         product(rows, N, no_rows(), rows_of(macro_before, N), part->packed[QUERIES], queries, N, 0);
         if (given->exponentials) code |= exp_2x(rows * N, queries);
@@ -202,7 +224,7 @@ static int attention_forward_slice(const void *arguments, part_t *part) {
         }
         left_t x = rows_of(given->x + here * I, I), macro = rows_of(given->macro + here * N, N);
         if (given->gates) {
-            const REAL *c = (span.starts ? given->initial_cells : given->cells) + span.before * N;
+            const REAL *c = previous_rows(&span, given->initial_cells, given->cells, N, third);
             REAL *gates = given->gates + here * 4 * N;
             product(rows, 4 * N, x, macro, part->packed[CELL], gates, 4 * N, 0);
             lstm_activate(rows, N, given->bias, gates, c, given->cells + here * N, h);
@@ -226,7 +248,7 @@ static int NAME(attention_forward)(const attention_forward_t *given) {
     REAL *keys = given->keys + given->walk.offsets[given->walk.steps] * N;
     int code = given->exponentials ? exp_2x(carried * N, keys) : 0;
     if (code) return code;
-    setup_t setup = {3, {NULL}, {0}};
+    setup_t setup = {3, {NULL}, {0}, 3 * N};
     setup.packed[CELL] = pack(given->gates ? 4 * N : N, transposed(given->U, given->inputs), transposed(given->W, N));
     setup.packed[QUERIES] = pack_one(N, transposed(given->A, N));
     setup.packed[KEYS] = pack_one(N, transposed(given->B, N));
@@ -234,7 +256,7 @@ static int NAME(attention_forward)(const attention_forward_t *given) {
 }
 
 /* Backward pass of the attention of one row: from the gradient ds of its s, add to the gradients of the states and keys
- * that it attended to, of the state before it (d_before) and of v, and compute the gradient of its query. ds is
+ * that it attended to, of the state before it (d_before, null if the row begins anew) and of v, and compute the gradient of its query. ds is
  * overwritten. */
 static void attend_backward(const attention_backward_t *given, int64_t t, int64_t b, int64_t own, int64_t age,
                             int64_t row, REAL *ds, REAL *d_before, REAL *d_v, REAL *d_logits, int64_t *items) {
@@ -244,7 +266,7 @@ static void attend_backward(const attention_backward_t *given, int64_t t, int64_
     int64_t count = items_of(&given->walk, given->memory, t, b, own, age, given->kept + row * longs, items);
     memset(d_query, 0, (size_t)N * sizeof(REAL));
     if (!count) {
-        add_scaled(d_before, 1, ds, N);
+        if (d_before) add_scaled(d_before, 1, ds, N);
         return;
     }
     EACH_VECTOR(j, left, N) store_part(ds + j, (REAL)given->factor * load_part(ds + j, left), left);
@@ -298,10 +320,12 @@ static int attention_backward_slice(const void *arguments, part_t *part) {
         /* all later steps are done, so the gradient of the state is complete once that of its key is added */
         product(rows, N, no_rows(), rows_of(given->d_keys + here * N, N), part->packed[KEYS], dh, N, 1);
         if (given->gates) {
-            const REAL *c = (span.starts ? given->initial_cells : given->cells) + span.before * N;
+            const REAL *c = previous_rows(&span, given->initial_cells, given->cells, N, part->room);
             const REAL *cell_gradient = given->cell_gradient ? given->cell_gradient + here * N : NULL;
+            REAL *d_cells = given->d_initial_cells + span.from * N;
             lstm_activation_backward(rows, N, given->gates + here * 4 * N, given->cells + here * N, c, dh, NULL,
-                                     cell_gradient, given->d_initial_cells + span.from * N, deltas, NULL);
+                                     cell_gradient, d_cells, deltas, NULL);
+            stop_gradient(&span, d_cells, N);
         } else {
             const REAL *h = given->states + here * N;
             elman_activation_backward_any(given->activation, rows, N, NULL, h, dh, NULL, deltas, NULL);
@@ -315,8 +339,9 @@ static int attention_backward_slice(const void *arguments, part_t *part) {
         REAL *d_before = (span.starts ? given->d_initial : given->d_states) + span.before * N;
         for (int64_t row = 0; row < rows; row++) {
             int64_t b = span.from + row, own = span.starts ? 0 : steps_before(&given->walk, span.t, b);
-            attend_backward(given, span.t, b, own, given->ages[b] + own, here + row, d_macro + row * N,
-                            d_before + row * N, d_v, d_logits, items);
+            int64_t age = age_after_resets(&given->walk, places, span.t, b, own, given->ages[b] + own);
+            attend_backward(given, span.t, b, own, age, here + row, d_macro + row * N,
+                            begins_anew(&span, row) ? NULL : d_before + row * N, d_v, d_logits, items);
         }
         product(rows, N, no_rows(), rows_of(given->d_queries + here * N, N), part->packed[QUERIES], carried, N, 0);
     }
@@ -328,7 +353,7 @@ static int attention_backward_slice(const void *arguments, part_t *part) {
 
 static int NAME(attention_backward)(const attention_backward_t *given) {
     int64_t N = given->hidden;
-    setup_t setup = {3, {NULL}, {0}};
+    setup_t setup = {3, {NULL}, {0}, N};
     setup.packed[CELL] = pack_one(N, plain(given->W, given->gates ? 4 * N : N, N));
     setup.packed[QUERIES] = pack_one(N, plain(given->A, N, N));
     setup.packed[KEYS] = pack_one(N, plain(given->B, N, N));

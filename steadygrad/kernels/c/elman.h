@@ -118,7 +118,7 @@ static int elman_forward_slice(const void *arguments, part_t *part) {
     int64_t N = given->hidden, I = given->inputs;
     EACH_SPAN(span, &given->walk, part, 0) {
         left_t x = rows_of(given->x + span.here * I, I);
-        left_t before = rows_of((span.starts ? given->initial : given->states) + span.before * N, N);
+        left_t before = rows_of(previous_rows(&span, given->initial, given->states, N, part->room), N);
         REAL *h = given->states + span.here * N;
         product(span.rows, N, x, before, part->packed[0], h, N, 0);
         elman_activate_any(given->activation, span.rows, N, given->bias, h);
@@ -128,7 +128,7 @@ static int elman_forward_slice(const void *arguments, part_t *part) {
 
 static int NAME(elman_forward)(const elman_forward_t *given) {
     int64_t N = given->hidden;
-    setup_t setup = {1, {pack(N, transposed(given->U, given->inputs), transposed(given->W, N))}, {0}};
+    setup_t setup = {1, {pack(N, transposed(given->U, given->inputs), transposed(given->W, N))}, {0}, N};
     return run_walk(&given->walk, given->slices, elman_forward_slice, given, &setup);
 }
 
@@ -136,16 +136,18 @@ static int NAME(elman_forward)(const elman_forward_t *given) {
  * d_initial stores `carried`: it is zero at the start and the gradient of h_0 at the end. */
 static int elman_backward_slice(const void *arguments, part_t *part) {
     const elman_backward_t *given = arguments;
-    int64_t N = given->hidden, I = given->inputs;
+    int64_t N = given->hidden;
     EACH_SPAN(span, &given->walk, part, 1) {
         int64_t here = span.here, rows = span.rows;
-        const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
-        REAL *deltas = part->outer.deltas + outer_reserve(&part->outer, rows, before, given->x + here * I) * N;
+        const REAL *before;
+        int64_t place = outer_reserve_span(&part->outer, &span, given->initial, given->states, given->x, &before);
+        REAL *deltas = part->outer.deltas + place * N;
         REAL *carried = given->d_initial + span.from * N;
         elman_activation_backward_any(given->activation, rows, N, given->bias, given->states + here * N,
                                       given->gradient + here * N, carried, deltas, part->d_bias);
         if (given->deltas) memcpy(given->deltas + here * N, deltas, (size_t)(rows * N) * sizeof(REAL));
         product(rows, N, no_rows(), rows_of(deltas, N), part->packed[0], carried, N, 0);
+        stop_gradient(&span, carried, N);
     }
     return 0;
 }

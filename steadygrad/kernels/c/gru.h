@@ -28,7 +28,7 @@ static int gru_forward_slice(const void *arguments, part_t *part) {
     if (!scratch) return NO_MEMORY;
     EACH_SPAN(span, &given->walk, part, 0) {
         int64_t here = span.here, rows = span.rows;
-        const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
+        const REAL *before = previous_rows(&span, given->initial, given->states, N, part->room);
         REAL *gates = given->gates + here * 3 * N;
         left_t x = rows_of(given->x + here * I, I), h = rows_of(before, N), reset = rows_of(scratch, N);
         product(rows, N, x, h, part->packed[0], gates, 3 * N, 0);
@@ -71,7 +71,7 @@ static int gru_after_forward_slice(const void *arguments, part_t *part) {
     int64_t N = given->hidden, I = given->inputs;
     EACH_SPAN(span, &given->walk, part, 0) {
         int64_t here = span.here, rows = span.rows;
-        const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
+        const REAL *before = previous_rows(&span, given->initial, given->states, N, part->room);
         REAL *gates = given->gates + here * 3 * N, *products = given->products + here * N;
         REAL *after = given->states + here * N;
         left_t x = rows_of(given->x + here * I, I), h = rows_of(before, N);
@@ -105,7 +105,7 @@ static int gru_after_forward_slice(const void *arguments, part_t *part) {
 
 static int NAME(gru_forward)(const gru_forward_t *given) {
     int64_t N = given->hidden, I = given->inputs;
-    setup_t setup = {given->products ? 4 : 3, {NULL}, {0}}; /* W_c and U_c packed together, or separately */
+    setup_t setup = {given->products ? 4 : 3, {NULL}, {0}, N}; /* W_c and U_c packed together, or separately */
     for (int k = 0; k < setup.packs; k++) {
         int64_t gate = k < 3 ? k : 2;
         source_t nothing = plain(NULL, 0, 0), from_x = transposed(given->W + gate * N * I, I);
@@ -120,15 +120,15 @@ static int NAME(gru_forward)(const gru_forward_t *given) {
  * end it is the gradient of h_0. */
 static int gru_backward_slice(const void *arguments, part_t *part) {
     const gru_backward_t *given = arguments;
-    int64_t N = given->hidden, I = given->inputs;
+    int64_t N = given->hidden;
     REAL *d_bias = part->d_bias; /* of reset, update, candidate and modReLU */
     REAL *scratch = borrow_reals((part->last - part->first) * N);
     if (!scratch) return NO_MEMORY;
     EACH_SPAN(span, &given->walk, part, 1) {
         int64_t here = span.here, rows = span.rows;
-        const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
+        const REAL *before;
         const REAL *gates = given->gates + here * 3 * N, *gradient = given->gradient + here * N;
-        int64_t place = outer_reserve(&part->outer, rows, before, given->x + here * I);
+        int64_t place = outer_reserve_span(&part->outer, &span, given->initial, given->states, given->x, &before);
         REAL *deltas = part->outer.deltas + place * 3 * N, *resets = part->outer.resets + place * N;
         REAL *carried = given->d_initial + span.from * N;
         for (int64_t row = 0; row < rows; row++)
@@ -161,6 +161,7 @@ static int gru_backward_slice(const void *arguments, part_t *part) {
             }
         if (given->deltas) memcpy(given->deltas + here * 3 * N, deltas, (size_t)(rows * 3 * N) * sizeof(REAL));
         product(rows, N, no_rows(), (left_t){2 * N, deltas, 3 * N}, part->packed[0], carried, N, 1);
+        stop_gradient(&span, carried, N);
     }
     give_back(scratch);
     return 0;
@@ -169,13 +170,13 @@ static int gru_backward_slice(const void *arguments, part_t *part) {
 /* Backward pass with the reset after the product; packed[0] is the whole of U. */
 static int gru_after_backward_slice(const void *arguments, part_t *part) {
     const gru_backward_t *given = arguments;
-    int64_t N = given->hidden, I = given->inputs;
+    int64_t N = given->hidden;
     REAL *d_bias = part->d_bias;
     EACH_SPAN(span, &given->walk, part, 1) {
         int64_t here = span.here, rows = span.rows;
-        const REAL *before = (span.starts ? given->initial : given->states) + span.before * N;
+        const REAL *before;
         const REAL *gates = given->gates + here * 3 * N, *gradient = given->gradient + here * N;
-        int64_t place = outer_reserve(&part->outer, rows, before, given->x + here * I);
+        int64_t place = outer_reserve_span(&part->outer, &span, given->initial, given->states, given->x, &before);
         REAL *deltas = part->outer.deltas + place * 3 * N, *resets = part->outer.resets + place * N;
         REAL *carried = given->d_initial + span.from * N;
         for (int64_t row = 0; row < rows; row++)
@@ -197,6 +198,7 @@ static int gru_after_backward_slice(const void *arguments, part_t *part) {
             }
         if (given->deltas) memcpy(given->deltas + here * 3 * N, deltas, (size_t)(rows * 3 * N) * sizeof(REAL));
         product(rows, N, (left_t){2 * N, deltas, 3 * N}, rows_of(resets, N), part->packed[0], carried, N, 1);
+        stop_gradient(&span, carried, N);
     }
     return 0;
 }
@@ -205,7 +207,7 @@ static int NAME(gru_backward)(const gru_backward_t *given) {
     int64_t N = given->hidden;
     const REAL *U = given->U;
     enum reset reset = given->products ? RESET_AFTER : RESET_BEFORE;
-    setup_t setup = {.sums = {3 * N, N, given->inputs, 4 * N, given->d_U, given->d_W, given->d_bias, reset}};
+    setup_t setup = {.sums = {3 * N, N, given->inputs, 4 * N, given->d_U, given->d_W, given->d_bias, reset}, .room = N};
     if (given->products) {
         setup.packed[setup.packs++] = pack_one(N, plain(U, 3 * N, N));
     } else {

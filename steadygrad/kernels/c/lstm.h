@@ -70,8 +70,9 @@ static int lstm_forward_slice(const void *arguments, part_t *part) {
     int64_t N = given->hidden, I = given->inputs;
     EACH_SPAN(span, &given->walk, part, 0) {
         int64_t here = span.here;
-        const REAL *h = (span.starts ? given->initial : given->states) + span.before * N;
-        const REAL *c = (span.starts ? given->initial_cells : given->cells) + span.before * N;
+        const REAL *h = previous_rows(&span, given->initial, given->states, N, part->room);
+        REAL *room = part->room ? part->room + span.rows * N : NULL;
+        const REAL *c = previous_rows(&span, given->initial_cells, given->cells, N, room);
         REAL *gates = given->gates + here * 4 * N;
         product(span.rows, 4 * N, rows_of(given->x + here * I, I), rows_of(h, N), part->packed[0], gates, 4 * N, 0);
         lstm_activate(span.rows, N, given->bias, gates, c, given->cells + here * N, given->states + here * N);
@@ -81,7 +82,7 @@ static int lstm_forward_slice(const void *arguments, part_t *part) {
 
 static int NAME(lstm_forward)(const lstm_forward_t *given) {
     int64_t N = given->hidden;
-    setup_t setup = {1, {pack(4 * N, transposed(given->W, given->inputs), transposed(given->U, N))}, {0}};
+    setup_t setup = {1, {pack(4 * N, transposed(given->W, given->inputs), transposed(given->U, N))}, {0}, 2 * N};
     return run_walk(&given->walk, given->slices, lstm_forward_slice, given, &setup);
 }
 
@@ -89,20 +90,22 @@ static int NAME(lstm_forward)(const lstm_forward_t *given) {
  * the end they are the gradients of h_0 and c_0. */
 static int lstm_backward_slice(const void *arguments, part_t *part) {
     const lstm_backward_t *given = arguments;
-    int64_t N = given->hidden, I = given->inputs;
+    int64_t N = given->hidden;
     EACH_SPAN(span, &given->walk, part, 1) {
         int64_t here = span.here, rows = span.rows;
-        const REAL *h = (span.starts ? given->initial : given->states) + span.before * N;
-        const REAL *c = (span.starts ? given->initial_cells : given->cells) + span.before * N;
+        const REAL *h, *c = previous_rows(&span, given->initial_cells, given->cells, N, part->room);
+        int64_t place = outer_reserve_span(&part->outer, &span, given->initial, given->states, given->x, &h);
         const REAL *cell_gradient = given->cell_gradient ? given->cell_gradient + here * N : NULL;
-        REAL *deltas = part->outer.deltas + outer_reserve(&part->outer, rows, h, given->x + here * I) * 4 * N;
-        REAL *carried = given->d_initial + span.from * N;
+        REAL *deltas = part->outer.deltas + place * 4 * N;
+        REAL *carried = given->d_initial + span.from * N, *d_cells = given->d_initial_cells + span.from * N;
         lstm_activation_backward(rows, N, given->gates + here * 4 * N, given->cells + here * N, c,
-                                 given->gradient + here * N, carried, cell_gradient,
-                                 given->d_initial_cells + span.from * N, deltas, part->d_bias);
+                                 given->gradient + here * N, carried, cell_gradient, d_cells, deltas,
+                                 part->d_bias);
         if (given->deltas) memcpy(given->deltas + here * 4 * N, deltas, (size_t)(rows * 4 * N) * sizeof(REAL));
         if (given->detached && given->detached[span.t]) memset(carried, 0, (size_t)(rows * N) * sizeof(REAL));
         else product(rows, N, no_rows(), rows_of(deltas, 4 * N), part->packed[0], carried, N, 0);
+        stop_gradient(&span, carried, N);
+        stop_gradient(&span, d_cells, N);
     }
     return 0;
 }
@@ -110,6 +113,6 @@ static int lstm_backward_slice(const void *arguments, part_t *part) {
 static int NAME(lstm_backward)(const lstm_backward_t *given) {
     int64_t N = given->hidden;
     sums_t sums = {4 * N, N, given->inputs, 4 * N, given->d_U, given->d_W, given->d_bias};
-    setup_t setup = {1, {pack_one(N, plain(given->U, 4 * N, N))}, sums};
+    setup_t setup = {1, {pack_one(N, plain(given->U, 4 * N, N))}, sums, N};
     return run_walk(&given->walk, given->slices, lstm_backward_slice, given, &setup);
 }

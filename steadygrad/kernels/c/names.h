@@ -39,6 +39,10 @@
 #define gemm_rows NAME(gemm_rows)
 #define gemm_slice NAME(gemm_slice)
 
+/* resets.h */
+#define previous_rows NAME(previous_rows)
+#define stop_gradient NAME(stop_gradient)
+
 /* weights.h */
 #define borrow_reals NAME(borrow_reals)
 #define sums_t NAME(sums_t)
@@ -57,6 +61,7 @@
 #define outer_add NAME(outer_add)
 #define outer_flush NAME(outer_flush)
 #define outer_reserve NAME(outer_reserve)
+#define outer_reserve_span NAME(outer_reserve_span)
 
 /* setup.h */
 #define setup_t NAME(setup_t)
@@ -108,6 +113,8 @@
 #define attention_forward_t NAME(attention_forward_t)
 #define attention_backward_t NAME(attention_backward_t)
 #define recent_row NAME(recent_row)
+#define age_after_resets NAME(age_after_resets)
+#define empty_memory NAME(empty_memory)
 #define steps_before NAME(steps_before)
 #define dot NAME(dot)
 #define add_scaled NAME(add_scaled)

@@ -9,6 +9,9 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#ifdef __linux__
+#include <malloc.h>
+#endif
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define STEADYGRAD_ABI 9
+#define STEADYGRAD_ABI 10
 #define JOIN3_(a, b, c) a##_##b##_##c
 #define JOIN3(a, b, c) JOIN3_(a, b, c)
 #define NAME(function) JOIN3(function, REAL_TAG, ISA)
@@ -115,6 +118,13 @@ void steadygrad_advise(void *memory, int64_t bytes) {
     if (from < to) madvise((void *)from, to - from, MADV_HUGEPAGE); /* only a hint: a refusal has no effect */
 #else
     (void)memory, (void)bytes;
+#endif
+}
+
+/* Return unused memory between the blocks of the heap to the system, where the C library can. */
+void steadygrad_trim(void) {
+#ifdef __GLIBC__
+    malloc_trim(0);
 #endif
 }
 

@@ -7,6 +7,7 @@ typedef struct {
     int64_t steps, batch;
     const int64_t *offsets; /* steps + 1 entries */
     int64_t reverse;        /* 1: each sequence is processed from its end to its beginning */
+    const uint8_t *resets;  /* 1 for each row whose previous state is zero instead; null if there is none */
 } walk_t;
 
 INLINE int64_t rows_at(const walk_t *walk, int64_t t) { return walk->offsets[t + 1] - walk->offsets[t]; }
@@ -44,6 +45,14 @@ INLINE int next_span(span_t *span) {
         return 1;
     }
     return 0;
+}
+
+/* Whether this row of the span begins anew: its previous state is zero, whatever came before. */
+INLINE int begins_anew(const span_t *span, int64_t row) {
+    return span->walk->resets && span->walk->resets[span->here + row];
+}
+INLINE int any_begins_anew(const span_t *span) {
+    return span->walk->resets && memchr(span->walk->resets + span->here, 1, (size_t)span->rows);
 }
 
 /* Loop over the spans of a part of the batch, forward or backward in the order of processing. */

@@ -62,23 +62,27 @@ typedef struct {
     const sums_t *sums;
     int64_t room, filled, chunks;
     REAL *deltas, *resets, *panel, *total; /* total: width × (hidden + inputs) */
+    REAL *before;                          /* previous states of spans in which rows begin anew; null without resets */
     chunk_t *chunk;
 } outer_t;
 
-static int outer_open(outer_t *outer, const sums_t *sums, int slice, int64_t most_rows) {
+static int outer_open(outer_t *outer, const sums_t *sums, int slice, int64_t most_rows, int with_resets) {
     int64_t room = at_least(DEPTH, most_rows);
     sums_clear(sums, slice);
     *outer = (outer_t){.sums = sums, .room = room, .total = sums_weight(sums, slice)};
     outer->deltas = borrow_reals(room * sums->width);
     outer->resets = sums->reset ? borrow_reals(room * sums->hidden) : NULL;
+    outer->before = with_resets ? borrow_reals(room * sums->hidden) : NULL;
     outer->panel = borrow_reals(room * PANEL);
     outer->chunk = borrow((size_t)room * sizeof(chunk_t));
-    return outer->deltas && outer->panel && outer->chunk && (outer->resets || !sums->reset);
+    int ready = outer->deltas && outer->panel && outer->chunk;
+    return ready && (outer->resets || !sums->reset) && (outer->before || !with_resets);
 }
 
 static void outer_close(outer_t *outer) {
     give_back(outer->deltas);
     give_back(outer->resets);
+    give_back(outer->before);
     give_back(outer->panel);
     give_back(outer->chunk);
 }
@@ -139,5 +143,16 @@ static int64_t outer_reserve(outer_t *outer, int64_t rows, const REAL *states, c
     int64_t place = outer->filled;
     outer->chunk[outer->chunks++] = (chunk_t){rows, states, inputs};
     outer->filled += rows;
+    return place;
+}
+
+/* Reserve room for the deltas of a span, whose previous states are then in `before`. */
+static int64_t outer_reserve_span(outer_t *outer, const span_t *span, const REAL *initial, const REAL *states,
+                                  const REAL *inputs, const REAL **before) {
+    int64_t N = outer->sums->hidden;
+    const REAL *rows = (span->starts ? initial : states) + span->before * N;
+    int64_t place = outer_reserve(outer, span->rows, rows, inputs + span->here * outer->sums->inputs);
+    *before = outer->chunk[outer->chunks - 1].states =
+        previous_rows(span, initial, states, N, outer->before ? outer->before + place * N : NULL);
     return place;
 }
