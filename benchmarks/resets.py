@@ -10,6 +10,7 @@ and pad, both around torch.nn.LSTM, if these packages are installed. All of a si
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,18 +43,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=80.0, help="for each size (default 80)")
     parser.add_argument("--share", type=float, default=SHARE, help="of steps that begin an episode (default 0.05)")
     parser.add_argument("--threads", type=int, help="default: the number that torch uses")
+    parser.add_argument("--busy", action="store_true", help="count processor time: for one thread on a busy machine")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    rows = [row for size in SIZES for row in measured(size, options.share, options.seconds)]
+    rows = [row for size in SIZES for row in measured(size, options.share, options.seconds, options.busy)]
     print(markdown(HEADER, [line(row) for row in rows], right_from=2))
     if options.json:
-        setting = {"share": options.share, "threads": torch.get_num_threads(), "torch": torch.__version__}
+        setting = {
+            "clock": "processor" if options.busy else "wall",
+            "share": options.share,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+        }
         Path(options.json).write_text(json.dumps({**setting, "bound": BOUND, "rows": rows}, indent=1) + "\n")
 
 
-def measured(size: Size, share: float, seconds: float) -> list[dict[str, Any]]:
+def measured(size: Size, share: float, seconds: float, busy: bool = False) -> list[dict[str, Any]]:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(size.time, size.batch, size.inputs, generator=generator)
     G = torch.randn(size.time, size.batch, size.hidden, generator=generator)
@@ -66,7 +73,7 @@ def measured(size: Size, share: float, seconds: float) -> list[dict[str, Any]]:
             Contender(key(name, mask), lambda run=run, mask=mask: run(x, mask).backward(G), update)
             for mask in (None, reset)
         ]
-    timings = interleave(turns, seconds)
+    timings = interleave(turns, seconds, clock=time.process_time if busy else time.perf_counter)
     return [
         {
             "size": size._asdict(),
