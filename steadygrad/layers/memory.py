@@ -138,7 +138,7 @@ class Everything(Memory):
     def pack(self, contents: Contents) -> tuple[Tensor, ...]:
         """Return the tuple (states, age) of the dict, without leading places that are known to be empty."""
         states, age = contents["states"], contents["age"]
-        if len(age) and not needs_plain(age):  # remove leading places that are empty in all rows
+        if not needs_plain(age) and len(age):  # remove leading places that are empty in all rows
             states = states[:, states.shape[1] - int(age.max()) // self.every :]
         return states, age
 

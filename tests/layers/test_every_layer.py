@@ -507,7 +507,7 @@ def test_nan_matrix_parameter_raises_value_error(make, x):
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
 )  # the compiler's own
 def test_compiled_layer_is_the_layer(make, x):
-    """torch.compile passes the layer by and compiles what stands around it."""
+    """torch.compile traces the layer with what stands around it."""
     torch._dynamo.reset()
     layer = build(make)
     model = torch.compile(lambda x: layer(2 * x)[0] + 1, backend="eager")
