@@ -1,13 +1,14 @@
 """The C kernel, the one thing that pyproject.toml cannot describe.
 
-It is plain C that `ctypes` loads, with no Python API inside, so one wheel serves every version of Python. It is optional:
-where it cannot be compiled the package installs without it and runs the slower Python path.
+It is plain C that `ctypes` loads, with no Python API inside, so one wheel serves every version of Python. It is
+optional: where it cannot be compiled the package installs without it and runs the slower Python path.
 
 `make wheels` sets STEADYGRAD_WHEEL to the platform tag of the wheel to build. Then the C kernel is compiled for that
 platform by the clang of the package ziglang, which has the C libraries of all platforms, and an error ends the build.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from glob import glob
@@ -57,12 +58,14 @@ class BuildOptional(build_ext):
 
     def build_for_wheel(self, ext: Extension) -> None:
         file = Path(self.get_ext_fullpath(ext.name))
-        file.parent.mkdir(parents=True, exist_ok=True)
+        built = Path(self.build_temp, file.name)  # there, because on Windows the linker writes an import library too
+        for folder in (built.parent, file.parent):
+            folder.mkdir(parents=True, exist_ok=True)
         compiler = [sys.executable, "-m", "ziglang", "cc", "-target", TARGETS[WHEEL]]
         libraries = [] if WINDOWS else ["-lm", "-lpthread"]
-        subprocess.run(
-            [*compiler, *FLAGS, "-g0", "-s", "-fPIC", "-shared", *ext.sources, "-o", str(file), *libraries], check=True
-        )
+        command = [*compiler, *FLAGS, "-g0", "-s", "-fPIC", "-shared", *ext.sources, "-o", str(built), *libraries]
+        subprocess.run(command, check=True)
+        shutil.copy(built, file)
 
     def do_without(self, ext: Extension, error: Exception) -> None:
         if WHEEL:
