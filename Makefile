@@ -19,11 +19,11 @@ WHEELS ?= manylinux_2_17_x86_64 manylinux_2_17_aarch64 macosx_11_0_arm64 win_amd
 # Wall time of `make campaign`.
 MINUTES ?= 10
 
-.PHONY: help demo setup check format test test-matrix campaign sanitize bench results wheels clean
+.PHONY: help demo setup check format test test-matrix test-lowest campaign sanitize bench results wheels clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup  ## train three networks on the copy task and draw their curves (half a minute after setup)
 	$(BIN)/steadygrad reproduce demo --out runs
@@ -47,6 +47,9 @@ test: setup  ## run the tests
 
 test-matrix: setup  ## run the numeric tests in every environment that changes rounding; MATRIX="--whole" runs all tests
 	$(BIN)/python tests/environments.py --workers $(WORKERS) $(MATRIX)
+
+test-lowest: setup  ## run the numeric tests with the lowest torch that pyproject.toml allows, in build/lowest
+	$(BIN)/python tests/lowest.py --workers $(WORKERS)
 
 campaign: setup  ## try faults, bad files and odd input at random: make campaign MINUTES=60
 	$(BIN)/python -m tests.campaigns --minutes $(MINUTES) $(CAMPAIGN)
