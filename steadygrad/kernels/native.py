@@ -3,9 +3,9 @@
 import ctypes
 import os
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from steadygrad.kernels.steps import Steps
 ABI = 10  # STEADYGRAD_ABI in c/steadygrad.c
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
+LIBRARY = Path(__file__).with_name("_native.dll" if sys.platform == "win32" else "_native.so")
 LIBRARY_VARIABLE = "STEADYGRAD_LIBRARY"
 """environment variable: a file to load in place of the installed library, such as a build with AddressSanitizer"""
 LIMIT_VARIABLE = "STEADYGRAD_CPU_CAPABILITY"
@@ -46,10 +47,9 @@ def library() -> ctypes.CDLL | str:
     limit = os.environ.get(LIMIT_VARIABLE, LIMITS[-1])
     if limit not in LIMITS:
         raise ValueError(f"{LIMIT_VARIABLE} expects one of {', '.join(LIMITS)}; got {limit!r}")
-    folder, own = Path(__file__).parent, os.environ.get(LIBRARY_VARIABLE)
-    files = [Path(own)] if own else [folder / f"_native{suffix}" for suffix in EXTENSION_SUFFIXES]
-    file = next((file for file in files if own or file.exists()), None)
-    if file is None:
+    own = os.environ.get(LIBRARY_VARIABLE)
+    file = Path(own) if own else LIBRARY
+    if not own and not file.exists():
         return "it was not built: no C compiler when steadygrad was installed?"
     try:
         loaded = ctypes.CDLL(str(file))

@@ -86,8 +86,10 @@ def below(n: int, in_block: bool, device: torch.device) -> Tensor:
 
     T lies below the diagonal if ``in_block``, otherwise below the 2 × 2 blocks on the diagonal.
     """
-    index = lower_triangle(n, torch.device("cpu"))
-    return (index if in_block else index[index // n // 2 > index % n // 2]).to(device)
+    if in_block:
+        return lower_triangle(n, torch.device("cpu")).to(device)
+    rows = [torch.arange(i * n, i * n + i // 2 * 2, device="cpu") for i in range(n)]  # an export needs their number
+    return torch.cat(rows).to(device)
 
 
 class RealSchur(nn.Module):

@@ -28,16 +28,6 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static int in_main_thread(void) {
-#if defined(__linux__)
-    return syscall(SYS_gettid) == getpid();
-#elif defined(__APPLE__)
-    return pthread_main_np();
-#else
-    return 0;
-#endif
-}
-
 /* Run the pending signal handlers, if this is the main thread of Python. Returns 1 if one raised an exception. */
 static int poll_signals(void) {
     if (!python.lock || !in_main_thread()) return 0;

@@ -16,7 +16,7 @@ static pthread_key_t pool_key;
 
 static void drop_pool(void *argument) {
     block_t *blocks = argument;
-    for (int i = 0; i < BLOCKS; i++) free(blocks[i].memory);
+    for (int i = 0; i < BLOCKS; i++) release(blocks[i].memory);
     free(blocks);
 }
 
@@ -57,8 +57,8 @@ static void *borrow(size_t bytes) {
     if (!block) block = &other;
     if (request_fails()) return NULL;
     if (block->bytes < bytes) {
-        free(block->memory);
-        block->memory = aligned_alloc(64, bytes);
+        release(block->memory);
+        block->memory = allocate(bytes);
         block->bytes = block->memory ? bytes : 0;
     }
     if (block->memory) block->lent = 1, atomic_fetch_add(&borrowed, 1);
@@ -74,5 +74,5 @@ static void give_back(void *memory) {
             pool[i].lent = 0;
             return;
         }
-    free(memory);
+    release(memory);
 }

@@ -8,7 +8,6 @@
  * Python passes the arguments of a walk as one struct, whose fields all have 8 bytes: see native.call.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #ifdef __linux__
 #include <malloc.h>
 #endif
@@ -18,10 +17,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 
 #define STEADYGRAD_ABI 10
 #define JOIN3_(a, b, c) a##_##b##_##c
@@ -43,6 +42,7 @@ INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 
 #include "names.h"
+#include "system.h"
 #include "interrupts.h"
 #include "walk.h"
 #include "pool.h"
@@ -97,28 +97,30 @@ INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 static atomic_int chosen_isa = -1; /* 0 base, 1 avx2, 2 avx512 */
 static int isa_limit = 2;
 
+/* Not every compiler's runtime has the data of __builtin_cpu_supports, so this asks the processor itself, and whether
+ * the operating system saves the vector registers (xgetbv). */
 static int detected_isa(void) {
 #ifdef HAVE_X86
-    __builtin_cpu_init();
-    if (isa_limit >= 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-        return 2;
-    if (isa_limit >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
-#endif
+    enum { AVX_SAVED = 0x6, AVX512_SAVED = 0xe6 };
+    const uint32_t avx512 = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
+    uint32_t a, b, c, d, saved, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) || !(c & bit_FMA)) return 0;
+    __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_AVX2) || (saved & AVX_SAVED) != AVX_SAVED) return 0;
+    if ((b & avx512) == avx512 && (saved & AVX512_SAVED) == AVX512_SAVED) return (int)at_most(isa_limit, 2);
+    return (int)at_most(isa_limit, 1);
+#else
     return 0;
+#endif
 }
 
 int steadygrad_abi(void) { return STEADYGRAD_ABI; }
 
 /* Request large pages: page faults of 4 KiB each in new memory can cost a quarter of a whole forward pass. */
 void steadygrad_advise(void *memory, int64_t bytes) {
-#ifdef MADV_HUGEPAGE
     uintptr_t large = (uintptr_t)1 << 21, from = ((uintptr_t)memory + large - 1) & ~(large - 1);
     uintptr_t to = ((uintptr_t)memory + (uintptr_t)bytes) & ~(large - 1);
-    if (from < to) madvise((void *)from, to - from, MADV_HUGEPAGE); /* only a hint: a refusal has no effect */
-#else
-    (void)memory, (void)bytes;
-#endif
+    if (from < to) request_large_pages((void *)from, to - from);
 }
 
 /* Return unused memory between the blocks of the heap to the system, where the C library can. */

@@ -39,7 +39,7 @@ static atomic_int slow_waits;         /* long waits for the pool in a row */
 
 static void mark_fork(void) { atomic_store(&forked, 1); }
 
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, mark_fork); }
+__attribute__((constructor)) static void watch_forks(void) { call_in_forked_child(mark_fork); }
 
 static void run_slices(slice_t run, void *job, int slices) {
     team_t team = {run, job, slices, 0, 0.0};
@@ -49,7 +49,7 @@ static void run_slices(slice_t run, void *job, int slices) {
     }
     static _Atomic(parallel_t) found; /* torch is loaded before this library, so the function exists now or never */
     parallel_t parallel = atomic_load(&found);
-    if (!parallel) atomic_store(&found, parallel = (parallel_t)dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+    if (!parallel) atomic_store(&found, parallel = (parallel_t)find_function("GOMP_parallel"));
     if (parallel && !atomic_load(&forked)) {
         double start = now();
         parallel(work, &team, (unsigned)slices, 0);
