@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "tasks": {"check", "files", "problem"},
     "training": {"check", "files", "records", "manifest", "duration", "models", "layers", "matrices", "tasks"},
     "diagnostics": {"models", "layers", "matrices", "kernels"},
+    "export": {"check", "files", "models", "layers", "kernels"},
     "experiments": {"files", "records", "scores", "manifest", "models", "layers", "tasks", "training", "diagnostics"},
     "report": {"check", "files", "records", "scores", "manifest", "duration"},  # reads result files only
 }

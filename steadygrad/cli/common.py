@@ -8,13 +8,16 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from steadygrad.files import DEEPEST, is_nested_deeper, parse_value
+
+if TYPE_CHECKING:
+    from torch import nn
 
 TABLES = ("layer", "task", "train")
 FRAMES = 20
@@ -209,3 +212,19 @@ def set_threads(options: argparse.Namespace) -> None:
     import torch
 
     torch.set_num_threads(options.threads)
+
+
+def new_layer(name: str, given: dict[str, Any], inputs: int | None) -> "nn.Module":
+    """Return an untrained layer of this name with ``inputs`` features, by default 10, and the settings ``given``.
+
+    Its hidden size is 64 unless it is given. The torch seed is 0. Raise ValueError for ``inputs`` below 1.
+    """
+    import torch
+
+    from steadygrad.training import Settings, Train
+
+    if inputs is not None and inputs < 1:
+        raise ValueError(f"--inputs expects at least 1; got {inputs}")
+    torch.manual_seed(0)
+    table = {"name": name, "hidden_size": 64, **given}
+    return Settings(table, {"name": "copy"}, Train()).build_layer(10 if inputs is None else inputs)

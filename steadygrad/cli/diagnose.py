@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from steadygrad.check import is_integer
-from steadygrad.cli.common import add_threads, check_target, dotted, note, say, set_threads, users_code
+from steadygrad.cli.common import add_threads, check_target, dotted, new_layer, note, say, set_threads, users_code
 from steadygrad.files import finite, json_text
 
 if TYPE_CHECKING:
@@ -104,13 +104,7 @@ def make_page(module: "nn.Module", x: "Tensor", name: str) -> str:
 
 def fresh_layer(options: argparse.Namespace, given: dict) -> "tuple[nn.Module, Tensor]":
     """Return an untrained layer from command-line options and its ``given`` settings, and random inputs for it."""
-    import torch
-
-    from steadygrad.training import Settings, Train
-
-    torch.manual_seed(0)
-    table = {"name": options.what, "hidden_size": 64, **given}
-    layer = Settings(table, {"name": "copy"}, Train()).build_layer(10 if options.inputs is None else options.inputs)
+    layer = new_layer(options.what, given, options.inputs)
     return layer, random_inputs(layer, options)
 
 

@@ -48,8 +48,10 @@ def choose_for(x: Tensor, matrix: Tensor, resets: bool = False) -> str:
     STEADYGRAD_KERNELS is auto, and without ``resets`` inside the sequences, which only C has.
     """
     backend = choose(x)
+    if backend != "c":  # torch's scan takes no matrix beside its transpose, so nothing is asked of it
+        return backend
     few = not resets and len(x) <= FEW_ROWS and matrix.numel() >= LARGE
-    return "python" if backend == "c" and few and os.environ.get(VARIABLE, "auto") == "auto" else backend
+    return "python" if few and os.environ.get(VARIABLE, "auto") == "auto" else backend
 
 
 def runs_in_c(x: Tensor) -> bool:

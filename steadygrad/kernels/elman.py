@@ -16,7 +16,7 @@ from steadygrad.kernels.activations import (
     bias_gradient,
 )
 from steadygrad.kernels.backend import choose_for, in_single_precision
-from steadygrad.kernels.plain import at_least_single, in_own_precision, traced, wants_graph, with_graph
+from steadygrad.kernels.plain import at_least_single, has_operator, in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 from steadygrad.kernels.traced import dense, or_empty, own_backend, real_steps
@@ -50,7 +50,7 @@ def elman_unroll(given: ElmanInputs) -> Tensor:
     An activation that is not in `C_ENUM` has no hand-written backward pass, so every backend uses the reference
     definition.
     """
-    if traced() and given.activation in C_ENUM:
+    if given.activation in C_ENUM and has_operator(given.activation, given.steps.time):
         *tensors, activation, steps = given
         return elman_forward(*tensors, steps.sizes, activation, steps.reverse)
     backend = choose_for(given.x, given.W, given.steps.resets is not None)

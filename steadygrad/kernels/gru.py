@@ -13,11 +13,11 @@ from torch import Tensor
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import ACTIVATIONS, activate, activation_backward, bias_gradient
 from steadygrad.kernels.backend import choose_for, in_single_precision
-from steadygrad.kernels.plain import in_own_precision, traced, wants_graph, with_graph
+from steadygrad.kernels.plain import has_operator, in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 from steadygrad.kernels.traced import dense, or_empty, own_backend, real_steps
-from steadygrad.kernels.unroll import unroll
+from steadygrad.kernels.unroll import unroll, unroll_rows
 
 
 class GRUInputs(NamedTuple):
@@ -59,7 +59,7 @@ def gru_unroll(given: GRUInputs) -> Tensor:
     With reset gate r, update gate u and candidate c, the next state is (1 − u)∘h + u∘c. In `torch.nn.GRU` the update
     gate is 1 − u.
     """
-    if traced():
+    if has_operator(given.activation, given.steps.time):
         *tensors, activation, steps, reset = given
         return gru_forward(*tensors, steps.sizes, activation, reset, steps.reverse)[0]
     backend = choose_for(given.x, given.U, given.steps.resets is not None)
@@ -69,17 +69,17 @@ def gru_unroll(given: GRUInputs) -> Tensor:
 def gru_unroll_reference(given: GRUInputs) -> Tensor:
     """Return what `gru_unroll` returns, computed by the definition. All implementations are tested against it."""
     x, W, U, bias, modulus, initial, activation, steps, reset = given
-    U_r, U_u, U_c = U.chunk(3)
 
     def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor]:
         (h,), (x_r, x_u, x_c) = state, z.chunk(3, dim=1)
+        U_r, U_u, U_c = U.chunk(3)  # here, because torch's scan takes no two views of one tensor
         r = (x_r + h @ U_r.mT).sigmoid()
         u = (x_u + h @ U_u.mT).sigmoid()
         product = (r * h) @ U_c.mT if reset == "before" else r * (h @ U_c.mT)
         c = activate(activation, x_c + product, modulus)
         return ((1 - u) * h + u * c,)
 
-    return unroll(step, torch.nn.functional.linear(x, W, bias).split(steps.sizes), (initial,), steps)[0]
+    return unroll_rows(step, torch.nn.functional.linear(x, W, bias), (initial,), steps)[0]
 
 
 class GRU(torch.autograd.Function):

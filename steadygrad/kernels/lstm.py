@@ -11,11 +11,11 @@ from torch import Tensor
 
 from steadygrad.kernels import native
 from steadygrad.kernels.backend import choose_for, in_single_precision
-from steadygrad.kernels.plain import in_own_precision, traced, wants_graph, with_graph
+from steadygrad.kernels.plain import has_operator, in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
 from steadygrad.kernels.steps import Steps
 from steadygrad.kernels.traced import dense, or_empty, own_backend, real_steps
-from steadygrad.kernels.unroll import unroll
+from steadygrad.kernels.unroll import unroll, unroll_rows
 
 
 class LSTMInputs(NamedTuple):
@@ -55,7 +55,7 @@ def lstm_unroll(given: LSTMInputs) -> tuple[Tensor, Tensor]:
         if detached.shape != (time := given.steps.time,):
             raise ValueError(f"lstm_unroll expects detached of shape ({time},); got {tuple(detached.shape)}")
         given = given._replace(detached=detached.to("cpu", torch.bool))
-    if traced():
+    if has_operator("tanh", given.steps.time):
         *tensors, steps, detached = given
         return lstm_forward(*tensors, detached, steps.sizes, steps.reverse)[:2]
     backend = choose_for(given.x, given.U, given.steps.resets is not None)
@@ -65,17 +65,26 @@ def lstm_unroll(given: LSTMInputs) -> tuple[Tensor, Tensor]:
 def lstm_unroll_reference(given: LSTMInputs) -> tuple[Tensor, Tensor]:
     """Return what `lstm_unroll` returns, computed by the definition. All implementations are tested against it."""
     x, W, U, bias, initial, initial_cells, steps, detached = given
-    projected = torch.nn.functional.linear(x, W, bias).split(steps.sizes)
+    rows, start = torch.nn.functional.linear(x, W, bias), (initial, initial_cells)
 
-    def step(t: int, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         h, cell = state
-        if detached is not None and detached[t]:
-            h = torch.cat([h.detach(), h[:0]])  # the empty rows make the gradient of h zero, not None
-        i, f, g, o = (projected[t] + h @ U.mT).chunk(4, dim=1)
+        i, f, g, o = (z + h @ U.mT).chunk(4, dim=1)
         cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
         return o.sigmoid() * cell.tanh(), cell
 
-    states, cells = unroll(step, range(len(projected)), (initial, initial_cells), steps)
+    if detached is None:
+        states, cells = unroll_rows(step, rows, start, steps)
+        return states, cells
+    stops, projected = detached, rows.split(steps.sizes)
+
+    def step_of(t: int, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        h, cell = state
+        if stops[t]:
+            h = torch.cat([h.detach(), h[:0]])  # the empty rows make the gradient of h zero, not None
+        return step(projected[t], (h, cell))
+
+    states, cells = unroll(step_of, range(len(projected)), start, steps)
     return states, cells
 
 

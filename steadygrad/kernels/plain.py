@@ -1,7 +1,7 @@
 """Support for torch.func, export and second derivatives, which need plain torch operations, and for autocast."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 
@@ -26,6 +26,39 @@ def traced() -> bool:
     The operators have no rules for the transforms of torch.func. Inside a transform the answer is False.
     """
     return torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+
+
+_kept: tuple[str, ...] | None = None
+"""activations for which `has_operator` is True; None for all. A global variable, because torch.compile guards on it."""
+
+
+@contextmanager
+def portable(*kept: str) -> Iterator[None]:
+    """Context manager: traced loops over time consist of torch's own operators, `scan` and those of a step.
+
+    A graph that is traced in it can be loaded without steadygrad. Only for the activations whose names are in ``kept``
+    the loops remain operators of steadygrad.
+    """
+    global _kept
+    before, _kept = _kept, kept
+    try:
+        yield
+    finally:
+        _kept = before
+
+
+def has_operator(activation: str, time: int) -> bool:
+    """Return whether an operator of steadygrad runs a loop over ``time`` steps with this activation.
+
+    It does while torch.compile or torch.export traces the loop, unless `portable` forbids it. In `portable` a loop of
+    one step is never an operator.
+    """
+    return traced() and (_kept is None or (activation in _kept and not is_one(time)))
+
+
+def is_one(time: int) -> bool:
+    """Return whether the number of time steps is 1, and no symbol of a traced program."""
+    return isinstance(time, int) and time == 1
 
 
 def autocasts(kind: str) -> bool:

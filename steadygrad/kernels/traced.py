@@ -68,8 +68,11 @@ class TracedSteps:
 
 
 def padded_steps(time: int, batch: int) -> Steps | TracedSteps:
-    """Return the layout of ``batch`` sequences with ``time`` steps each: `Steps` or, while traced, `TracedSteps`."""
-    return TracedSteps(time, batch, time * batch) if traced() else Steps.padded(time, batch)
+    """Return the layout of ``batch`` sequences with ``time`` steps each: `Steps` or, while traced, `TracedSteps`.
+
+    torch.jit.trace passes tensors as sizes. Its graph has these sizes as constants, of which torch warns.
+    """
+    return TracedSteps(time, batch, time * batch) if traced() else Steps.padded(int(time), int(batch))
 
 
 @torch._disable_dynamo  # torch.compiler.disable would import torch._dynamo now and double the import time

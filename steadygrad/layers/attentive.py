@@ -16,6 +16,7 @@ from steadygrad.kernels import (
     attentive_traced,
     attentive_unroll,
     has_c,
+    has_operator,
     padded_steps,
     runs_in_c,
     scanned,
@@ -92,6 +93,11 @@ class AttentiveCell(Cell):
         """Whether `walk` resets the state to zeros: it does if the inner cell does."""
         return self.cell.resets_inside
 
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Name of each tensor of the state, as a tuple: those of the cell, "s", then those of the memory."""
+        return (*(*self.cell.state_names, "s")[: len(self.state_sizes)], *self.memory.parts)
+
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
         """Return the initial states of the cell, then zeros for s and for the tensors of the memory, all (batch, …).
 
@@ -132,7 +138,7 @@ class AttentiveCell(Cell):
         and alignments with softmax; otherwise `step_by_step` is called.
         """
         recurrence, limits, factor = self.cell.recurrence(weights), self.memory.limits, COMBINATIONS[self.combine]
-        in_c = has_c() and x.is_cpu and x.itemsize > 2 if traced() else runs_in_c(x)
+        in_c = has_c() and x.is_cpu and x.itemsize > 2 if has_operator("attention", steps.time) else runs_in_c(x)
         if recurrence is None or limits is None or factor is None or not (in_c and self.in_kernel):
             if traced():
                 return self.scanned(weights, x, steps, state)

@@ -68,6 +68,11 @@ class Cell(nn.Module):
         """Tuple of the shape and dtype of each tensor of the state, as `Part`: (size,) for each of ``state_sizes``."""
         return tuple(Part((size,)) for size in self.state_sizes)
 
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Name of each tensor of the state, as a tuple: "h" is the first, "c" the second, as in torch.nn.LSTM."""
+        return ("h", "c", *(f"state{i}" for i in range(2, len(self.state_sizes))))[: len(self.state_sizes)]
+
     def forward(
         self, x: Tensor, steps: Steps | TracedSteps, state: tuple[Tensor, ...], table: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -88,6 +88,8 @@ class ReleasedPairCell(GRUCell):
     def _share_inverse(self) -> None:
         """Update the inverse of U_c, and let the next update of the inverse of U_r start from it."""
         U_r, _, U_c = (cast(Matrix, matrix) for matrix in self.U)
+        if free_matrices([U_c]):  # of a baked layer
+            return
         with torch.no_grad():
             U_c.value()
         cast(ReleasedNeumannCayley, U_r.map).borrowed = cast(ReleasedNeumannCayley, U_c.map).inverse

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
-from typing import cast
+from typing import Self, cast
 
 from torch import Tensor, nn
 
+from steadygrad.layers.baked import baked
 from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import RecurrentLayer, State, as_tuple
 
@@ -76,6 +77,10 @@ class Stack(nn.ModuleList):
             )
         rest = iter(given)
         return [tuple(islice(rest, len(layer.state_parts))) for layer in self.layers()]
+
+    def baked(self) -> Self:
+        """Return a copy for inference whose matrices are evaluated and frozen, as `RecurrentLayer.baked`."""
+        return baked(self)
 
     def layers(self) -> Iterator[RecurrentLayer]:
         """Return an iterator over the layers, in order."""

@@ -17,7 +17,7 @@ from steadygrad.matrices.complex_schur import ComplexSchur
 from steadygrad.matrices.eigenvalue import EigenvalueNormalized
 from steadygrad.matrices.evolution import UnitaryEvolution
 from steadygrad.matrices.exponential import Exponential
-from steadygrad.matrices.free import Free
+from steadygrad.matrices.free import Free, frozen
 from steadygrad.matrices.givens import Givens, PlaneRotations
 from steadygrad.matrices.householder import Householder
 from steadygrad.matrices.longshort import LongShort
@@ -53,6 +53,7 @@ __all__ = [
     "build",
     "complexify",
     "departure_from_normality",
+    "frozen",
     "init",
     "nearest_orthogonal",
     "orthogonality_error",

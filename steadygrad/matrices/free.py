@@ -1,5 +1,6 @@
 """A matrix without a constraint: the baseline that every other map is compared with."""
 
+import torch
 from torch import Tensor, nn
 
 from steadygrad.check import check_size
@@ -28,6 +29,30 @@ class Free(nn.Module):
     def extra_repr(self) -> str:
         """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}"
+
+
+class ComplexFree(nn.Module):
+    """Map of a complex matrix without a constraint: W = X + iY of two free tensors X and Y (size, size)."""
+
+    complex, from_skew, kinds = True, False, ("matrix", "matrix")
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = check_size("ComplexFree", size)
+
+    def forward(self, X: Tensor, Y: Tensor) -> Tensor:
+        """Return X + iY. Raise ValueError if a shape is wrong."""
+        return torch.complex(*(check_square("ComplexFree", part, self.size) for part in (X, Y)))
+
+
+def frozen(W: Tensor) -> Matrix:
+    """Return a `Matrix` without a constraint, in evaluation mode and not trained, with the value W (n, n).
+
+    W is real or complex. The `Matrix` holds a copy of it.
+    """
+    check_square("frozen", W)
+    matrix = Matrix(ComplexFree(len(W)), W.real, W.imag) if W.is_complex() else Matrix(Free(len(W)), W)
+    return matrix.eval().requires_grad_(False)
 
 
 @entered("free")

@@ -10,11 +10,12 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from steadygrad.check import check_integers, is_number
+from steadygrad.kernels import traced
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import State
 from steadygrad.layers.stack import Stack
-from steadygrad.models.model import Model
+from steadygrad.models.model import Model, Streamed
 from steadygrad.models.sequence import Inside, linear_readout
 
 Make = Callable[[int, Any], RecurrentLayer]
@@ -114,6 +115,11 @@ class LanguageModel(Model):
         """Return the logits (batch, time, vocabulary) from the last layer's outputs (time, batch, features)."""
         return self.readout(hidden).transpose(0, 1)
 
+    def streamed(self) -> Streamed:
+        """Return the model as a function of tokens (batch, time) and state, for export. Memories are kept."""
+        example = torch.zeros(2, 7, dtype=torch.int64, device=self.embedding.weight.device)
+        return Streamed(self.walk_on, self.layers, example, ("batch", "time"))
+
     def inside(self, tokens: Tensor) -> Inside:
         """Return an `Inside` of the recurrent layers, their inputs for tokens (batch, time) and the method `read`.
 
@@ -133,6 +139,8 @@ class LanguageModel(Model):
         table = self.table()
         if tokens.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"LanguageModel expects tokens of type int64 or int32; got {tokens.dtype}")
+        if traced():  # no value is known
+            return self.drop(F.embedding(tokens, table), self.input_dropout)
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < len(table):
             raise ValueError(
                 f"LanguageModel expects tokens from 0 to {len(table) - 1}, as its vocabulary is {len(table)}; "

@@ -1,8 +1,27 @@
 """Base class of the models that tasks train."""
 
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
 from torch import Tensor, nn
 
+from steadygrad.layers import RecurrentLayer, Stack
+from steadygrad.layers.baked import baked
 from steadygrad.layers.recurrent import State
+
+
+class Streamed(NamedTuple):
+    """A model as `steadygrad.export` sees it: a function of inputs and state, and an example of its input.
+
+    ``run`` maps (inputs, state) to (outputs, final state). ``layer`` is the part that has the state.
+    """
+
+    run: Callable[[Any, State | None], tuple[Tensor, State]]
+    layer: RecurrentLayer | Stack
+    example: Tensor
+    """inputs of several sequences and steps, such as zeros (batch, time, features)"""
+    axes: tuple[str, str]
+    """names of the first two dimensions of the inputs, "batch" and "time" in the model's order"""
 
 
 class Model(nn.Module):
@@ -15,6 +34,17 @@ class Model(nn.Module):
         None.
         """
         return self(x), None
+
+    def streamed(self) -> Streamed:
+        """Return the model as a function of inputs and state, for export.
+
+        `Model` raises ValueError: a model that can be exported overrides this method.
+        """
+        raise ValueError(f"{type(self).__name__} cannot be exported: its graph depends on the data")
+
+    def baked(self) -> Self:
+        """Return a copy for inference whose recurrent matrices are evaluated and frozen as plain weights."""
+        return baked(self)
 
     def penalty(self) -> Tensor | float:
         """Return the regularisation term that training adds to the loss: 0.0, unless a subclass overrides this."""

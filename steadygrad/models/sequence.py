@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import State
 from steadygrad.layers.start import choose
-from steadygrad.models.model import Model
+from steadygrad.models.model import Model, Streamed
 
 
 class Inside(NamedTuple):
@@ -132,6 +132,11 @@ class SequenceModel(Model):
         if self.last_only:
             return self.readout(self._ends(hidden))
         return self.readout(hidden).transpose(0, 1)
+
+    def streamed(self) -> Streamed:
+        """Return the model as a function of inputs (batch, time, input_size) and state, for export."""
+        example = next(self.readout.parameters()).new_zeros(2, 7, self.layer.input_size)
+        return Streamed(self.walk, self.layer, example, ("batch", "time"))
 
     def inside(self, x: Tensor) -> Inside:
         """Return an `Inside` of the recurrent layer, its inputs x (batch, time, input_size) and the method `read`."""

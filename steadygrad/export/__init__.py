@@ -1,0 +1,6 @@
+"""Export of layers and models: ONNX graphs, and programs of torch.export that load without steadygrad."""
+
+from steadygrad.export.file import export as export
+from steadygrad.export.onnx import onnx_model as onnx_model
+from steadygrad.export.program import exported_program as exported_program
+from steadygrad.export.verify import onnx_difference as onnx_difference
