@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from steadygrad.check import check_integers, check_share, enter
-from steadygrad.kernels import Steps, TracedSteps, autocasts, own_precision, padded_steps, traced, untraced
+from steadygrad.kernels import Steps, autocasts, own_precision, padded_steps, traced, untraced
 from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.cell import Cell, Lookup
 from steadygrad.layers.inputs import check_input, check_state, check_table, in_dtype, packed_steps, rows_of_input
@@ -278,7 +278,7 @@ class RecurrentLayer(nn.Module):
     def _walk(
         self,
         x: Tensor,
-        steps: Steps | TracedSteps,
+        steps: Steps,
         state: tuple[Tensor, ...],
         table: Tensor | None = None,
         reset: Tensor | None = None,
