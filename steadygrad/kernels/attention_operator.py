@@ -1,18 +1,19 @@
 """The attention kernel as operators of torch, which torch.compile and torch.export use."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from steadygrad.kernels.attention import backward_c, check_ages, counters_of, forward_c, recent_rows
 from steadygrad.kernels.attention_types import Attention, Carried, Inputs, Plan, Recurrence, Saved
+from steadygrad.kernels.steps import Steps
 from steadygrad.kernels.traced import TracedSteps, dense, or_empty, real_steps
 
 
 def attentive_traced(
-    x: Tensor, cell: Recurrence, attention: Attention, state: tuple[Tensor, ...], memory: Carried, steps: TracedSteps
+    x: Tensor, cell: Recurrence, attention: Attention, state: tuple[Tensor, ...], memory: Carried, steps: Steps
 ) -> tuple[Tensor, tuple[Tensor, ...], Carried]:
     """Return what `attentive_unroll` returns, by an operator of torch, while torch.compile or torch.export traces it.
 
@@ -24,7 +25,7 @@ def attentive_traced(
     tensors = (x, *cell[:3], *attention[:3], h, own[0] if own else None, s, memory.states)
     counters = (part.detach() for part in memory[1:])
     settings = (cell.activation or "", attention.factor, short, attention.relevant, steps.reverse)
-    results = attention_forward(*tensors, *counters, steps.sizes, *settings)
+    results = attention_forward(*tensors, *counters, cast(TracedSteps, steps).sizes, *settings)
     states, cells, macro = results[:3]
     received, scores, times, ages, rows, taken = results[9:]
     walked = states[: steps.rows]

@@ -1,7 +1,7 @@
 """Layout of a batch while torch.compile or torch.export traces it: its sizes are symbols, and no value is known."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -67,12 +67,12 @@ class TracedSteps:
         return x.index_select(0, (times * self.batch + rows - (ends - self.sizes)[times]).to(x.device))
 
 
-def padded_steps(time: int, batch: int) -> Steps | TracedSteps:
+def padded_steps(time: int, batch: int) -> Steps:
     """Return the layout of ``batch`` sequences with ``time`` steps each: `Steps` or, while traced, `TracedSteps`.
 
     torch.jit.trace passes tensors as sizes. Its graph has these sizes as constants, of which torch warns.
     """
-    return TracedSteps(time, batch, time * batch) if traced() else Steps.padded(int(time), int(batch))
+    return cast(Steps, TracedSteps(time, batch, time * batch)) if traced() else Steps.padded(int(time), int(batch))
 
 
 @torch._disable_dynamo  # torch.compiler.disable would import torch._dynamo now and double the import time

@@ -130,7 +130,7 @@ class AttentiveCell(Cell):
         return fixed or (self.in_kernel and self.memory.limits is not None and has_c())
 
     def walk(
-        self, weights: Any, x: Tensor, steps: Steps | TracedSteps, state: tuple[Tensor, ...]
+        self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run over all time steps, in C if possible. Return outputs (rows, output_size) and a tuple of final states.
 
@@ -179,7 +179,7 @@ class AttentiveCell(Cell):
         return torch.cat([outputs[t] for t in range(len(steps.sizes))]), final
 
     def scanned(
-        self, weights: Any, x: Tensor, steps: TracedSteps, state: tuple[Tensor, ...]
+        self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return what `step_by_step` returns, while it is traced. The memory must have a fixed size."""
         own = len(self.state_sizes)
@@ -190,9 +190,10 @@ class AttentiveCell(Cell):
             output, after, contents = self.step(weights, row, parts[:own], contents, None)
             return (*after, *(contents[name] for name in start), output)
 
-        final, results = scanned(step, x, (*state[:own], *start.values()), steps)
+        layout = cast(TracedSteps, steps)
+        final, results = scanned(step, x, (*state[:own], *start.values()), layout)
         contents = dict(zip(start, final[own:], strict=True))
-        return steps.packed(results[-1]), (*final[:own], *self.memory.pack(contents))
+        return layout.packed(results[-1]), (*final[:own], *self.memory.pack(contents))
 
     def step(
         self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import Recurrence, Steps, TracedSteps, unroll_rows
+from steadygrad.kernels import Recurrence, Steps, unroll_rows
 
 MOST_LAYERS = 10_000
 """largest ``num_layers`` of a layer; without a limit, a huge number fills the memory with cells, one by one"""
@@ -74,7 +74,7 @@ class Cell(nn.Module):
         return ("h", "c", *(f"state{i}" for i in range(2, len(self.state_sizes))))[: len(self.state_sizes)]
 
     def forward(
-        self, x: Tensor, steps: Steps | TracedSteps, state: tuple[Tensor, ...], table: Tensor | None = None
+        self, x: Tensor, steps: Steps, state: tuple[Tensor, ...], table: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run over all time steps of x (rows, input_size) and return the pair of outputs and final states.
 
@@ -113,7 +113,7 @@ class Cell(nn.Module):
         return (U @ self.inputs(table).mT, *others), rows
 
     def walk(
-        self, weights: Any, x: Tensor, steps: Steps | TracedSteps, state: tuple[Tensor, ...]
+        self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run over all time steps and return the pair of outputs (rows, output_size) and final states, a tuple.
 
@@ -197,7 +197,7 @@ class StepCell(Cell):
         return None, rows @ table
 
     def walk(
-        self, weights: None, x: Tensor, steps: Steps | TracedSteps, state: tuple[Tensor, ...]
+        self, weights: None, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Call `step` at every time step and return the outputs (rows, output_size) and the tuple of final states.
 

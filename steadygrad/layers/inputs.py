@@ -1,7 +1,7 @@
 """Checks of what a caller passes to a recurrent layer: ValueError or TypeError before anything runs."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -101,7 +101,7 @@ def check_state(
     return given
 
 
-def packed_steps(who: str, input: PackedSequence, state: Any) -> Steps | TracedSteps:
+def packed_steps(who: str, input: PackedSequence, state: Any) -> Steps:
     """Return the layout of a PackedSequence. Raise ValueError if its parts do not fit together.
 
     While traced, the number of sequences is that of ``state`` or of the indices, if there are any. Otherwise it is the
@@ -115,7 +115,7 @@ def packed_steps(who: str, input: PackedSequence, state: Any) -> Steps | TracedS
             batch = (state if isinstance(state, Tensor) else state[0]).shape[1]
         else:
             batch = int(input.batch_sizes[0])
-        return TracedSteps(time, batch, input.data.shape[0], input.batch_sizes)
+        return cast(Steps, TracedSteps(time, batch, input.data.shape[0], input.batch_sizes))
     steps = Steps.packed(input.batch_sizes, len(input.data))
     for name in ("sorted_indices", "unsorted_indices"):
         indices = getattr(input, name)
