@@ -42,6 +42,7 @@ HEAD = """# Compatibility
 
 `python docs/compatibility.py` writes this page, here with torch {version} on the CPU. A cell passes if values
 agree with those of eager calls, and gradients too where the column has any. Layers have 3 inputs and 6 units.
+A cell with – has not been run.
 
 {legend}
 

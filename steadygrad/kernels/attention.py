@@ -128,7 +128,8 @@ class Attentive(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         """Return None for ``plan`` and ``counters``, then the gradients of the `Inputs`, from those of the outputs."""
         tensors = ctx.saved_tensors  # read once: torch.utils.checkpoint computes them when they are read
-        given, saved = tensors[:11], Saved(*tensors[11:], ctx.kept, ctx.exponentials)
+        results: list[Any] = [*tensors[11:], ctx.kept, ctx.exponentials]
+        given, saved = tensors[:11], Saved(*results)
         gradients = gradient, cell_gradient, macro_gradient
         if wants_graph():
             return with_graph(replayed, (ctx.plan, ctx.kept, *given), gradients)

@@ -150,15 +150,11 @@ def attention_backward(
     plan, given = given_to_operator(tensors, ages, sizes, (activation, factor, short, relevant, reverse))
     lstm = plan.activation is None
     own = (found if lstm else None, gates if lstm else None)
-    saved = Saved(*dense((states, *own, walked, keys, queries, weights)), kept.contiguous(), int(exponentials))
+    results: list[Any] = [*dense((states, *own, walked, keys, queries, weights)), kept.contiguous(), int(exponentials)]
     gradients = list(dense((gradient, cell_gradient if lstm else None, macro_gradient)))
-    return or_empty(
-        x,
-        *(
-            part if part is None else part.clone()
-            for part in backward_c(plan, saved, given, gradients, need_x, need_bias)
-        ),
-    )
+    found_all: Sequence[Tensor | None] = backward_c(plan, Saved(*results), given, gradients, need_x, need_bias)
+    filled: Any = or_empty(x, *(part if part is None else part.clone() for part in found_all))
+    return filled
 
 
 @attention_forward.register_fake
@@ -181,8 +177,8 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
 @attention_backward.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
     given, (need_x, need_bias) = Inputs(*arguments[12:23]), arguments[-2:]
-    needed = given._replace(x=given.x if need_x else None, bias=given.bias if need_bias else None)
-    return tuple(given.x.new_empty((0,) if part is None else part.shape) for part in needed)
+    needed = given._asdict() | ({} if need_x else {"x": None}) | ({} if need_bias else {"bias": None})
+    return tuple(given.x.new_empty((0,) if part is None else part.shape) for part in needed.values())
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -233,7 +233,9 @@ def elman_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of x, U, W, the bias and the initial states; an empty tensor for one that is not needed."""
     given, backend = given_to_operator((x, U, W, bias, initial), sizes, activation, reverse)
-    d_x, d_U, d_W, d_bias, d_initial = BACKWARD[backend](given, *dense((states, gradient)), need_x, need_bias)
+    d_x, d_U, d_W, d_bias, d_initial = BACKWARD[backend](
+        given, native.dense(states), native.dense(gradient), need_x, need_bias
+    )
     d_x, d_bias = or_empty(x, d_x, d_bias)
     return d_x, d_U, d_W, d_bias, d_initial
 

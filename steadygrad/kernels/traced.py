@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from steadygrad.kernels import native
 from steadygrad.kernels.backend import choose_for
@@ -75,7 +76,7 @@ def padded_steps(time: int, batch: int) -> Steps:
     return cast(Steps, TracedSteps(time, batch, time * batch)) if traced() else Steps.padded(int(time), int(batch))
 
 
-@torch._disable_dynamo  # torch.compiler.disable would import torch._dynamo now and double the import time
+@_disable_dynamo  # torch.compiler.disable would import torch._dynamo now and double the import time
 def untraced(who: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Return ``call(*arguments, **options)``, which torch.compile leaves out of its graphs.
 
