@@ -12,6 +12,7 @@ from steadygrad.check import check_choice
 from steadygrad.kernels import Attention, Steps, attentive_unroll, runs_in_c
 from steadygrad.layers.cell import Cell, Part
 from steadygrad.layers.memory import Contents, Everything, Memory, Screening
+from steadygrad.layers.naming import Owned
 
 COMBINATIONS = {"average": 0.5, "add": 1.0, "concatenate": None}
 """factor f of s_t = f · (h_{t−1} + Σ α_m m); None for a learned matrix C in its place"""
@@ -25,9 +26,9 @@ class Alignment(nn.Module):
 
     in_kernel = False
     """whether the fused kernel supports this alignment; it takes A, B and v: additive with v, scaled product without"""
-    A: Tensor
-    B: Tensor
-    v: Tensor | None
+    weight_query = Owned()
+    weight_key = Owned()
+    weight_score = Owned()
 
     def keys(self, states: Tensor) -> Tensor:
         """Return the keys (…, key size) of states (…, units): the part of the score that does not depend on the query.
@@ -48,52 +49,51 @@ class Alignment(nn.Module):
 class Projected(Alignment):
     """Base class of attention scores that compare A s with B m: s is the query, m a past state.
 
-    A and B are parameters (units, units). The key of m is B m.
+    A and B are the parameters ``weight_query`` and ``weight_key``, (units, units). The key of m is B m.
     """
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        self.register_parameter("v", None)
         bound = 1 / math.sqrt(units)
-        self.A = nn.Parameter(torch.empty(units, units).uniform_(-bound, bound))  # projects queries, W_a in the thesis
-        self.B = nn.Parameter(torch.empty(units, units).uniform_(-bound, bound))  # projects keys, U_a
+        self.weight_query = nn.Parameter(torch.empty(units, units).uniform_(-bound, bound))  # W_a in the thesis
+        self.weight_key = nn.Parameter(torch.empty(units, units).uniform_(-bound, bound))  # U_a
+        self.weight_score = None
 
     def keys(self, states: Tensor) -> Tensor:
         """Return the keys B m (…, units) of states m (…, units)."""
-        return states @ self.B.mT
+        return states @ self.weight_key.mT
 
 
 class Additive(Projected):
     """Additive attention score a(s, m) = v · tanh(A s + B m) of a query s and a past state m.
 
-    A and B are parameters (units, units), v is a parameter (units,). ``forward`` takes the queries s and the keys B m,
-    which `keys` computes from the states m.
+    A, B and v are the parameters ``weight_query`` and ``weight_key``, (units, units), and ``weight_score``, (1, units).
+    ``forward`` takes the queries s and the keys B m, which `keys` computes from the states m.
     """
 
     in_kernel = True
 
     def __init__(self, units: int) -> None:
         super().__init__(units)
-        self.v = nn.Parameter(torch.empty(units).normal_(std=math.sqrt(2 / (1 + units))))  # Xavier of (1, units)
+        self.weight_score = nn.Parameter(torch.empty(1, units).normal_(std=math.sqrt(2 / (1 + units))))  # Xavier
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """Return v · tanh(A s + k), (batch, places), from queries s (batch, N) and keys k = B m (batch, places, N)."""
-        assert self.v is not None
-        return ((query @ self.A.mT)[:, None] + keys).tanh() @ self.v
+        return ((query @ self.weight_query.mT)[:, None] + keys).tanh() @ self.weight_score[0]
 
 
 class ScaledDot(Projected):
     """Scaled dot-product attention score a(s, m) = (A s) · (B m) / √N of a query s and a past state m, N units.
 
-    A and B are parameters (N, N). ``forward`` takes the queries s and the keys B m, which `keys` computes from the
-    states m.
+    A and B are the parameters ``weight_query`` and ``weight_key``, (N, N). ``forward`` takes the queries s and the keys
+    B m, which `keys` computes from the states m.
     """
 
     in_kernel = True
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """Return (A s) · k / √N, (batch, places), from queries s (batch, N) and keys k = B m (batch, places, N)."""
-        return (keys @ (query @ self.A.mT)[:, :, None])[:, :, 0] / math.sqrt(keys.shape[2])
+        return (keys @ (query @ self.weight_query.mT)[:, :, None])[:, :, 0] / math.sqrt(keys.shape[2])
 
 
 ALIGNMENTS: dict[str, type[Alignment]] = {"additive": Additive, "dot": ScaledDot}
@@ -127,6 +127,8 @@ class AttentiveCell(Cell):
     function (logits, taken) → α, each (batch, places). Unknown names raise ValueError.
     """
 
+    weight_combine = Owned()
+
     def __init__(
         self,
         cell: Cell,
@@ -144,7 +146,7 @@ class AttentiveCell(Cell):
         self.cell, self.memory = cell, memory(units)
         self.alignment = (ALIGNMENTS[alignment] if isinstance(alignment, str) else alignment)(units)
         self.combine, self.normalise = combine, normalise
-        self.C = (
+        self.weight_combine = (
             nn.Parameter(torch.eye(units).repeat(1, 2) / 2) if combine == "concatenate" else None
         )  # starts as the mean of h and the attended state
         self.output_size = units
@@ -191,7 +193,8 @@ class AttentiveCell(Cell):
         assert limits is not None
         assert factor is not None
         own = len(self.state_sizes)
-        attention = Attention(self.alignment.A, self.alignment.B, self.alignment.v, factor, *limits)
+        scores, v = self.alignment, self.alignment.weight_score
+        attention = Attention(scores.weight_query, scores.weight_key, None if v is None else v[0], factor, *limits)
         outputs, final, carried = attentive_unroll(
             x, recurrence, attention, state[:own], self.memory.carried(state[own:]), steps
         )
@@ -263,8 +266,8 @@ class AttentiveCell(Cell):
 
         All three are (batch, units).
         """
-        if self.C is not None:
-            return torch.cat([h, attended], dim=1) @ self.C.mT
+        if self.weight_combine is not None:
+            return torch.cat([h, attended], dim=1) @ self.weight_combine.mT
         return (h + attended) * cast(float, COMBINATIONS[self.combine])
 
     def matrices(self) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from steadygrad.check import check_integers, is_integer
 from steadygrad.kernels import Carried
 from steadygrad.layers.cell import Part
+from steadygrad.layers.naming import Owned
 
 Contents = dict[str, Tensor]
 """the tensors of a memory by name, and the ``keys`` of its states, each with one row per sequence"""
@@ -216,21 +217,29 @@ class LearnedScore(Score):
 
     α_{i,t} is the attention weight of h_i at step t, summed over its time in S, the recent states; R are the relevant
     ones. The factor σ(…) gives w and b a gradient from the value of attending to h_i (thesis, section 7.5). At the
-    start w = b = 0, which ranks states as `ReceivedAttention` does.
+    start w = b = 0, which ranks states as `ReceivedAttention` does. w is ``weight_relevance`` (1, units), b
+    ``bias_relevance``, a scalar.
     """
+
+    weight_relevance = Owned()
+    bias_relevance = Owned()
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        self.w = nn.Parameter(torch.zeros(units))
-        self.b = nn.Parameter(torch.zeros(()))
+        self.weight_relevance = nn.Parameter(torch.zeros(1, units))
+        self.bias_relevance = nn.Parameter(torch.zeros(()))
 
     def forward(self, states: Tensor, received: Tensor) -> Tensor:
         """Return the scores w · h + b + received (batch,) from states h (batch, units) and ``received`` (batch,)."""
-        return states @ self.w + self.b + received
+        return self._logits(states) + received
 
     def gate(self, states: Tensor) -> Tensor:
         """Return log σ(w · h + b), (batch, places), of relevant states h (batch, places, units). It trains w and b."""
-        return nn.functional.logsigmoid(states @ self.w + self.b)
+        return nn.functional.logsigmoid(self._logits(states))
+
+    def _logits(self, states: Tensor) -> Tensor:
+        """Return w · h + b (…) of states h (…, units)."""
+        return states @ self.weight_relevance[0] + self.bias_relevance
 
 
 SCORES: dict[str, Callable[[int], Score]] = {"received": ReceivedAttention, "learned": LearnedScore}

@@ -22,9 +22,10 @@ from steadygrad.matrices.free import Free, free
 from steadygrad.matrices.givens import Givens, PlaneRotations, givens, plane_rotations
 from steadygrad.matrices.householder import Householder, householder
 from steadygrad.matrices.longshort import LongShort, long_short
-from steadygrad.matrices.matrix import Matrix, NonFiniteError, nearest_orthogonal, skew, skew_free
+from steadygrad.matrices.matrix import Matrix, nearest_orthogonal, skew, skew_free
 from steadygrad.matrices.measures import departure_from_normality, orthogonality_error, spectral_radius
 from steadygrad.matrices.neumann import NeumannCayley, ReleasedNeumannCayley, neumann_cayley
+from steadygrad.matrices.parameters import NonFiniteError
 from steadygrad.matrices.schur import RealSchur, real_schur
 from steadygrad.matrices.stiefel import StiefelSteps, stiefel
 from steadygrad.matrices.svd import BoundedSVD, bounded_svd

@@ -41,7 +41,7 @@ def run(campaign: Campaign) -> None:
         with campaign.expecting("a matrix of odd values", ValueError):
             matrix = build({"name": name, **options}, size, complex=name in COMPLEX).to(dtype)
             matrix.train(random.random() < 0.5)
-            kinds = [fill(random, free) for free in matrix.free]
+            kinds = [fill(random, free) for free in matrix.packed()]
             campaign.count("matrices")
             W = matrix()
             W.abs().square().sum().backward()
@@ -50,7 +50,7 @@ def run(campaign: Campaign) -> None:
 
 def judge(campaign: Campaign, matrix: Matrix, W: Tensor, what: str) -> None:
     """Record a failure if W is not finite or breaks its constraint."""
-    dtype = matrix.free[0].dtype
+    dtype = matrix.packed()[0].dtype
     if matrix.orthogonal and not W.isfinite().all():
         return campaign.fail(f"{what}: W is not finite")
     if not W.isfinite().all():
