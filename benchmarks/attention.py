@@ -59,8 +59,8 @@ class Loops(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, None]:
         cell: Any = self.layer.cells[0]
-        U, W, b = cell.cell.U, cell.cell.W(), cell.cell.b
-        A, B, v = cell.alignment.A, cell.alignment.B, cell.alignment.v
+        U, W, b = (getattr(self.layer, f"{name}_l0") for name in ("weight_ih", "weight_hh", "bias_ih"))
+        A, B, v = cell.alignment.weight_query, cell.alignment.weight_key, cell.alignment.weight_score[0]
         h = s = x.new_zeros(x.shape[1], len(W))
         recent: list[Scored] = []
         kept: list[Scored] = []

@@ -58,8 +58,8 @@ class Kernel(nn.Module):
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
-        cell = layers.RNN(inputs, hidden, activation="modrelu").cells[0]
-        self.U, self.W, self.b = cell.U, nn.Parameter(cell.W().detach().clone()), cell.b
+        layer = layers.RNN(inputs, hidden, activation="modrelu")
+        self.U, self.W, self.b = layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_modrelu_l0
 
     def forward(self, x: Tensor) -> tuple[Tensor]:
         time, batch, _ = x.shape

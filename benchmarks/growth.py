@@ -62,15 +62,16 @@ def main() -> None:
 
 
 def paths(name: str) -> list[str]:
-    return ["operator", "as it runs"] if hasattr(LAYERS[name](1, 2).cells[0].W.map, "operator") else ["as it runs"]
+    map = LAYERS[name](1, 2).weight_hh_l0.map
+    return ["operator", "as it runs"] if hasattr(map, "operator") else ["as it runs"]
 
 
 def step(name: str, path: str, units: int) -> TrainingStep:
     torch.manual_seed(0)
     layer = LAYERS[name](INPUTS, units)
     if path == "operator":
-        matrix = layer.cells[0].W
-        matrix.operator = lambda: matrix.map.operator(*matrix.free)
+        matrix = layer.weight_hh_l0
+        matrix.operator = lambda: matrix.map.operator(*matrix.packed())
     return TrainingStep(layer, Size(BATCH, TIME, layer.output_size, INPUTS))
 
 

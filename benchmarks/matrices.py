@@ -47,7 +47,7 @@ class TorchExponential(Evaluation):
 
     def unpack(self) -> None:
         self.update()
-        self.A = skew(self.matrix.free[0].detach()).requires_grad_()
+        self.A = skew(self.matrix.packed()[0].detach()).requires_grad_()
 
     def run(self) -> None:
         torch.matrix_exp(self.A).backward(self.G)

@@ -21,6 +21,7 @@ from steadygrad.diagnostics.flow import (
     shortened,
 )
 from steadygrad.diagnostics.memory import attention_map
+from steadygrad.layers import Cell
 from steadygrad.matrices import Matrix, NonFiniteError
 from steadygrad.matrices.measures import largest_singular_values, orthogonality_error, spectral_radius
 
@@ -238,10 +239,11 @@ def attention_numbers(layer: nn.Module, x: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def matrix_numbers(module: nn.Module) -> dict[str, float]:
-    """Return a dict of ``spectral_radius <name>`` for every `Matrix` of a module, by module name.
+    """Return a dict of ``spectral_radius <name>`` for every recurrent matrix of a module, by the name of its weight.
 
-    A matrix that should be orthogonal also has ``orthogonality_error <name>``. In half precision ``rounding <name>`` is
-    added, the error to expect.
+    Square blocks of one weight are called ``weight_hh_l0[0]``, ``weight_hh_l0[1]`` and so on. A matrix that should be
+    orthogonal also has ``orthogonality_error <name>``. In half precision ``rounding <name>`` is added, the error to
+    expect.
     """
     found = {}
     for name, part in module.named_modules():
@@ -252,6 +254,13 @@ def matrix_numbers(module: nn.Module) -> dict[str, float]:
                 found[f"orthogonality_error {name}"] = orthogonality_error(W)
                 if (rounding := len(W) * torch.finfo(W.dtype).eps) > DRIFTED:  # half precision
                     found[f"rounding {name}"] = rounding
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    for weight in [weight for part in module.modules() if isinstance(part, Cell) for weight in part.kinds()]:
+        if weight in names:  # a tool may have put another tensor in its place
+            blocks = weight.split(weight.shape[1])
+            for i, W in enumerate(blocks):
+                where = names[weight] if len(blocks) == 1 else f"{names[weight]}[{i}]"
+                found[f"spectral_radius {where}"] = spectral_radius(W)
     return found
 
 

@@ -89,9 +89,9 @@ def gate_values(layer: GRU, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tenso
     x are the inputs (time, inputs) and h the previous states h_{t−1} (time, hidden).
     """
     cell: Any = layer.cells[0]
-    inputs, U = x @ cell.W.mT, layer.matrices()
-    if cell.b is not None:
-        inputs[:, : len(cell.b)] += cell.b
+    inputs, U = x @ cell.weight_ih.mT, layer.matrices()
+    if (bias := cell.bias_ih) is not None:
+        inputs[:, : len(bias)] += bias
     x_r, x_u, x_c = inputs.chunk(3, dim=1)
     r, u = torch.sigmoid(x_r + h @ U["reset_l0"].mT), torch.sigmoid(x_u + h @ U["update_l0"].mT)
-    return r, u, activate(cell.activation, x_c + (r * h) @ U["candidate_l0"].mT, cell.modulus)
+    return r, u, activate(cell.activation, x_c + (r * h) @ U["candidate_l0"].mT, cell.bias_modrelu)

@@ -82,7 +82,7 @@ def schur_forms(module: nn.Module) -> dict[str, LearnedSchur]:
         map = getattr(part, "map", None)
         map = map.inner if isinstance(map, Realified) else map
         if isinstance(part, Matrix) and isinstance(map, RealSchur | ComplexSchur):
-            _, theta, gamma, packed = (free.detach() for free in part.free)
+            _, theta, gamma, packed = (free.detach() for free in part.packed())
             T = map.transients(packed)
             means = [T.diagonal(-k).abs().mean() for k in range(1, len(T))]
             means_by = torch.stack(means) if means else gamma.new_zeros(0)

@@ -7,35 +7,43 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.layers.cell import StepCell
+from steadygrad.layers.naming import Owned
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import uniform
 
 
 class AntisymmetricCell(StepCell):
-    """Cell of `AntisymmetricRNN`. The state is (h,). If ``gated``, V and b have the rows of tanh, then those of g."""
+    """Cell of `AntisymmetricRNN`. The state is (h,). If ``gated``, V and b have the rows of tanh, then those of g.
+
+    M is ``weight_hh``, V is ``weight_ih`` and b is ``bias_ih``.
+    """
+
+    weight_ih = Owned()
+    weight_hh = Owned()
+    bias_ih = Owned()
 
     def __init__(self, input_size: int, hidden_size: int, epsilon: float, gamma: float, gated: bool) -> None:
         super().__init__()
         self.epsilon, self.gamma, rows = epsilon, gamma, 2 * hidden_size if gated else hidden_size
-        self.M = nn.Parameter(torch.empty(hidden_size, hidden_size))
-        self.V, self.b = nn.Parameter(torch.empty(rows, input_size)), nn.Parameter(torch.zeros(rows))
-        nn.init.normal_(self.M, std=1 / math.sqrt(hidden_size))
-        uniform(1 / math.sqrt(input_size))(self.V)
+        self.weight_hh = nn.Parameter(torch.empty(hidden_size, hidden_size))
+        self.weight_ih, self.bias_ih = nn.Parameter(torch.empty(rows, input_size)), nn.Parameter(torch.zeros(rows))
+        nn.init.normal_(self.weight_hh, std=1 / math.sqrt(hidden_size))
+        uniform(1 / math.sqrt(input_size))(self.weight_ih)
 
     def initial_state(self) -> tuple[Tensor, ...]:
-        return (self.M.new_zeros(len(self.M)),)
+        return (self.weight_hh.new_zeros(len(self.weight_hh)),)
 
     def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        (h,) = state
-        product = nn.functional.linear(h, self.M) - h @ self.M - self.gamma * h  # torch's scan forbids M.mT beside M
-        driven, *gate = (input @ self.V.mT + self.b).split(len(self.M), dim=1)
+        (h,), M = state, self.weight_hh
+        product = nn.functional.linear(h, M) - h @ M - self.gamma * h  # torch's scan forbids M.mT beside M
+        driven, *gate = (input @ self.weight_ih.mT + self.bias_ih).split(len(M), dim=1)
         change = self.epsilon * torch.tanh(product + driven)
         return (h + (change * torch.sigmoid(product + gate[0]) if gate else change),)
 
     def matrices(self) -> dict[str, Tensor]:
         """Return {"recurrent": A} with A = M − Mᵀ − γI (hidden, hidden)."""
-        identity = torch.eye(len(self.M), dtype=self.M.dtype, device=self.M.device)
-        return {"recurrent": self.M - self.M.mT - self.gamma * identity}
+        M = self.weight_hh
+        return {"recurrent": M - M.mT - self.gamma * torch.eye(len(M), dtype=M.dtype, device=M.device)}
 
 
 class AntisymmetricRNN(RecurrentLayer, name="antisymmetric"):

@@ -26,6 +26,7 @@ from steadygrad.layers.alignment import ALIGNMENTS, Alignment
 from steadygrad.layers.cell import Cell, Part
 from steadygrad.layers.contents import joined, rows_of
 from steadygrad.layers.memory import Contents, Everything, Memory, Screening
+from steadygrad.layers.naming import Owned
 from steadygrad.layers.resets import in_segments
 
 COMBINATIONS = {"average": 0.5, "add": 1.0, "concatenate": None}
@@ -59,6 +60,8 @@ class AttentiveCell(Cell):
     function (logits, taken) → α, each (batch, places). Unknown names raise ValueError.
     """
 
+    weight_combine = Owned()
+
     def __init__(
         self,
         cell: Cell,
@@ -76,7 +79,7 @@ class AttentiveCell(Cell):
         self.cell, self.memory = cell, memory(units)
         self.alignment = (ALIGNMENTS[alignment] if isinstance(alignment, str) else alignment)(units)
         self.combine, self.normalise = combine, normalise
-        self.C = (
+        self.weight_combine = (
             nn.Parameter(torch.eye(units).repeat(1, 2) / 2) if combine == "concatenate" else None
         )  # starts as the mean of h and the attended state
         self.output_size = units
@@ -147,7 +150,8 @@ class AttentiveCell(Cell):
             fresh = self.initial_states(1, x)
             return in_segments(partial(self.step_by_step, weights), x, steps, state, fresh, dim=0)
         own = len(self.state_sizes)
-        attention = Attention(self.alignment.A, self.alignment.B, self.alignment.v, factor, *limits)
+        scores, v = self.alignment, self.alignment.weight_score
+        attention = Attention(scores.weight_query, scores.weight_key, None if v is None else v[0], factor, *limits)
         unroll = attentive_traced if traced() else attentive_unroll
         outputs, final, carried = unroll(x, recurrence, attention, state[:own], self.memory.carried(state[own:]), steps)
         return outputs, (*final, *self.memory.from_carried(carried))
@@ -235,8 +239,8 @@ class AttentiveCell(Cell):
 
         All three are (batch, units).
         """
-        if self.C is not None:
-            return torch.cat([h, attended], dim=1) @ self.C.mT
+        if self.weight_combine is not None:
+            return torch.cat([h, attended], dim=1) @ self.weight_combine.mT
         return (h + attended) * cast(float, COMBINATIONS[self.combine])
 
     def matrices(self) -> dict[str, Tensor]:

@@ -55,6 +55,9 @@ class Cell(nn.Module):
     (batch, …), one for each of ``state_parts``. It returns a pair: the outputs (rows, output_size) and the tuple of
     final states. With a ``table`` the rows of x are one-hot, as in `Lookup`. A subclass defines `weights` and `walk`,
     and sets ``state_sizes`` and ``output_size``.
+
+    Parameters that a subclass declares as `Owned`, such as ``weight_ih = Owned()``, are taken over by the layer and get
+    its names, such as ``weight_ih_l0``. ``weight_ih`` multiplies the input, ``weight_hh`` the state.
     """
 
     state_sizes: tuple[int, ...]
@@ -136,6 +139,10 @@ class Cell(nn.Module):
 
     def matrices(self) -> dict[str, Tensor]:
         """Return a dict of the recurrent matrices (hidden, hidden), which multiply the state, by name; here empty."""
+        return {}
+
+    def kinds(self) -> dict[Tensor, str]:
+        """Return the kind of each parameter that has one, such as "matrix", without those of a `Matrix`; here none."""
         return {}
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:

@@ -7,33 +7,44 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.layers.cell import StepCell
+from steadygrad.layers.naming import Owned
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import uniform
 
 
 class CoRNNCell(StepCell):
-    """Cell of `CoRNN`, a network of coupled oscillators. Its state is the tuple (y, z): positions and velocities."""
+    """Cell of `CoRNN`, a network of coupled oscillators. Its state is the tuple (y, z): positions and velocities.
+
+    V is ``weight_ih``, W is ``weight_hh``, W_z is ``weight_velocity`` and b is ``bias_ih``.
+    """
+
+    weight_ih = Owned()
+    weight_hh = Owned()
+    weight_velocity = Owned()
+    bias_ih = Owned()
 
     def __init__(self, input_size: int, hidden_size: int, dt: float, gamma: float, epsilon: float) -> None:
         super().__init__()
         self.dt, self.gamma, self.epsilon = dt, gamma, epsilon
-        self.W, self.W_z = (nn.Parameter(torch.empty(hidden_size, hidden_size)) for _ in range(2))
-        self.V, self.b = nn.Parameter(torch.empty(hidden_size, input_size)), nn.Parameter(torch.empty(hidden_size))
+        self.weight_hh, self.weight_velocity = (nn.Parameter(torch.empty(hidden_size, hidden_size)) for _ in range(2))
+        self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))
+        self.bias_ih = nn.Parameter(torch.empty(hidden_size))
         for parameter in self.parameters():
             uniform(1 / math.sqrt(input_size + 2 * hidden_size))(parameter)
 
     def initial_state(self) -> tuple[Tensor, ...]:
-        return torch.zeros_like(self.b), torch.zeros_like(self.b)
+        return torch.zeros_like(self.bias_ih), torch.zeros_like(self.bias_ih)
 
     def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         y, z = state
-        force = torch.tanh(input @ self.V.mT + y @ self.W.mT + z @ self.W_z.mT + self.b)
+        driven = input @ self.weight_ih.mT + y @ self.weight_hh.mT + z @ self.weight_velocity.mT
+        force = torch.tanh(driven + self.bias_ih)
         z = z + self.dt * (force - self.gamma * y - self.epsilon * z)
         return y + self.dt * z, z
 
     def matrices(self) -> dict[str, Tensor]:
         """Return {"recurrent": W, "velocity": W_z}, each (hidden, hidden): W multiplies y, W_z multiplies z."""
-        return {"recurrent": self.W, "velocity": self.W_z}
+        return {"recurrent": self.weight_hh, "velocity": self.weight_velocity}
 
 
 class CoRNN(RecurrentLayer, name="cornn"):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from steadygrad.layers.recurrent import Common
-from steadygrad.layers.rnn import RNN, ElmanCell
+from steadygrad.layers.rnn import RNN
 from steadygrad.layers.start import uniform
 
 
@@ -61,19 +61,19 @@ class ENRNN(RNN, name="enrnn"):
             bias_init=nn.init.zeros_,
             **common,
         )
-        for cell in self.modules() if identity_input else ():
-            if isinstance(cell, ElmanCell):
-                fix_input(cell)
+        for name in [name for name in self._parameters if name.startswith("weight_ih")] if identity_input else ():
+            fix_input(self, name)
 
 
-def fix_input(cell: ElmanCell) -> None:
-    """Replace the parameter U of a cell, in place, by a buffer U that holds the identity and is not trained.
+def fix_input(layer: nn.Module, name: str) -> None:
+    """Replace an input matrix of a layer, in place, by a buffer that holds the identity and is not trained.
 
-    Raise ValueError unless U is square.
+    ``name`` is that of the parameter, such as ``weight_ih_l0``. Raise ValueError unless the matrix is square.
     """
-    units, inputs = cell.U.shape
+    U = layer.get_parameter(name)
+    units, inputs = U.shape
     if units != inputs:
         raise ValueError(f"ENRNN with identity_input expects as many inputs as units; got {inputs} and {units}")
-    identity = torch.eye(units, dtype=cell.U.dtype, device=cell.U.device)
-    del cell.U
-    cell.register_buffer("U", identity)
+    identity = torch.eye(units, dtype=U.dtype, device=U.device)
+    delattr(layer, name)
+    layer.register_buffer(name, identity)

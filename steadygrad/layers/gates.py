@@ -1,23 +1,89 @@
-"""Recurrent matrices of gates, one per gate, and their initialisation. Shared by GRU and LSTM cells."""
+"""Recurrent matrices of cells: parameters if they are free, modules if they are under a constraint."""
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from steadygrad.kernels import needs_plain
+from steadygrad.layers.cell import Cell
+from steadygrad.layers.naming import Owned
 from steadygrad.layers.start import Initialiser
 from steadygrad.matrices import Free, Matrix, Spec, build
+from steadygrad.matrices.parameters import check_finite, version
 
 GateSpecs = Spec | Mapping[str, Spec]
 """one kind of matrix for all gates, or one by the name of each gate"""
 
 
-def build_gates(who: str, recurrent: GateSpecs, gates: tuple[str, ...], hidden_size: int) -> nn.ModuleList:
-    """Return one `Matrix` (hidden_size, hidden_size) per gate, in the order of ``gates``, as an nn.ModuleList.
+def bare(matrix: Matrix) -> nn.Parameter | Matrix:
+    """Return the parameter of a matrix without a constraint, another matrix unchanged."""
+    (first, *_) = matrix.free
+    return first if isinstance(matrix.map, Free) and isinstance(first, nn.Parameter) else matrix
 
-    ``recurrent`` is one kind of matrix for all gates, as `steadygrad.matrices.build` takes it, or a dict of kinds by
-    gate name. A gate that is not in the dict has a free matrix. Raise ValueError if the dict has a name that is not in
-    ``gates``; ``who`` is the layer's name in the message.
+
+def value(weight: Tensor | Matrix) -> Tensor:
+    """Return the matrix of a parameter, the parameter itself, or of a `Matrix`, without dropout."""
+    return weight.value() if isinstance(weight, Matrix) else weight
+
+
+class FreeWeights(nn.Module):
+    """Base class of modules with recurrent matrices that may be parameters: checks them and applies dropout."""
+
+    dropout = 0.0
+    """probability that an entry of a parameter is set to zero in training; drawn anew at each call"""
+
+    def used(self, name: str, weight: Tensor, blocks: int = 1) -> Tensor:
+        """Return the weight of this name for a forward pass: in training, dropout is applied to its entries.
+
+        A weight of several square ``blocks`` of rows gets dropout block by block. Raise NonFiniteError if it has NaN or
+        infinity. That is checked again if its memory or its version counter has changed.
+        """
+        if not torch.compiler.is_compiling() and not needs_plain(weight):
+            seen: dict[str, tuple[int, int]] = self.__dict__.setdefault("_finite", {})
+            now = weight.data_ptr(), version(weight)
+            if seen.get(name) != now or now[1] < 0:
+                check_finite(type(self).__name__, name, weight)
+                seen[name] = now
+        if not (self.training and self.dropout):
+            return weight
+        return torch.cat([nn.functional.dropout(block, self.dropout) for block in weight.chunk(blocks)])
+
+
+class Gates(FreeWeights):
+    """Recurrent matrices of gates of which at least one is under a constraint, by the names of the gates.
+
+    A matrix under a constraint is a `Matrix`, another one a parameter (hidden, hidden).
+    """
+
+    def __init__(self, matrices: Mapping[str, Matrix]) -> None:
+        super().__init__()
+        self.names = tuple(matrices)
+        for gate, matrix in matrices.items():
+            setattr(self, gate, bare(matrix))
+
+    def __getitem__(self, gate: str) -> Tensor | Matrix:
+        """Return the matrix of a gate: a parameter or a `Matrix`."""
+        return cast(Tensor | Matrix, getattr(self, gate))
+
+    def evaluated(self) -> list[Tensor]:
+        """Return the list of the matrices (hidden, hidden) of all gates; in training, with dropout."""
+        weights = ((gate, self[gate]) for gate in self.names)
+        return [weight() if isinstance(weight, Matrix) else self.used(gate, weight) for gate, weight in weights]
+
+    def forward(self) -> Tensor:
+        """Return the matrices of all gates, stacked: (gates · hidden, hidden)."""
+        return torch.cat(self.evaluated())
+
+
+def build_gates(who: str, recurrent: GateSpecs, gates: tuple[str, ...], hidden_size: int) -> nn.Parameter | Gates:
+    """Return the recurrent matrices of all gates, in the order of ``gates``.
+
+    They are one parameter (gates · hidden_size, hidden_size) if all are free, otherwise a module `Gates`. ``recurrent``
+    is one kind of matrix for all gates, as `steadygrad.matrices.build` takes it, or a dict of kinds by gate name. A
+    gate that is not in the dict has a free matrix. Raise ValueError if the dict has a name that is not in ``gates``;
+    ``who`` is the layer's name in the message.
     """
     if isinstance(recurrent, Mapping) and "name" not in recurrent:
         if unknown := recurrent.keys() - set(gates):
@@ -25,34 +91,58 @@ def build_gates(who: str, recurrent: GateSpecs, gates: tuple[str, ...], hidden_s
         specs = [recurrent.get(gate, "free") for gate in gates]
     else:
         specs = [recurrent] * len(gates)
-    return nn.ModuleList(build(spec, hidden_size) for spec in specs)
+    matrices = [build(spec, hidden_size) for spec in specs]
+    free = [weight for weight in map(bare, matrices) if isinstance(weight, nn.Parameter)]
+    if len(set(free)) == len(gates):  # a matrix that gates share stays one parameter
+        return nn.Parameter(torch.cat([weight.detach() for weight in free]))
+    return Gates(dict(zip(gates, matrices, strict=True)))
 
 
-class Gated(Protocol):
-    """Protocol of a gated cell: the attributes that `fill` uses.
+class GatedCell(Cell, FreeWeights):
+    """Base class of cells with gates. The rows of ``weight_ih`` (gates · hidden, inputs) are in the order of `GATES`.
 
-    W holds the input weights of all gates, U one `Matrix` per gate, and b the biases, or None.
+    ``weight_hh`` holds the recurrent matrices of the gates, which `build_gates` makes, and ``bias_ih`` the biases, or
+    None. A subclass sets `GATES` and creates them.
     """
 
-    W: nn.Parameter
-    U: nn.ModuleList
-    b: nn.Parameter | None
+    GATES: tuple[str, ...]
+    weight_ih = Owned()
+    weight_hh = Owned()
+    bias_ih = Owned()
+
+    def stacked(self) -> Tensor:
+        """Return the recurrent matrices of all gates, stacked: (gates · hidden, hidden); in training, with dropout."""
+        weight: Any = self.weight_hh
+        return weight() if isinstance(weight, Gates) else self.used("weight_hh", weight, len(self.GATES))
+
+    def gates(self) -> dict[str, Tensor | Matrix]:
+        """Return the recurrent matrix of each gate by name: a `Matrix`, or a tensor (hidden, hidden) if it is free."""
+        weight: Any = self.weight_hh
+        blocks = map(weight.__getitem__, self.GATES) if isinstance(weight, Gates) else weight.chunk(len(self.GATES))
+        return dict(zip(self.GATES, blocks, strict=True))
+
+    def free_gates(self) -> dict[str, Tensor]:
+        """Return the recurrent matrices (hidden, hidden) without a constraint, by the names of their gates."""
+        return {gate: weight for gate, weight in self.gates().items() if isinstance(weight, Tensor)}
+
+    def matrices(self) -> dict[str, Tensor]:
+        """Return a dict of the recurrent matrices (hidden, hidden) by the names of their gates."""
+        return {gate: value(weight) for gate, weight in self.gates().items()}
+
+    def kinds(self) -> dict[Tensor, str]:
+        """Return the kind "matrix" of each parameter that is a recurrent matrix, or all of them."""
+        weight = self.weight_hh
+        own = self.free_gates().values() if isinstance(weight, Gates) else [weight]
+        return dict.fromkeys(own, "matrix")
 
 
-def fill(cell: Gated, weights: Initialiser, bias: Initialiser) -> None:
-    """Initialise a gated cell in place: W and every free matrix in U by ``weights(tensor)``, b by ``bias(tensor)``.
+def fill(cell: GatedCell, weights: Initialiser, bias: Initialiser) -> None:
+    """Initialise a gated cell in place: its weights by the function ``weights``, ``bias_ih`` by the function ``bias``.
 
-    Both arguments are functions that fill a tensor in place. Matrices under a constraint are not changed.
+    Both functions fill a tensor in place. The weights are ``weight_ih`` and the free recurrent matrices. Matrices under
+    a constraint are not changed.
     """
-    for parameter in (cell.W, *(matrix.free[0] for matrix in free_matrices(cell.U))):
+    for parameter in (cell.weight_ih, *cell.free_gates().values()):
         weights(parameter)
-    if cell.b is not None:
-        bias(cell.b)
-
-
-def free_matrices(U: Iterable[nn.Module]) -> list[Matrix]:
-    """Return a list of those modules that are a `Matrix` without a constraint.
-
-    Matrices with a constraint are left out, because their map initialises them.
-    """
-    return [matrix for matrix in U if isinstance(matrix, Matrix) and isinstance(matrix.map, Free)]
+    if cell.bias_ih is not None:
+        bias(cell.bias_ih)

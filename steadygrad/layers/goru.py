@@ -13,9 +13,9 @@ from steadygrad.matrices import Free, Matrix, Spec
 
 
 class GORUCell(GRUCell):
-    """Cell of `GORU`. The rows of W and b are in the order r, g, c, and U is a list of one `Matrix` for each of them.
+    """Cell of `GORU`. The rows of ``weight_ih``, ``weight_hh`` and ``bias_ih`` are in the order r, g, c.
 
-    With modReLU b has no rows of c; the parameter ``modulus`` (hidden,) is b_c and starts at 0.011. The kernel is
+    With modReLU ``bias_ih`` has no rows of c; ``bias_modrelu`` (hidden,) is b_c and starts at 0.011. The kernel is
     that of `GRU`, whose update gate is u = 1 − g. Because 1 − σ(z) = σ(−z), `weights` negates the rows of g.
     """
 
@@ -31,10 +31,9 @@ class GORUCell(GRUCell):
             reset="after",
             modulus_init=lambda modulus: nn.init.constant_(modulus, 0.01 + 0.001),  # the authors add 0.001 at every use
         )
-        uniform(0.01)(self.W)
-        assert self.b is not None
-        nn.init.constant_(self.b[:hidden_size], reset_bias)
-        uniform(math.sqrt(3 / hidden_size))(self.b[hidden_size : 2 * hidden_size])
+        uniform(0.01)(self.weight_ih)
+        nn.init.constant_(self.bias_ih[:hidden_size], reset_bias)
+        uniform(math.sqrt(3 / hidden_size))(self.bias_ih[hidden_size : 2 * hidden_size])
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the tuple (W, U, b) in the form that the kernel takes, with the rows of g negated.

@@ -2,26 +2,25 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import GRUInputs, Steps, gru_unroll
-from steadygrad.layers.cell import Cell
-from steadygrad.layers.gates import GateSpecs, build_gates, free_matrices
+from steadygrad.layers.gates import GatedCell, GateSpecs, build_gates
+from steadygrad.layers.naming import Owned
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.rnn import check_activation
 from steadygrad.layers.start import Initialiser, choose, glorot_uniform, uniform
-from steadygrad.matrices import Matrix
 
 
 def start_as_torch(cell: "GRUCell") -> None:
     """Initialise W and b of a GRU cell in place, uniform in ±1/√hidden_size, as torch.nn.GRU does.
 
-    The recurrent matrices U and the bias of modReLU, ``modulus``, are not changed.
+    The recurrent matrices and the bias of modReLU are not changed.
     """
-    for parameter in (cell.W, cell.b):
+    for parameter in (cell.weight_ih, cell.bias_ih):
         if parameter is not None:
             uniform(1 / math.sqrt(cell.output_size))(parameter)
 
@@ -30,33 +29,35 @@ def start_as_tensorflow(cell: "GRUCell") -> None:
     """Initialise a GRU cell in place as TensorFlow's GRUCell: Glorot's law, and gates that keep the state at the start.
 
     With I inputs and N units, TensorFlow has one kernel of shape (I + N, 2N) for both gates and one of shape (I + N, N)
-    for the candidate. Their Glorot bounds apply to W and to the free matrices in U. TensorFlow's gate biases are 1, and
-    its u = 1 keeps the state. Here u = 1 takes the candidate, so b_r = 1 and b_u = −1. b_c is 0.
+    for the candidate. Their Glorot bounds apply to ``weight_ih`` and to the free recurrent matrices. TensorFlow's gate
+    biases are 1, and its u = 1 keeps the state. Here u = 1 takes the candidate, so b_r = 1 and b_u = −1. b_c is 0.
     """
-    features, units = cell.W.shape[1], cell.output_size
+    features, units = cell.weight_ih.shape[1], cell.output_size
     laws = [glorot_uniform(features + units, outputs * units) for outputs in (2, 2, 1)]
-    for law, rows, matrix in zip(laws, cell.W.split(units), cell.U, strict=True):
+    free = cell.free_gates()
+    for gate, law, rows in zip(cell.GATES, laws, cell.weight_ih.split(units), strict=True):
         law(rows)
-        for free in free_matrices([matrix]):
-            law(free.free[0])
-    if cell.b is not None:
-        for value, part in zip((1.0, -1.0, 0.0), cell.b.split(units), strict=False):
+        if gate in free:
+            law(free[gate])
+    if cell.bias_ih is not None:
+        for value, part in zip((1.0, -1.0, 0.0), cell.bias_ih.split(units), strict=False):
             nn.init.constant_(part, value)
 
 
 STARTS: dict[str, Callable[["GRUCell"], None]] = {"torch": start_as_torch, "tensorflow": start_as_tensorflow}
 
 
-class GRUCell(Cell):
-    """Cell of `GRU`. The rows of W (3 · hidden, inputs) and b are in the order reset, update, candidate.
+class GRUCell(GatedCell):
+    """Cell of `GRU`. The rows of its weights and of ``bias_ih`` are in the order reset, update, candidate.
 
-    U is one `Matrix` per gate. With modReLU b has only the rows of the two gates, and the parameter ``modulus``
-    (hidden,) is the bias of the candidate, filled by the function ``modulus_init``. With ``bias=False`` both are None.
-    ``start`` is a function that initialises W, U and b of the cell in place.
+    With modReLU ``bias_ih`` has only the rows of the two gates, and ``bias_modrelu`` (hidden,) is the bias of the
+    candidate, filled by the function ``modulus_init``. With ``bias=False`` both are None. ``start`` is a function that
+    initialises ``weight_ih``, ``weight_hh`` and ``bias_ih`` of the cell in place.
     """
 
     GATES = ("reset", "update", "candidate")
     resets_inside = True
+    bias_modrelu = Owned()
 
     def __init__(
         self,
@@ -76,13 +77,13 @@ class GRUCell(Cell):
             raise ValueError(f"GRU expects reset to be before or after, the product with U_c; got {reset!r}")
         self.activation, self.reset = activation, reset
         self.state_sizes, self.output_size = (hidden_size,), hidden_size
-        self.W = nn.Parameter(torch.empty(3 * hidden_size, input_size))
-        self.U = build_gates("GRU", recurrent, self.GATES, hidden_size)
+        self.weight_ih = nn.Parameter(torch.empty(3 * hidden_size, input_size))
+        self.weight_hh = build_gates("GRU", recurrent, self.GATES, hidden_size)
         inside = bias and activation == "modrelu"
-        self.b = nn.Parameter(torch.empty((2 if inside else 3) * hidden_size)) if bias else None
-        self.modulus = nn.Parameter(torch.empty(hidden_size)) if inside else None
-        if self.modulus is not None:
-            modulus_init(self.modulus)
+        self.bias_ih = nn.Parameter(torch.empty((2 if inside else 3) * hidden_size)) if bias else None
+        self.bias_modrelu = nn.Parameter(torch.empty(hidden_size)) if inside else None
+        if self.bias_modrelu is not None:
+            modulus_init(self.bias_modrelu)
         start(self)
 
     def walk(
@@ -90,7 +91,7 @@ class GRUCell(Cell):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run over all time steps and return the states (rows, hidden) and the final state, a tuple (h,)."""
         W, U, bias = weights
-        given = GRUInputs(x, W, U, bias, self.modulus, state[0], self.activation, steps, self.reset)
+        given = GRUInputs(x, W, U, bias, self.bias_modrelu, state[0], self.activation, steps, self.reset)
         states = gru_unroll(given)
         return states, (steps.last(states),)
 
@@ -100,19 +101,10 @@ class GRUCell(Cell):
         The shapes are (3 · hidden, inputs), (3 · hidden, hidden), the gates' matrices stacked, and (3 · hidden,). With
         modReLU the candidate's third of b is 0.
         """
-        U = torch.cat(self.evaluate_gates())
-        bias: Tensor | None = self.b
-        if bias is not None and self.modulus is not None:
-            bias = torch.cat([bias, torch.zeros_like(self.modulus)])
-        return self.W, U, bias
-
-    def evaluate_gates(self) -> list[Tensor]:
-        """Return a list of the recurrent matrix (hidden, hidden) of each gate: reset, update, candidate."""
-        return [matrix() for matrix in self.U]
-
-    def matrices(self) -> dict[str, Tensor]:
-        """Return a dict of the recurrent matrices U (hidden, hidden): {"reset": …, "update": …, "candidate": …}."""
-        return {gate: cast(Matrix, matrix).value() for gate, matrix in zip(self.GATES, self.U, strict=True)}
+        bias, modulus = self.bias_ih, self.bias_modrelu
+        if bias is not None and modulus is not None:
+            bias = torch.cat([bias, torch.zeros_like(modulus)])
+        return self.weight_ih, self.stacked(), bias
 
 
 class GRU(RecurrentLayer, name="gru"):

@@ -42,7 +42,7 @@ def product(x: Tensor, U: Tensor) -> Tensor:
 
 
 class HenaffCell(ElmanCell):
-    """Cell of `HenaffRNN`, h_t = φ(U x_t + b) + V h_{t−1}. Its parameter W is the V of the equation."""
+    """Cell of `HenaffRNN`, h_t = φ(U x_t + b) + V h_{t−1}. Its matrix W is the V of the equation."""
 
     def walk(
         self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
@@ -50,7 +50,7 @@ class HenaffCell(ElmanCell):
         """Run over all time steps and return the states (rows, hidden) and the final state, a tuple (h,)."""
         U, V = weights
         multiply = product if needs_plain(x) else Product.apply
-        inputs = activate(self.activation, multiply(x, U), self.b)
+        inputs = activate(self.activation, multiply(x, U), self.bias)
         identity = torch.eye(self.output_size, dtype=x.dtype, device=x.device)
         return elman_walk((identity, V), None, "identity", inputs, steps, state)
 

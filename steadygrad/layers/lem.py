@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.layers.cell import StepCell
+from steadygrad.layers.naming import Owned
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import uniform
 
@@ -14,25 +15,31 @@ from steadygrad.layers.start import uniform
 class LEMCell(StepCell):
     """Cell of `LEM`. Its state is the tuple (y, z).
 
-    The rows of W, V and b are in the order: time scale of z, time scale of y, z, y.
+    The rows of W (``weight_hh``), V (``weight_ih``) and b (``bias_ih``) are in the order: time scale of z, time scale
+    of y, z, y.
     """
+
+    weight_ih = Owned()
+    weight_hh = Owned()
+    bias_ih = Owned()
 
     def __init__(self, input_size: int, hidden_size: int, dt: float) -> None:
         super().__init__()
         self.dt = dt
-        self.W = nn.Parameter(torch.empty(4 * hidden_size, hidden_size))
-        self.V = nn.Parameter(torch.empty(4 * hidden_size, input_size))
-        self.b = nn.Parameter(torch.empty(4 * hidden_size))
+        self.weight_hh = nn.Parameter(torch.empty(4 * hidden_size, hidden_size))
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size))
+        self.bias_ih = nn.Parameter(torch.empty(4 * hidden_size))
         for parameter in self.parameters():
             uniform(1 / math.sqrt(hidden_size))(parameter)
 
     def initial_state(self) -> tuple[Tensor, ...]:
-        return torch.zeros_like(self.b.chunk(4)[0]), torch.zeros_like(self.b.chunk(4)[0])
+        zeros = torch.zeros_like(self.bias_ih.chunk(4)[0])
+        return zeros, zeros
 
     def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         y, z = state
-        *W, W_y = self.W.chunk(4)
-        *driven, driven_y = (input @ self.V.mT + self.b).chunk(4, dim=1)
+        *W, W_y = self.weight_hh.chunk(4)
+        *driven, driven_y = (input @ self.weight_ih.mT + self.bias_ih).chunk(4, dim=1)
         scale_z, scale_y, force = (drive + y @ one.mT for drive, one in zip(driven, W, strict=True))
         z = torch.lerp(z, force.tanh(), self.dt * scale_z.sigmoid())
         return torch.lerp(y, torch.tanh(driven_y + z @ W_y.mT), self.dt * scale_y.sigmoid()), z
@@ -42,7 +49,7 @@ class LEMCell(StepCell):
 
         They are "scale" (W_s, time scale of z), "rate" (W_r, time scale of y), "recurrent" (W_z) and "output" (W_y).
         """
-        return dict(zip(("scale", "rate", "recurrent", "output"), self.W.chunk(4), strict=True))
+        return dict(zip(("scale", "rate", "recurrent", "output"), self.weight_hh.chunk(4), strict=True))
 
 
 class LEM(RecurrentLayer, name="lem"):

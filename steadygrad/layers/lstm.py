@@ -2,25 +2,23 @@
 
 import math
 from collections.abc import Callable
-from typing import Unpack, cast
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import LSTMInputs, Recurrence, Steps, lstm_unroll
-from steadygrad.layers.cell import Cell
-from steadygrad.layers.gates import GateSpecs, build_gates, fill
+from steadygrad.layers.gates import GatedCell, GateSpecs, build_gates, fill
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import choose, glorot_uniform, normal, uniform
-from steadygrad.matrices import Matrix
 
 
 def start_as_torch(cell: "LSTMCell") -> None:
     """Initialise W and b of an LSTM cell in place, uniform in ±1/√hidden_size, as torch.nn.LSTM does.
 
-    The recurrent matrices U are not changed.
+    The recurrent matrices are not changed.
     """
-    for parameter in (cell.W, cell.b):
+    for parameter in (cell.weight_ih, cell.bias_ih):
         if parameter is not None:
             uniform(1 / math.sqrt(cell.output_size))(parameter)
 
@@ -28,22 +26,22 @@ def start_as_torch(cell: "LSTMCell") -> None:
 def start_as_tensorflow(cell: "LSTMCell") -> None:
     """Initialise an LSTM cell in place as TensorFlow's BasicLSTMCell: Glorot's law, b = 0, for the forget gate b = 1.
 
-    With I inputs and N units, W and the free matrices in U are uniform in ±√(6/(I + 5N)). This is Glorot's bound for
-    one kernel of shape (I + N, 4N).
+    With I inputs and N units, ``weight_ih`` and the free recurrent matrices are uniform in ±√(6/(I + 5N)). This is
+    Glorot's bound for one kernel of shape (I + N, 4N).
     """
-    (rows, features), units = cell.W.shape, cell.output_size
+    (rows, features), units = cell.weight_ih.shape, cell.output_size
     fill(cell, glorot_uniform(features + units, rows), nn.init.zeros_)
-    if cell.b is not None:
-        nn.init.ones_(cell.b[units : 2 * units])
+    if cell.bias_ih is not None:
+        nn.init.ones_(cell.bias_ih[units : 2 * units])
 
 
 def start_as_memorynets(cell: "LSTMCell") -> None:
     """Initialise an LSTM cell in place as the MemoryNets program: Xavier normal weights, uniform b.
 
-    With I inputs and N units, W and the free matrices in U are N(0, 2/(2N + I)), Xavier's law of each gate on [h; x]. b
-    is uniform in ±1/√(N + I).
+    With I inputs and N units, ``weight_ih`` and the free recurrent matrices are N(0, 2/(2N + I)), Xavier's law of each
+    gate on [h; x]. b is uniform in ±1/√(N + I).
     """
-    features, units = cell.W.shape[1], cell.output_size
+    features, units = cell.weight_ih.shape[1], cell.output_size
     fill(cell, normal(math.sqrt(2 / (2 * units + features))), uniform(1 / math.sqrt(units + features)))
 
 
@@ -54,10 +52,10 @@ STARTS: dict[str, Callable[["LSTMCell"], None]] = {
 }
 
 
-class LSTMCell(Cell):
-    """Cell of `LSTM`. The rows of W and b are in torch's order: input, forget, cell, output.
+class LSTMCell(GatedCell):
+    """Cell of `LSTM`. The rows of its weights and bias are in torch's order: input, forget, cell, output.
 
-    W is (4 · hidden, inputs) and b (4 · hidden,). U is one `Matrix` per gate. The state is the tuple (h, c).
+    ``weight_ih`` is (4 · hidden, inputs) and ``bias_ih`` (4 · hidden,). The state is the tuple (h, c).
     """
 
     GATES = ("input", "forget", "cell", "output")
@@ -75,31 +73,31 @@ class LSTMCell(Cell):
     ) -> None:
         super().__init__()
         self.state_sizes, self.output_size = (hidden_size, hidden_size), hidden_size
-        self.W = nn.Parameter(torch.empty(4 * hidden_size, input_size))
-        self.U = build_gates("LSTM", recurrent, self.GATES, hidden_size)
-        self.b = nn.Parameter(torch.empty(4 * hidden_size)) if bias else None
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size))
+        self.weight_hh = build_gates("LSTM", recurrent, self.GATES, hidden_size)
+        self.bias_ih = nn.Parameter(torch.empty(4 * hidden_size)) if bias else None
         choose("LSTM", "start", start, STARTS)(self)
         if forget_bias is not None:
-            if self.b is None:
+            if self.bias_ih is None:
                 raise ValueError(f"LSTM expects bias=True with a forget_bias; got bias=False and {forget_bias}")
-            nn.init.constant_(self.b[hidden_size : 2 * hidden_size], forget_bias)
+            nn.init.constant_(self.bias_ih[hidden_size : 2 * hidden_size], forget_bias)
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Return the pair of W (4 · hidden, inputs) and U (4 · hidden, hidden), the gates' matrices stacked."""
-        return self.W, torch.cat([matrix() for matrix in self.U])
+        return self.weight_ih, self.stacked()
 
     def walk(
         self, weights: tuple[Tensor, Tensor], x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run over all time steps and return all h (rows, hidden) and the final (h, c), each (batch, hidden)."""
         (W, U), (h_0, c_0) = weights, state
-        given = LSTMInputs(x, W, U, self.b, h_0, c_0, steps, self.detached(steps.time))
+        given = LSTMInputs(x, W, U, self.bias_ih, h_0, c_0, steps, self.detached(steps.time))
         states, cells = lstm_unroll(given)
         return states, (steps.last(states), steps.last(cells))
 
     def recurrence(self, weights: tuple[Tensor, Tensor]) -> Recurrence | None:
         """Return W, U and b as a `Recurrence` for the attention kernel. Its activation is None, which means an LSTM."""
-        return Recurrence(*weights, self.b)
+        return Recurrence(*weights, self.bias_ih)
 
     def detached(self, time: int) -> Tensor | None:
         """Return a Boolean mask (time,), True at steps whose gates pass no gradient to h_{t−1}; None for no step.
@@ -107,10 +105,6 @@ class LSTMCell(Cell):
         This cell returns None: it detaches no step. `HDetachCell` overrides this method.
         """
         return None
-
-    def matrices(self) -> dict[str, Tensor]:
-        """Return the recurrent matrix U (hidden, hidden) of each gate, by the names in `GATES`."""
-        return {gate: cast(Matrix, matrix).value() for gate, matrix in zip(self.GATES, self.U, strict=True)}
 
 
 class LSTM(RecurrentLayer, name="lstm"):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from steadygrad.check import check_integers, is_integer
 from steadygrad.kernels import Carried, needs_plain
 from steadygrad.layers.cell import Part
+from steadygrad.layers.scores import SCORES, Score
 
 Contents = dict[str, Tensor]
 """the tensors of a memory by name, and the ``keys`` of its states, each with one row per sequence"""
@@ -179,65 +180,6 @@ class Everything(Memory):
                 stay = torch.cat([torch.zeros_like(new), contents[name]], dim=1)
                 after[name] = after[name].where(kept[:, None, None], stay)
         return after
-
-
-class Score(nn.Module):
-    """Base class of scores: how relevant a state will be. It is computed when the state leaves S, the recent states.
-
-    The states with the highest scores are kept in R, the relevant states.
-    """
-
-    def forward(self, states: Tensor, received: Tensor) -> Tensor:
-        """Return scores (batch,) from the states (batch, units) and the attention that each received (batch,).
-
-        Each score defines this method; `Score` raises NotImplementedError.
-        """
-        raise NotImplementedError
-
-    def gate(self, states: Tensor) -> Tensor | None:
-        """Return a term (batch, places) for the attention logits of the relevant ``states``, or None.
-
-        The states are (batch, places, units). The selection of states has no gradient, so a learned score is trained
-        through this term. `Score` returns None.
-        """
-        return None
-
-
-class ReceivedAttention(Score):
-    """Score β(i) = Σ_t α_{i,t} of a state h_i: the attention weight that it received while it was a recent state."""
-
-    def __init__(self, units: int) -> None:
-        super().__init__()
-
-    def forward(self, states: Tensor, received: Tensor) -> Tensor:
-        """Return ``received`` (batch,), the attention that each state received, as its score."""
-        return received
-
-
-class LearnedScore(Score):
-    """Learned score β(i) = w · h_i + b + Σ_t α_{i,t} of a state h_i;  σ(w · h_i + b) multiplies e^{logit} of h_i in R.
-
-    α_{i,t} is the attention weight of h_i at step t, summed over its time in S, the recent states; R are the relevant
-    ones. The factor σ(…) gives w and b a gradient from the value of attending to h_i (thesis, section 7.5). At the
-    start w = b = 0, which ranks states as `ReceivedAttention` does.
-    """
-
-    def __init__(self, units: int) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(units))
-        self.b = nn.Parameter(torch.zeros(()))
-
-    def forward(self, states: Tensor, received: Tensor) -> Tensor:
-        """Return the scores w · h + b + received (batch,) from states h (batch, units) and ``received`` (batch,)."""
-        return states @ self.w + self.b + received
-
-    def gate(self, states: Tensor) -> Tensor:
-        """Return log σ(w · h + b), (batch, places), of relevant states h (batch, places, units). It trains w and b."""
-        return nn.functional.logsigmoid(states @ self.w + self.b)
-
-
-SCORES: dict[str, Callable[[int], Score]] = {"received": ReceivedAttention, "learned": LearnedScore}
-"""scores by name; each class is called with the number of units"""
 
 
 class Screening(Memory):

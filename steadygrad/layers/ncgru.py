@@ -1,16 +1,14 @@
 """NC-GRU: a GRU whose matrices stay orthogonal by Neumann-Cayley updates (Mucllari, Zadorozhnyy et al., 2022)."""
 
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from steadygrad.check import check_choice
-from steadygrad.layers.gates import free_matrices
 from steadygrad.layers.gru import GRU, STARTS, GRUCell
 from steadygrad.layers.recurrent import Common
 from steadygrad.layers.start import Initialiser, he_normal, he_uniform, normal, uniform
-from steadygrad.matrices import Matrix, ReleasedNeumannCayley
 
 ORTHOGONAL = {"c": ("candidate",), "rc": ("reset", "candidate"), "ruc": ("reset", "update", "candidate")}
 
@@ -22,15 +20,13 @@ def start_as(cell: GRUCell, joint: bool, gates: Initialiser, update: Initialiser
     ``biases`` initialises b. With ``joint`` the program has one kernel for x and h, so ``gates`` initialises the free
     matrices in U as well; otherwise ``update`` initialises them. modReLU's bias starts uniform in ±0.1.
     """
-    units = cell.output_size
-    rows, free = cell.W[: 2 * units], [matrix.free[0] for matrix in free_matrices(cell.U)]
-    gates(rows)
-    for matrix in free:
+    gates(cell.weight_ih[: 2 * cell.output_size])
+    for matrix in cell.free_gates().values():
         (gates if joint else update)(matrix)
-    if cell.b is not None:
-        biases(cell.b)
-    if cell.modulus is not None:
-        uniform(0.1)(cell.modulus)
+    if cell.bias_ih is not None:
+        biases(cell.bias_ih)
+    if cell.bias_modrelu is not None:
+        uniform(0.1)(cell.bias_modrelu)
 
 
 def start_as_denoise(cell: GRUCell) -> None:
@@ -40,11 +36,11 @@ def start_as_denoise(cell: GRUCell) -> None:
     U have one kernel each, and b ~ N(0, 1). Orthogonal matrices are not changed. b is without modReLU's bias, which
     starts uniform in ±0.1.
     """
-    features, units = cell.W.shape[1], cell.output_size
-    joint = bool(free_matrices([cell.U[0]]))
+    features, units = cell.weight_ih.shape[1], cell.output_size
+    joint = "reset" in cell.free_gates()
     gates = he_uniform(features + units if joint else features)
     start_as(cell, joint, gates, he_uniform(units), nn.init.zeros_ if joint else normal(1.0))
-    he_normal(features)(cell.W[2 * units :])
+    he_normal(features)(cell.weight_ih[2 * units :])
 
 
 def start_as_parenthesis(cell: GRUCell) -> None:
@@ -54,11 +50,11 @@ def start_as_parenthesis(cell: GRUCell) -> None:
     program has one kernel for x and h. If U_r is orthogonal, they are He normal, W with fan_in = inputs and U with
     fan_in = hidden. Orthogonal matrices are not changed. b is without modReLU's bias, which starts uniform in ±0.1.
     """
-    features, units = cell.W.shape[1], cell.output_size
-    joint = bool(free_matrices([cell.U[0]]))
+    features, units = cell.weight_ih.shape[1], cell.output_size
+    joint = "reset" in cell.free_gates()
     gates = he_uniform(features + units) if joint else he_normal(features)
     start_as(cell, joint, gates, he_normal(units), nn.init.zeros_)
-    he_uniform(features)(cell.W[2 * units :])
+    he_uniform(features)(cell.weight_ih[2 * units :])
 
 
 class ReleasedPairCell(GRUCell):
@@ -67,15 +63,15 @@ class ReleasedPairCell(GRUCell):
     U_c is trained by the gradient of U_r, and the inverse of U_r is updated from that of U_c.
     """
 
-    def evaluate_gates(self) -> list[Tensor]:
-        """Return the list [U_r, U_u, U_c] with gradients as in the released program: U_c gets that of U_r, not its own.
+    def stacked(self) -> Tensor:
+        """Return U_r, U_u and U_c, stacked, with gradients as in the released program: U_c gets that of U_r.
 
         The values are those of the matrices. The call updates the inverses that U_r and U_c store.
         """
         self._share_inverse()
-        U_r, U_u, U_c = super().evaluate_gates()
+        U_r, U_u, U_c = self.weight_hh.evaluated()
         constant = U_c.detach()
-        return [U_r + (U_c - constant), U_u, constant]  # values unchanged; U_c gets the gradient of U_r
+        return torch.cat([U_r + (U_c - constant), U_u, constant])  # values unchanged; U_c gets the gradient of U_r
 
     def matrices(self) -> dict[str, Tensor]:
         """Return a dict of the recurrent matrices (hidden, hidden): {"reset": …, "update": …, "candidate": …}.
@@ -87,12 +83,12 @@ class ReleasedPairCell(GRUCell):
 
     def _share_inverse(self) -> None:
         """Update the inverse of U_c, and let the next update of the inverse of U_r start from it."""
-        U_r, _, U_c = (cast(Matrix, matrix) for matrix in self.U)
-        if free_matrices([U_c]):  # of a baked layer
+        U_r, U_c = self.weight_hh["reset"], self.weight_hh["candidate"]
+        if not hasattr(U_c.map, "inverse"):  # of a baked layer
             return
         with torch.no_grad():
             U_c.value()
-        cast(ReleasedNeumannCayley, U_r.map).borrowed = cast(ReleasedNeumannCayley, U_c.map).inverse
+        U_r.map.borrowed = U_c.map.inverse
 
 
 class NCGRU(GRU, name="ncgru"):

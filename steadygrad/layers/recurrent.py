@@ -15,8 +15,11 @@ from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.baked import baked
 from steadygrad.layers.cell import MOST_LAYERS, Cell, Lookup
 from steadygrad.layers.checkpointing import check_chunk
+from steadygrad.layers.gates import FreeWeights
 from steadygrad.layers.inputs import check_input, check_state, check_table, in_dtype, packed_steps, rows_of_input
 from steadygrad.layers.levels import walk
+from steadygrad.layers.naming import suffix
+from steadygrad.layers.parameters import ParameterOwner
 from steadygrad.layers.resets import rows_of_reset
 from steadygrad.matrices import Matrix
 from steadygrad.matrices.matrix import whole
@@ -74,7 +77,7 @@ LAYERS: dict[str, LayerClass] = {}
 """layer classes by name; a class enters itself, see `RecurrentLayer`"""
 
 
-class RecurrentLayer(nn.Module):
+class RecurrentLayer(ParameterOwner):
     """Base class of recurrent layers, called as torch.nn.GRU: ``num_layers`` levels, one or two directions, dropout.
 
     A subclass with a name, ``class CoRNN(RecurrentLayer, name="cornn")``, enters itself into `LAYERS`.
@@ -148,6 +151,7 @@ class RecurrentLayer(nn.Module):
         self.state_sizes, self.state_parts = cells[0].state_sizes, cells[0].state_parts
         self.output_size = cells[0].output_size * self.directions
         self.initial_state = None
+        self.take_over()
         if trained_state:
             self.initial_state = nn.ParameterList(nn.Parameter(torch.empty(len(cells), size)) for size in own_sizes)
             for start in self.initial_state:
@@ -172,7 +176,7 @@ class RecurrentLayer(nn.Module):
     def matrices(self) -> dict[str, Tensor]:
         """Return a dict of the recurrent matrices of all cells, with torch's suffixes: ``{"recurrent_l0": W, …}``."""
         return {
-            f"{name}_l{index // self.directions}{'_reverse' if index % self.directions else ''}": whole(W)
+            name + suffix(index, self.directions): whole(W)
             for index, cell in enumerate(self._cells())
             for name, W in cell.matrices().items()
         }
@@ -196,8 +200,9 @@ class RecurrentLayer(nn.Module):
 
         The zero entries are drawn anew in each forward pass in training mode.
         """
-        for matrix in self._maps():
-            matrix.dropout = share
+        for part in self.modules():
+            if isinstance(part, Matrix | FreeWeights):
+                part.dropout = share
 
     def refresh(self) -> None:
         """Clear the cached recurrent matrices. Needed after some in-place edits through ``.data``, see `Matrix`."""
@@ -302,7 +307,7 @@ class RecurrentLayer(nn.Module):
 
     def _first_parameter(self) -> Tensor:
         """Return the layer's first parameter, which has its dtype and device."""
-        for part in self.cells[0].modules():  # parameters() would take longer than the forward pass of a short sequence
+        for part in self.modules():  # parameters() would take longer than the forward pass of a short sequence
             for parameter in part._parameters.values():
                 if parameter is not None:
                     return parameter

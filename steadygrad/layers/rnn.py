@@ -10,9 +10,11 @@ from steadygrad.kernels import ACTIVATIONS, Recurrence, Steps
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.complex import COMPLEX_ACTIVATIONS, ComplexElmanCell
 from steadygrad.layers.elman import ElmanWeights, elman_walk
+from steadygrad.layers.gates import FreeWeights, bare, value
+from steadygrad.layers.naming import Owned
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import BIAS_STARTS, INPUT_STARTS, Initialiser, choose, uniform
-from steadygrad.matrices import Spec, build
+from steadygrad.matrices import Matrix, Spec, build
 
 
 def check_activation(who: str, activation: str) -> None:
@@ -24,15 +26,20 @@ def check_activation(who: str, activation: str) -> None:
         raise ValueError(f"{who} expects an activation out of {', '.join(ACTIVATIONS)}; got {activation!r}")
 
 
-class ElmanCell(Cell):
+class ElmanCell(Cell, FreeWeights):
     """h_t = φ(U x_t + W h_{t−1} + b);  for modReLU  h_t = sign(z) max(|z| + b, 0),  z = U x_t + W h_{t−1} + a.
 
-    Cell of `RNN` with real units. Its options are those of `RNN`. The added bias a of modReLU exists only with
+    Cell of `RNN` with real units. Its options are those of `RNN`. U is ``weight_ih`` and W ``weight_hh``. The bias
+    before φ, b or a, is ``bias_ih``, and the b of modReLU ``bias_modrelu``. The a of modReLU exists only with
     ``added_bias``. The kernels receive it as one more column of U, with an input of 1. With other activations
     ``added_bias`` is the initialisation of b; together with ``bias_init`` it then raises ValueError.
     """
 
     resets_inside = True
+    weight_ih = Owned()
+    weight_hh = Owned()
+    bias_ih = Owned()
+    bias_modrelu = Owned()
 
     def __init__(
         self,
@@ -62,44 +69,60 @@ class ElmanCell(Cell):
         self.activation = activation
         self.state_sizes, self.output_size = (hidden_size,), hidden_size
         as_torch = uniform(1 / math.sqrt(hidden_size))
-        self.U = nn.Parameter(torch.empty(hidden_size, input_size))
-        self.W = build(recurrent, hidden_size)
-        self.b = nn.Parameter(torch.empty(hidden_size)) if bias else None
-        (input_init or as_torch)(self.U)
-        if self.b is not None:
+        self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))
+        self.weight_hh = bare(build(recurrent, hidden_size))
+        b = nn.Parameter(torch.empty(hidden_size)) if bias else None
+        (input_init or as_torch)(self.weight_ih)
+        if b is not None:
             # modReLU adds b to every modulus at every step: with torch's range states would grow
-            (bias_init or (uniform(0.01) if activation == "modrelu" else as_torch))(self.b)
-        self.a: nn.Parameter | None = None
+            (bias_init or (uniform(0.01) if activation == "modrelu" else as_torch))(b)
+        a = None
         if added is not None:
-            self.a = nn.Parameter(torch.empty(hidden_size))
-            added(self.a)
+            a = nn.Parameter(torch.empty(hidden_size))
+            added(a)
+        self.bias_ih, self.bias_modrelu = (a, b) if activation == "modrelu" else (b, None)
 
     def weights(self) -> ElmanWeights:
         """Return the pair of U and W; where that is faster, a function that maps rows h to h Wᵀ takes the place of W.
 
         U is (hidden, inputs), with one more column for the added bias a if it exists.
         """
-        U = self.U if self.a is None else torch.cat([self.U, self.a[:, None]], dim=1)
-        return U, self.W.operator() or self.W()
+        U, W = self.weight_ih, self.weight_hh
+        if (a := self._added()) is not None:
+            U = torch.cat([U, a[:, None]], dim=1)
+        return U, W.operator() or W() if isinstance(W, Matrix) else self.used("weight_hh", W)
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return x (rows, inputs), with a column of ones appended if the cell has an added bias a."""
-        return x if self.a is None else torch.cat([x, x.new_ones(x.shape[0], 1)], dim=1)
+        return x if self._added() is None else torch.cat([x, x.new_ones(x.shape[0], 1)], dim=1)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias b that the activation takes: that of modReLU, or the one before another activation; None without."""
+        return self.bias_modrelu if self.activation == "modrelu" else self.bias_ih
+
+    def _added(self) -> Tensor | None:
+        """Return the added bias a of modReLU, or None."""
+        return self.bias_ih if self.activation == "modrelu" else None
 
     def walk(
         self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run over all time steps and return the states (rows, hidden) and the final state, a tuple (h,)."""
-        return elman_walk(weights, self.b, self.activation, x, steps, state)
+        return elman_walk(weights, self.bias, self.activation, x, steps, state)
 
     def recurrence(self, weights: ElmanWeights) -> Recurrence | None:
         """Return U, W, b and the activation as a `Recurrence`; None if W is given as a function."""
         U, W = weights
-        return Recurrence(U, W, self.b, self.activation) if isinstance(W, Tensor) else None
+        return Recurrence(U, W, self.bias, self.activation) if isinstance(W, Tensor) else None
 
     def matrices(self) -> dict[str, Tensor]:
         """Return {"recurrent": W} with W (hidden, hidden)."""
-        return {"recurrent": self.W.value()}
+        return {"recurrent": value(self.weight_hh)}
+
+    def kinds(self) -> dict[Tensor, str]:
+        """Return {W: "matrix"} if W is a parameter."""
+        return {} if isinstance(self.weight_hh, Matrix) else {self.weight_hh: "matrix"}
 
 
 class RNN(RecurrentLayer, name="rnn"):

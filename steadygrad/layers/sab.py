@@ -15,6 +15,7 @@ from steadygrad.layers.cell import Cell
 from steadygrad.layers.gates import GateSpecs
 from steadygrad.layers.lstm import LSTM, LSTMCell
 from steadygrad.layers.memory import Contents, Everything
+from steadygrad.layers.naming import Owned
 from steadygrad.layers.recurrent import Common, with_attention
 from steadygrad.layers.start import uniform
 
@@ -39,20 +40,22 @@ def sparse(scores: Tensor, taken: Tensor, top: int) -> Tensor:
 class TanhScore(Alignment):
     """Attention score a(g, m) = w · tanh([g; m]) = w₁ · tanh(g) + w₂ · tanh(m) of a query g and a past state m.
 
-    w = [w₁; w₂] is the parameter, (2 · units,). The key of m is the number w₂ · tanh(m).
+    w = [w₁; w₂] is the parameter ``weight_score``, (1, 2 · units). The key of m is the number w₂ · tanh(m).
     """
+
+    weight_score = Owned()
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        self.w = nn.Parameter(torch.empty(2 * units).normal_(std=0.01))
+        self.weight_score = nn.Parameter(torch.empty(1, 2 * units).normal_(std=0.01))
 
     def keys(self, states: Tensor) -> Tensor:
         """Return the keys w₂ · tanh(m) (…, 1) of states m (…, units)."""
-        return states.tanh() @ self.w[len(self.w) // 2 :, None]
+        return states.tanh() @ self.weight_score.chunk(2, dim=1)[1].mT
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """Return the scores (batch, places) from queries g (batch, units) and keys w₂ · tanh(m) (batch, places, 1)."""
-        return query.tanh() @ self.w[: len(self.w) // 2, None] + keys[:, :, 0]
+        return query.tanh() @ self.weight_score.chunk(2, dim=1)[0].mT + keys[:, :, 0]
 
 
 class SABCell(AttentiveCell):
@@ -179,10 +182,10 @@ def add_second_bias(cell: LSTMCell, forget_bias: float | None) -> None:
 
     If ``forget_bias`` is a number, the bias of the forget gate is not changed. Do nothing if the cell has no b.
     """
-    if cell.b is None:
+    if cell.bias_ih is None:
         return
-    second = torch.empty_like(cell.b)
+    second = torch.empty_like(cell.bias_ih)
     uniform(1 / math.sqrt(cell.output_size))(second)
     if forget_bias is not None:
         second[cell.output_size : 2 * cell.output_size] = 0
-    cell.b.add_(second)
+    cell.bias_ih.add_(second)

@@ -21,9 +21,10 @@ from steadygrad.matrices.free import Free, frozen
 from steadygrad.matrices.givens import Givens, PlaneRotations
 from steadygrad.matrices.householder import Householder
 from steadygrad.matrices.longshort import LongShort
-from steadygrad.matrices.matrix import Matrix, NonFiniteError, nearest_orthogonal, skew, skew_free
+from steadygrad.matrices.matrix import Matrix, nearest_orthogonal, skew, skew_free
 from steadygrad.matrices.measures import departure_from_normality, orthogonality_error, spectral_radius
 from steadygrad.matrices.neumann import NeumannCayley, ReleasedNeumannCayley
+from steadygrad.matrices.parameters import NonFiniteError
 from steadygrad.matrices.registry import COMPLEX, MATRICES
 from steadygrad.matrices.schur import RealSchur
 from steadygrad.matrices.stiefel import StiefelSteps

@@ -74,8 +74,9 @@ class Realified(nn.Module):
 
 
 def realified(matrix: Matrix) -> Matrix:
-    """Return the `Matrix` of the real form of a complex `Matrix`, with the same free tensors."""
-    return Matrix(Realified(matrix.map), *matrix.free)
+    """Turn a complex `Matrix` into that of its real form, in place, with the same free tensors, and return it."""
+    matrix.map = Realified(matrix.map)
+    return matrix
 
 
 def phases(angles: Tensor) -> Tensor:

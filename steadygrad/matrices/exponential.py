@@ -36,6 +36,7 @@ from steadygrad.matrices.matrix import (
     skew,
     skew_free,
 )
+from steadygrad.matrices.parameters import is_own
 from steadygrad.matrices.registry import entered
 from steadygrad.matrices.spectral import eigen, exp_from_eigen, exp_gradient, is_near_orthogonal, rotation_log
 
@@ -271,7 +272,7 @@ class Exponential(MovingBase):
         if not self.rebase_every:
             return skew_exponential(free, self.size)
         with own_precision(free.device.type):
-            if self.training and torch.is_grad_enabled() and free.is_leaf and not needs_plain(free):
+            if self.training and torch.is_grad_enabled() and not needs_plain(free) and is_own(free):
                 self._count(free)
             return self.base.to(free.dtype) @ skew_exponential(free, self.size)
 

@@ -69,6 +69,7 @@ class Givens(nn.Module):
 
     complex = True
     kinds: tuple[str, ...] = ("angle", "angle", "angle")
+    names: tuple[str, ...] = ("rotation", "phase", "diagonal")
 
     def __init__(self, size: int, capacity: int | None = None, style: str = "tunable") -> None:
         super().__init__()
@@ -144,7 +145,7 @@ class PlaneRotations(Givens):
     """
 
     complex = False
-    kinds = ("angle",)
+    kinds = names = ("angle",)
 
     def operator(self, theta: Tensor) -> Operator:  # type: ignore[override]  # there are no phases
         """Return a function that maps real rows h (batch, n) to rows h Wᵀ without forming W, from the angles θ."""

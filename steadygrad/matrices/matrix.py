@@ -1,7 +1,8 @@
 """A square matrix that is computed from unconstrained tensors in such a way that its constraint always holds."""
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from functools import lru_cache, wraps
 from typing import Any
 
@@ -11,14 +12,19 @@ from torch.nn.functional import dropout
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from steadygrad.kernels import Operator, at_least_single, autocasts, needs_plain, own_precision
+from steadygrad.matrices.parameters import (
+    as_parameter,
+    as_row,
+    check_finite,
+    free_kinds,
+    free_names,
+    is_frozen,
+    version,
+)
 
 SAMPLE = 64
 """number of entries of each free tensor that validate a cached W; comparing all of them takes longer than a time step:
 0.34 ms beside 0.26 ms for expRNN with 1024 units on one core; their sum takes 0.031 ms, a sample 0.006 ms"""
-
-
-class NonFiniteError(ValueError):
-    """Raised if a parameter or a state is NaN or infinite, usually because training has diverged."""
 
 
 class Matrix(nn.Module):
@@ -26,6 +32,10 @@ class Matrix(nn.Module):
 
     The free tensors are packed, so ``parameters()`` counts exactly the degrees of freedom that papers report. Computing
     W raises `NonFiniteError` if a free tensor has NaN or infinity.
+
+    A free tensor is a parameter with the name of its kind, such as ``skew`` or ``angle``; a map whose free tensors
+    share a kind names them in ``names``. One of fewer than two dimensions is stored as one row (1, k), because common
+    initialisers such as `torch.nn.init.orthogonal_` refuse vectors; the map receives it in its own shape.
 
     In evaluation mode, W is cached if gradients are disabled or all parameters are frozen. The cached W is used until a
     free tensor, or a parameter or buffer of the map, gets another version counter or data pointer. An in-place edit
@@ -37,14 +47,15 @@ class Matrix(nn.Module):
     def __init__(self, map: nn.Module, *free: Tensor) -> None:
         super().__init__()
         self.map = map
-        own = (
-            f if isinstance(f, nn.Parameter) else nn.Parameter(f.detach().clone(memory_format=torch.contiguous_format))
-            for f in free
-        )
-        self.free = nn.ParameterList(own)
+        self.names = free_names(map, len(free))
+        """names of the free tensors, which are parameters of this module"""
+        self._shapes = [f.shape for f in free]  # as the map expects them
+        for name, f in zip(self.names, free, strict=True):
+            self.register_parameter(name, as_parameter(f))
         self.dropout = 0.0
         """probability that an entry of W is set to zero in training; drawn anew at each call"""
         self._cached: tuple[Tensor, list[int], list[Tensor]] | None = None  # W, `_versions` and `_samples`
+        self._drawn: tuple[str, list[Tensor]] | None = None  # name and `_samples` of the initial values, see `watch`
 
     @property
     def size(self) -> int:
@@ -57,7 +68,24 @@ class Matrix(nn.Module):
     @property
     def kinds(self) -> tuple[str, ...]:
         """Names of the kinds of the free tensors, as the map declares them: "skew", "angle", …; by default "matrix"."""
-        return getattr(self.map, "kinds", None) or ("matrix",) * len(self.free)
+        return free_kinds(self.map, len(self.names))
+
+    @property
+    def free(self) -> tuple[Tensor, ...]:
+        """Tuple of the free tensors, which are the parameters of this module, or what a tool has put in their place."""
+        own = self._parameters  # faster than attributes
+        return tuple(own[name] if name in own else getattr(self, name) for name in self.names)  # type: ignore[misc]
+
+    def packed(self) -> tuple[Tensor, ...]:
+        """Return the free tensors in the shapes that the map takes, as a tuple of views.
+
+        Those that are sharded over processes are put together.
+        """
+        return self._shaped(map(whole, self.free))
+
+    def _shaped(self, free: Iterable[Tensor]) -> tuple[Tensor, ...]:
+        """Return whole free tensors in the shapes that the map takes, as a tuple of views."""
+        return tuple(f if f.dim() == len(s) else f.view(s) for f, s in zip(free, self._shapes, strict=True))
 
     @property
     def orthogonal(self) -> bool:
@@ -79,11 +107,13 @@ class Matrix(nn.Module):
             return None
         if self.size < getattr(self.map, "operator_from", math.inf) or (self.training and self.dropout):
             return None
-        free = self._free()
+        free = self.free
         if not needs_plain(free[0]):
+            if self._drawn is not None:
+                self._notice(*self._drawn)
             self._check_finite(free)
         operator: Any = self.map.operator
-        return operator(*map(at_least_single, free))
+        return operator(*map(at_least_single, self.packed()))
 
     def forward(self) -> Tensor:
         """Return W (n, n); in training, dropout is applied to its entries."""
@@ -97,13 +127,15 @@ class Matrix(nn.Module):
 
         It is cached in evaluation mode if gradients are disabled or all parameters are frozen. A cached W has no graph.
         """
-        stored = self._stored()
-        free = tuple(map(whole, stored))
+        stored = self.free
+        free = self._shaped(map(whole, stored))
         if needs_plain(free[0]):
             return self._evaluate(free)
-        sharded = free[0] is not stored[0]
+        sharded = whole(stored[0]) is not stored[0]
+        if self._drawn is not None and not sharded:
+            self._notice(*self._drawn)
         if self.training or sharded or (torch.is_grad_enabled() and not self._is_frozen(stored)):
-            self.refresh()
+            self._cached = None
             self._check_finite(free)
             return self._evaluate(free)
         cached = self._cached  # read once: another thread may clear it meanwhile
@@ -117,22 +149,34 @@ class Matrix(nn.Module):
         return W
 
     def refresh(self) -> None:
-        """Clear the cached W, so that the next call computes W anew."""
-        self._cached = None
+        """Clear the cached W, so that the next call computes W anew, and accept the values of the free tensors."""
+        self._cached = self._drawn = None
 
-    def _free(self) -> tuple[Tensor, ...]:
-        """Return the free tensors as a tuple, those that are sharded over processes put together."""
-        return tuple(map(whole, self._stored()))
+    def watch(self, name: str) -> None:
+        """Let the first evaluation warn if a program has overwritten the initial values of all free tensors by then.
 
-    def _stored(self) -> tuple[Tensor, ...]:
-        """Return the free tensors as they are stored, as a tuple, without ParameterList's slow lookup by name.
-
-        The lookup is needed if a parameter was replaced by another tensor, as pruning and parametrisations do.
+        Loading a state dict, `refresh`, a copy and unpickling end the watch. ``name`` is that of the layer and the
+        weight in the warning.
         """
-        own = self.free._parameters
-        if len(own) == len(self.free) and "".join(own).isdigit():  # "0", "1", …, and no "0_orig"
-            return tuple(f for f in own.values() if f is not None)
-        return tuple(self.free)
+        self._drawn = name, [sample.clone() for sample in self._samples()]
+
+    def _notice(self, name: str, drawn: list[Tensor]) -> None:
+        """End the watch, and warn if none of the free tensors has the values that were drawn for it."""
+        self._drawn = None
+        with torch.no_grad():
+            now = [(sample, was) for sample, was in zip(self._samples(), drawn, strict=True) if len(was)]
+        if (
+            not now
+            or any(torch.equal(*both) for both in now)
+            or not all(isinstance(f, nn.Parameter) for f in self.free)
+        ):
+            return
+        warnings.warn(
+            f"{name} was overwritten after it was built: its constraint still holds, but its values no longer follow "
+            "the initialisation of the layer. Call reset_parameters() of the layer to draw them again, or refresh() if "
+            "this was intended",
+            stacklevel=2,
+        )
 
     def _is_frozen(self, free: tuple[Tensor, ...]) -> bool:
         """Return whether no free tensor and no parameter of the map requires a gradient."""
@@ -150,12 +194,12 @@ class Matrix(nn.Module):
     def _versions(self, W: Tensor) -> list[int]:
         """Return the version counter of W, and the address and version counter of each tensor it is computed from."""
         of_map = (t for part in self.map.modules() for t in (*part._parameters.values(), *part._buffers.values()))
-        causes = [*self._free(), *(t for t in of_map if t is not None)]
+        causes = [*self.free, *(t for t in of_map if t is not None)]
         return [version(W), *(n for t in causes for n in (t.data_ptr(), version(t)))]
 
     def _samples(self) -> list[Tensor]:
         """Return the first `SAMPLE` entries of each free tensor, to notice changes, in the order of its storage."""
-        return [f.detach().as_strided((min(SAMPLE, f.numel()),), (1,)) for f in self._free()]
+        return [f.detach().as_strided((min(SAMPLE, f.numel()),), (1,)) for f in self.free]
 
     def _is_current(self, W: Tensor, versions: list[int], samples: list[Tensor]) -> bool:
         """Return whether the cached W is valid: the tensors it was computed from have not changed."""
@@ -163,21 +207,29 @@ class Matrix(nn.Module):
 
     def _check_finite(self, free: tuple[Tensor, ...]) -> None:
         """Raise NonFiniteError if a free tensor has NaN or infinity."""
-        for i, f in enumerate(free):
-            # one NaN or infinity makes the sum non-finite, and the sum is cheaper than a check of every entry
-            if not math.isfinite(f.detach().sum().item()) and (wrong := f.numel() - int(f.isfinite().sum())):
-                raise NonFiniteError(
-                    f"{type(self.map).__name__} expects finite parameters; got {wrong} NaN or infinite values "
-                    f"in free tensor {i} of shape {tuple(f.shape)}"
-                )
+        for name, f in zip(self.names, free, strict=True):
+            check_finite(type(self.map).__name__, name, f)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Matrix":
         """Clear the cache, then apply ``fn`` to all tensors, as `nn.Module` does."""
-        self.refresh()
-        return super()._apply(fn, recurse)
+        self._cached = None
+        super()._apply(fn, recurse)
+        if self._drawn is not None:
+            name, drawn = self._drawn
+            with torch.no_grad():
+                self._drawn = name, [fn(sample) for sample in drawn]
+        return self
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Load the tensors, as `nn.Module` does, also under their earlier names: ``free.0``, ``free.1``, …"""
+        for i, name in enumerate(self.names):
+            if (old := state.pop(f"{prefix}free.{i}", None)) is not None:
+                state[prefix + name] = as_row(old)
+        self._drawn = None
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_cached": None}  # the cache is not copied or pickled
+        return self.__dict__ | {"_cached": None, "_drawn": None}  # not copied or pickled
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -187,24 +239,6 @@ def whole(tensor: Tensor) -> Tensor:
     """
     gather: Callable[[], Tensor] | None = getattr(tensor, "full_tensor", None)  # DTensor; its import takes a second
     return tensor if gather is None else gather()
-
-
-def is_frozen(free: Tensor) -> bool:
-    """Return whether the tensor ``free`` is a parameter that requires no gradient.
-
-    Another tensor in a parameter's place does not count as frozen, because it may carry a tangent.
-    """
-    return isinstance(free, nn.Parameter) and not free.requires_grad
-
-
-def version(tensor: Tensor) -> int:
-    """Return the version counter of a tensor, or −1 for a tensor created in inference mode, which has no counter."""
-    return -1 if tensor.is_inference() else tensor._version
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors are equal in value, dtype, shape and device."""
-    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
 def check_square(who: str, W: Tensor, size: int | None = None) -> Tensor:

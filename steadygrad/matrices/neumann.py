@@ -12,7 +12,8 @@ from steadygrad.kernels import matmul, needs_plain
 from steadygrad.matrices.cayley import CayleyGradient, ScaledCayley, cayley
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.inverse import LARGE, cayley_inverse, orthogonality_error_estimate, probes
-from steadygrad.matrices.matrix import Matrix, same, skew, version
+from steadygrad.matrices.matrix import Matrix, skew
+from steadygrad.matrices.parameters import same, version
 from steadygrad.matrices.registry import entered
 from steadygrad.matrices.spectral import is_near_orthogonal
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from steadygrad.matrices.complex import complexify, realify
-from steadygrad.matrices.matrix import NonFiniteError
 from steadygrad.matrices.measures import orthogonality_error
+from steadygrad.matrices.parameters import NonFiniteError
 
 
 def is_near_orthogonal(W: Tensor, units: float) -> bool:

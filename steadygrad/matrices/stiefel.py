@@ -11,6 +11,7 @@ from steadygrad.matrices.complex import below, complexify, haar_unitary, nearest
 from steadygrad.matrices.complex_cayley import cayley_unitary
 from steadygrad.matrices.exponential import MovingBase, polished
 from steadygrad.matrices.matrix import Matrix, check_square
+from steadygrad.matrices.parameters import is_own
 from steadygrad.matrices.registry import entered
 
 
@@ -43,7 +44,7 @@ class StiefelSteps(MovingBase):
 
         In training, first move the base B to W and set ``free`` to zero in place, if A has changed.
         """
-        counts = self.training and torch.is_grad_enabled() and free.is_leaf and not needs_plain(free)
+        counts = self.training and torch.is_grad_enabled() and not needs_plain(free) and is_own(free)
         with own_precision(free.device.type):
             if counts and not torch.equal(free, self.seen):
                 self.step(free)

@@ -52,6 +52,7 @@ class BoundedSVD(nn.Module):
     """
 
     determinant = 1
+    names = ("left", "right", "singular")
 
     def __init__(
         self, size: int, margin: float = 0.01, reflections: int | None = None, bases: str = "householder"

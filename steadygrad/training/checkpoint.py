@@ -11,6 +11,7 @@ from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import as_tuple
 from steadygrad.training.directory import BEST, CHECKPOINT, LAST, Checkpoint
 from steadygrad.training.evaluate import check_data
+from steadygrad.training.former import optimizer_state, renamed
 
 if TYPE_CHECKING:
     from steadygrad.training.loop import Trainer
@@ -66,12 +67,15 @@ def unpack(checkpoint: Checkpoint, trainer: "Trainer") -> None:
             f"the recurrent state has {len(states)} tensors, and {needed} are expected, so an older version wrote it; "
             "train in a new directory"
         )
-    trainer.model.load_state_dict(part(tensors, "model."))
-    trainer.kept = part(tensors, "best.") if state["best"] else {}
+    weights = part(tensors, "model.")
+    trainer.model.load_state_dict(weights)
+    trainer.kept = renamed(trainer.model, part(tensors, "best.")) if state["best"] else {}
     saved: dict[int, dict[str, Any]] = {}
     for key, value in [*part(tensors, "optimizer.").items(), *state["optimizer"].items()]:
         index, name = key.split(".", 1)
         saved.setdefault(int(index), {})[name] = value
+    if renamed(trainer.model, weights).keys() != weights.keys():  # an earlier version wrote the checkpoint
+        saved = optimizer_state(trainer.model, trainer.optimizer.param_groups, saved)
     trainer.optimizer.load_state_dict(trainer.optimizer.state_dict() | {"state": saved})
     trainer.schedule.take_up(state["step"], state["cuts"])
     torch.set_rng_state(tensors["random"])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from steadygrad.layers import Cell
 from steadygrad.matrices import Matrix
 from steadygrad.training.options import OPTIMIZERS, Train
 
@@ -147,6 +148,8 @@ def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
     for module in model.modules():
         if isinstance(module, Matrix):
             groups |= {free: kinds.get(kind, "other") for free, kind in zip(module.free, module.kinds, strict=True)}
+        elif isinstance(module, Cell):
+            groups |= {weight: kinds.get(kind, "other") for weight, kind in module.kinds().items()}
     if train.decay_readout:
         if not isinstance(readout := getattr(model, "readout", None), nn.Linear):
             raise ValueError(f"decay_readout expects a model with a linear readout; got {type(model).__name__}")

@@ -16,7 +16,7 @@ from steadygrad.layers import RelRNN
 
 def test_python_loops_match_layer_outputs_and_gradients():
     layer = RelRNN(3, 5, short=3, relevant=2).double()
-    layer.cells[0].alignment.v.data *= 40  # so that attention chooses
+    layer.weight_score_l0.data *= 40  # so that attention chooses
     loops = Loops(copy.deepcopy(layer))
     x, G = torch.randn(15, 4, 3, dtype=torch.float64), torch.randn(15, 4, 5, dtype=torch.float64)
     kept = [attention_map(layer, x[:, b])[0].kept_at_end.tolist() for b in range(4)]

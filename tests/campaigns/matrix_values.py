@@ -47,7 +47,7 @@ def run(campaign: Campaign) -> None:
         with campaign.expecting("a matrix of odd values", ValueError):
             matrix = build({"name": name, **options}, size, complex=name in COMPLEX).to(dtype)
             matrix.train(random.random() < 0.5)
-            kinds = [fill(random, free) for free in matrix.free]
+            kinds = [fill(random, free) for free in matrix.packed()]
             campaign.count("matrices")
             computed: list[Tensor] = []
             matrix.map.register_forward_hook(lambda module, inputs, W, found=computed: found.append(W.detach()))
@@ -61,7 +61,7 @@ def judge(campaign: Campaign, matrix: Matrix, W: Tensor, computed: Tensor, what:
 
     The constraint is measured before the rounding.
     """
-    dtype = matrix.free[0].dtype
+    dtype = matrix.packed()[0].dtype
     if not torch.equal(W, computed.to(W.dtype)) and W.isfinite().all():
         return campaign.fail(f"{what}: W is not the rounded result of the map")
     if matrix.orthogonal and not W.isfinite().all():

@@ -24,7 +24,7 @@ ORTHOGONAL, RADIUS = 1e-4, 1e-5
 
 def violation(matrix: Matrix, W: Tensor) -> tuple[float, float]:
     """Return by how much W breaks the constraint of its matrix, and the bound on that. A free matrix breaks none."""
-    map, free = matrix.map, [at_least_single(f.detach()) for f in matrix.free]
+    map, free = matrix.map, [at_least_single(f.detach()) for f in matrix.packed()]
     W = W.detach()
     match map:
         case EigenvalueNormalized():

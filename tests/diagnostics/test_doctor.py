@@ -14,7 +14,7 @@ from steadygrad.layers import LAYERS, RNN, ExpRNN
 
 def linear_rnn(W):
     layer = RNN(2, len(W), activation="identity", bias=False).double()
-    layer.cells[0].W.free[0].data = W.double()
+    layer.weight_hh_l0.data = W.double()
     return layer
 
 
@@ -131,7 +131,7 @@ def test_dropped_weights_are_no_drift(x):
     layer = ExpRNN(2, 6).double()
     layer.drop_weights(0.5)
     found = diagnose(layer, x)
-    assert found.numbers["spectral_radius cells.0.W"] == pytest.approx(1)
+    assert found.numbers["spectral_radius weight_hh_l0"] == pytest.approx(1)
     assert "orthogonal:" not in findings_text(found)
     assert layer.training
 
@@ -174,7 +174,7 @@ def test_saturated_and_zero_states_are_reported(x):
     assert "saturated" in findings_text(diagnose(loud, x))
     quiet = RNN(2, 6, activation="relu").double()
     with torch.no_grad():
-        quiet.cells[0].b.fill_(-100.0)
+        quiet.bias_ih_l0.fill_(-100.0)
     assert "100 % of the states are zero" in findings_text(diagnose(quiet, x))
 
 
@@ -182,10 +182,10 @@ def test_matrix_that_lost_orthogonality_is_reported(x, monkeypatch):
     torch.manual_seed(0)
     layer = ExpRNN(2, 6).double()
     assert "orthogonal:" not in findings_text(diagnose(layer, x))
-    monkeypatch.setattr(layer.cells[0].W, "map", ScaledMap(layer.cells[0].W.map))
+    monkeypatch.setattr(layer.weight_hh_l0, "map", ScaledMap(layer.weight_hh_l0.map))
     found = diagnose(layer, x)
-    assert "cells.0.W is no longer orthogonal" in findings_text(found)
-    assert found.numbers["spectral_radius cells.0.W"] == pytest.approx(1.01)
+    assert "weight_hh_l0 is no longer orthogonal" in findings_text(found)
+    assert found.numbers["spectral_radius weight_hh_l0"] == pytest.approx(1.01)
 
 
 class ScaledMap(nn.Module):

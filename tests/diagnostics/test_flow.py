@@ -119,7 +119,7 @@ def test_input_map_of_blocks_bounds_map_of_whole_state(x):
 
 def linear_rnn(W, inputs=2):
     layer = RNN(inputs, len(W), activation="identity", bias=False).double()
-    layer.cells[0].W.free[0].data = W.double()
+    layer.weight_hh_l0.data = W.double()
     return layer
 
 

@@ -29,6 +29,7 @@ def x():
     ],
     ids=["gru", "ncgru", "all orthogonal", "no bias", "trained state"],
 )
+@pytest.mark.filterwarnings("ignore:.* was overwritten after it was built")
 def test_the_bound_holds_at_every_step(make, scale, x):
     torch.manual_seed(0)
     layer = make().double()
@@ -68,8 +69,8 @@ def test_corollary_3_saturated_gates_bound_gain_by_one(sign, x):
     torch.manual_seed(0)
     layer = NCGRU(3, 8, orthogonal="rc").double()
     with torch.no_grad():
-        layer.cells[0].W.zero_()
-        layer.cells[0].b.fill_(sign * 40.0)
+        layer.weight_ih_l0.zero_()
+        layer.bias_ih_l0.fill_(sign * 40.0)
     found = gate_bound(layer, x)
     assert (found.alpha + found.beta).max() == pytest.approx(1, abs=1e-6)
     assert found.candidate_norm == pytest.approx(1, abs=1e-6)
@@ -80,7 +81,7 @@ def test_corollary_2_units_saturated_one_by_one_bound_alpha_plus_beta(x):
     torch.manual_seed(0)
     layer = GRU(3, 8).double()
     with torch.no_grad():
-        layer.cells[0].b[:16] = 40.0 * torch.randn(16).sign()
+        layer.bias_ih_l0[:16] = 40.0 * torch.randn(16).sign()
     found = gate_bound(layer, x)
     assert (found.undecided < 1e-12).all()
     assert (found.alpha + found.beta).max() == pytest.approx(2)

@@ -21,9 +21,15 @@ SIZES = {"memrnn": (math.inf, 0), "relrnn": (3, 2), "short only": (3, 0), "one o
 def sharp_attention_layer(short, relevant, units=4):
     """tanh units, in double precision, with weights that make attention choose."""
     layer = MemRNN(3, units) if short == math.inf else RelRNN(3, units, short=short, relevant=relevant)
-    layer.cells[0].alignment.v.data *= 40
-    layer.cells[0].alignment.B.data *= 3
+    layer.weight_score_l0.data *= 40
+    layer.weight_key_l0.data *= 3
     return layer.double()
+
+
+def load_level(layer, whole, level):
+    """Give a layer of one level the weights of one level of another."""
+    end = f"_l{level}"
+    layer.load_state_dict({k.replace(end, "_l0"): v for k, v in whole.state_dict().items() if end in k})
 
 
 def sequence(time=14, inputs=3):
@@ -32,9 +38,9 @@ def sequence(time=14, inputs=3):
 
 def reference_in_plain_lists(layer, x, short, relevant, pushes=None):
     """Outputs, α as {state: weight} and the states in R of each step; ``pushes[t]`` moves what step t − 1 hands on."""
-    cell, pushes = layer.cells[0], pushes or {}
-    weights = (cell.cell.U, cell.cell.W(), cell.cell.b, cell.alignment.A, cell.alignment.B, cell.alignment.v)
-    U, W, b, A, B, v = (weight.detach().numpy() for weight in weights)
+    pushes = pushes or {}
+    names = ("weight_ih", "weight_hh", "bias_ih", "weight_query", "weight_key", "weight_score")
+    U, W, b, A, B, (v,) = (getattr(layer, f"{name}_l0").detach().numpy() for name in names)
     h, s, S, R = pushes.get(0, 0) + np.zeros(len(W)), np.zeros(len(W)), [], []
     outputs, looks, kept = [], [], []
     for t, x_t in enumerate(x.numpy()):
@@ -92,7 +98,7 @@ def test_reference_sequence_changes_relevant_states():
 def test_uniform_attention_reach_matches_closed_form():
     """All past states alike: a step at t looks (t + 1)/2 back on average, all steps together (T + 2)/4."""
     layer = MemRNN(3, 4).double()
-    layer.cells[0].alignment.v.data.zero_()
+    layer.weight_score_l0.data.zero_()
     (found,) = attention_map(layer, sequence(10))
     assert found.reach == pytest.approx(12 / 4)
     torch.testing.assert_close(found.weights[9, :9], torch.full((9,), 1 / 9, dtype=torch.float64))
@@ -100,7 +106,7 @@ def test_uniform_attention_reach_matches_closed_form():
 
 def test_uniform_attention_share_of_kept_matches_closed_form():
     layer = RelRNN(3, 4, short=3, relevant=2).double()
-    layer.cells[0].alignment.v.data.zero_()
+    layer.weight_score_l0.data.zero_()
     (found,) = attention_map(layer, sequence(10))
     kept = [min(max(t - 3, 0), 2) for t in range(1, 10)]
     assert found.share_of_kept == pytest.approx(sum(r / (min(t, 3) + r) for t, r in enumerate(kept, 1)) / 9)
@@ -132,7 +138,7 @@ def test_attention_map_has_one_map_per_level():
     two = RelLSTM(3, 4, num_layers=2, dropout=0.5, short=3, relevant=2).double()
     x, one, other = sequence(), *(RelLSTM(n, 4, short=3, relevant=2).double() for n in (3, 4))
     for level, layer in enumerate((one, other)):
-        layer.cells[0].load_state_dict(two.cells[level].state_dict())
+        load_level(layer, two, level)
     found = attention_map(two, x)
     for level, (layer, inputs) in enumerate(((one, x), (other, one(x)[0]))):
         torch.testing.assert_close(found[level].weights, attention_map(layer, inputs)[0].weights)
@@ -144,8 +150,8 @@ def test_stack_diagnostics_match_multi_level_layer(make):
     torch.manual_seed(0)
     whole = make(3, 5, 2).double()
     stack = Stack([make(3, 5).double(), make(5, 5).double()])
-    for layer, cell in zip(stack, whole.cells, strict=True):
-        layer.cells[0].load_state_dict(cell.state_dict())
+    for level, layer in enumerate(stack):
+        load_level(layer, whole, level)
     x = torch.randn(14, 3, dtype=torch.float64)
     for found, expected in zip(attention_map(stack, x), attention_map(whole, x), strict=True):
         torch.testing.assert_close(found.weights, expected.weights)
@@ -227,8 +233,7 @@ def perturbed_state(layer, state, pushes):
 def test_gradient_norms_match_autograd_of_split_sequence(make, of_last):
     """Walk to t with the layer itself, push the state in every place where it stands, walk on, and ask autograd."""
     layer, x = make().double(), sequence(12)
-    for parameter in list(layer.cells[0].alignment.parameters())[:1]:
-        parameter.data *= 3
+    next(p for name, p in layer.named_parameters() if name.startswith(("weight_score", "weight_query"))).data *= 3
     own, width, levels = len(layer.cells[0].cell.state_sizes), layer.output_size, layer.num_layers
     units = layer.state_sizes[0]
     weight = torch.randn(12, width, dtype=torch.float64)

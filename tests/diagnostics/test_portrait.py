@@ -120,7 +120,7 @@ def test_portrait_eigenvalues_match_blocks_of_torch_weights(name):
 def test_matrix_numbers_match_hand_computed_example():
     W = torch.tensor([[0.9, 1.0], [0.0, 0.5]])
     layer = RNN(3, 2)
-    layer.cells[0].W.free[0].data = W
+    layer.weight_hh_l0.data = W
     for found in (observe(layer, sequence()), portrait(layer, sequence())):
         seen = found["matrices"]["recurrent_l0"]
         assert sorted(seen["eigenvalues"][0]) == [0.5, 0.9]
@@ -211,9 +211,10 @@ def test_every_schur_form_has_a_name():
 
 
 @pytest.mark.parametrize("size", [1, 4, 5])
+@pytest.mark.filterwarnings("ignore:.* was overwritten after it was built")
 def test_schur_entry_matches_eigenvalues_of_matrix(size):
     layer = NNRNN(3, size)
-    _, _, gamma, transients = layer.cells[0].W.free
+    _, _, gamma, transients = layer.weight_hh_l0.free
     gamma.data.uniform_(0.5, 1.5)
     transients.data.normal_()
     seen, drawn = observe(layer, sequence()), portrait(layer, sequence())
@@ -352,14 +353,14 @@ def test_user_attribute_named_blocks_is_ignored():
 
 def linear_rnn(W, inputs=2):
     layer = RNN(inputs, len(W), activation="identity", bias=False)
-    layer.cells[0].W.free[0].data = W.float()
+    layer.weight_hh_l0.data = W.float()
     return layer
 
 
 def test_input_map_is_none_where_influence_is_zero():
     layer = linear_rnn(torch.zeros(3, 3))
     found = portrait(layer, sequence(4, 2))
-    gain = round(math.log10(torch.linalg.matrix_norm(layer.cells[0].U.detach(), 2)), 2)
+    gain = round(math.log10(torch.linalg.matrix_norm(layer.weight_ih_l0.detach(), 2)), 2)
     assert found["input_maps"]["state"] == [[None] * i + [gain] for i in range(4)]
     assert found["output_gradients"] == [0.0] * 4
 
@@ -373,7 +374,7 @@ def test_input_map_of_exploding_network_stays_finite(inputs):
     layer, x = linear_rnn(1.5 * init.haar(3), inputs), torch.zeros(300, inputs)
     found = finite(portrait(layer, x))
     assert equal_to_five_digits(found["exponents"], [math.log(1.5)] * 3)
-    gain = math.log10(torch.linalg.matrix_norm(layer.cells[0].U.detach(), 2))
+    gain = math.log10(torch.linalg.matrix_norm(layer.weight_ih_l0.detach(), 2))
     for i, row in enumerate(found["input_maps"]["state"]):
         assert None not in row
         assert row == pytest.approx([gain + 3 * (i - j) * math.log10(1.5) for j in range(i + 1)], abs=0.01)

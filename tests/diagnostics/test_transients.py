@@ -52,14 +52,14 @@ def test_learned_schur_matches_matrix_parameters(size, in_block):
     torch.manual_seed(0)
     layer = NNRNN(3, size, in_block=in_block).double()
     (matrix,) = (part for part in layer.modules() if isinstance(part, Matrix))
-    start = learned_schur(layer)["cells.0.W"]
+    start = learned_schur(layer)["weight_hh_l0"]
     assert (start.transient_share, bool(start.T.any())) == (0.0, False)
     with torch.no_grad():
-        matrix.free[3].copy_(torch.randn_like(matrix.free[3]))
-    found = learned_schur(layer)["cells.0.W"]
+        matrix.transient.copy_(torch.randn_like(matrix.transient))
+    found = learned_schur(layer)["weight_hh_l0"]
     assert ((found.angles >= 0) & (found.angles < 2 * math.pi)).all()
     assert not found.T.triu().any()
-    assert found.T.norm() == pytest.approx(float(matrix.free[3].detach().norm()))
+    assert found.T.norm() == pytest.approx(float(matrix.transient.detach().norm()))
     torch.testing.assert_close(found.mean_by_subdiagonal[-1], found.T[-1, 0].abs())
     if not in_block:
         share = found.T.norm() / torch.linalg.matrix_norm(matrix().detach())

@@ -32,10 +32,9 @@ def test_gru_module_equals_torchrls_split_and_pad():
         signs = torch.ones(3 * N, 1, dtype=torch.float64)
         signs[N : 2 * N] = -1
         theirs.bias_hh_l0.zero_()
-        ours.cells[0].W.copy_(theirs.weight_ih_l0 * signs)
-        ours.cells[0].b.copy_(theirs.bias_ih_l0 * signs[:, 0])
-        for matrix, rows in zip(ours.cells[0].U, (theirs.weight_hh_l0 * signs).chunk(3), strict=True):
-            matrix.free[0].copy_(rows)
+        ours.weight_ih_l0.copy_(theirs.weight_ih_l0 * signs)
+        ours.bias_ih_l0.copy_(theirs.bias_ih_l0 * signs[:, 0])
+        ours.weight_hh_l0.copy_(theirs.weight_hh_l0 * signs)
     keys = {"in_keys": ["x", "rs"], "out_keys": ["y", ("next", "rs")]}
     given = data()
     with set_recurrent_mode(True):
@@ -46,17 +45,16 @@ def test_gru_module_equals_torchrls_split_and_pad():
     weight = torch.randn_like(expected["y"])
     (found["y"] * weight).sum().backward()
     (expected["y"] * weight).sum().backward()
-    assert_close(ours.cells[0].W.grad * signs, theirs.weight_ih_l0.grad, rtol=0, atol=10 * BOUND)
+    assert_close(ours.weight_ih_l0.grad * signs, theirs.weight_ih_l0.grad, rtol=0, atol=10 * BOUND)
 
 
 def test_lstm_module_equals_torchrls_split_and_pad():
     theirs = torch.nn.LSTM(I, N, batch_first=True, dtype=torch.float64)
     ours = LSTM(I, N, batch_first=True, dtype=torch.float64)
     with torch.no_grad():
-        ours.cells[0].W.copy_(theirs.weight_ih_l0)
-        ours.cells[0].b.copy_(theirs.bias_ih_l0 + theirs.bias_hh_l0)
-        for matrix, rows in zip(ours.cells[0].U, theirs.weight_hh_l0.chunk(4), strict=True):
-            matrix.free[0].copy_(rows)
+        ours.weight_ih_l0.copy_(theirs.weight_ih_l0)
+        ours.bias_ih_l0.copy_(theirs.bias_ih_l0 + theirs.bias_hh_l0)
+        ours.weight_hh_l0.copy_(theirs.weight_hh_l0)
     keys = {"in_keys": ["x", "h", "c"], "out_keys": ["y", ("next", "h"), ("next", "c")]}
     given = data()
     with set_recurrent_mode(True):

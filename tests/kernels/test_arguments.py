@@ -129,7 +129,7 @@ def test_matmul_refuses_factors_that_do_not_fit():
 @pytest.mark.parametrize("make", [MemRNN, RelRNN, MemLSTM, RelLSTM])
 def test_weights_of_attention_that_do_not_fit_are_refused(make):
     layer, x = make(3, 8), torch.randn(5, 2, 3)
-    layer.cells[0].alignment.A = nn.Parameter(torch.zeros(3, 8))
+    layer.weight_query_l0 = nn.Parameter(torch.zeros(3, 8))
     with pytest.raises(ValueError, match=r"attention_forward expects A of shape \(8, 8\)"):
         layer(x)
 

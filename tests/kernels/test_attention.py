@@ -118,9 +118,9 @@ def test_large_queries_and_keys_match_reference(dtype, scale):
     """Where their exponentials would overflow, or a large one of each sign would cancel."""
     module = make_cell("elman", "tanh", 20, 3, dtype, short=4, relevant=0)  # no choices: saturated scores are all alike
     with torch.no_grad():
-        module.alignment.A *= scale
-        module.alignment.B *= -scale
-        module.alignment.v /= 10  # or the softmax picks one, and every rounding error is a choice
+        module.alignment.weight_query.mul_(scale)
+        module.alignment.weight_key.mul_(-scale)
+        module.alignment.weight_score.div_(10)  # or the softmax picks one, and every rounding error is a choice
     steps = Steps.padded(12, 3)
     x, more = torch.randn(36, 3, dtype=dtype), torch.randn(9, 3, dtype=dtype)
     start = start_of(module, 3, dtype)

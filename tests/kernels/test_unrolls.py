@@ -370,13 +370,13 @@ def test_empty_batch_returns_empty_states():
 @needs_c
 def test_mismatched_dtype_device_or_shape_raises_value_error():
     layer, x = RNN(3, 8), torch.randn(5, 2, 3)
-    layer.cells[0].W.double()
+    layer.weight_hh_l0 = torch.nn.Parameter(layer.weight_hh_l0.detach().double())
     with pytest.raises(ValueError, match=r"elman_forward expects W .*torch.float32, on the CPU.*; got .*torch.float64"):
         layer(x)
-    layer.cells[0].W.to("meta")
+    layer.weight_hh_l0 = torch.nn.Parameter(layer.weight_hh_l0.detach().to("meta"))
     with pytest.raises(ValueError, match=r"got .*torch.float64, on meta"):
         layer(x)
     for layer in (RNN(3, 8), GRU(3, 8), LSTM(3, 8)):
-        layer.cells[0].b = torch.nn.Parameter(torch.zeros(3))
+        layer.bias_ih_l0 = torch.nn.Parameter(torch.zeros(3))
         with pytest.raises(ValueError, match=r"_forward expects bias of shape \(\d+,\) .*; got \(3,\)"):
             layer(x)

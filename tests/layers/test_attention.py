@@ -56,9 +56,10 @@ class ReferenceAttention:
 
     def logit(self, s, m):
         a = self.cell.alignment
-        if a.v is None:
-            return (a.A @ s) @ (a.B @ m) / math.sqrt(len(m))
-        return a.v @ torch.tanh(a.A @ s + a.B @ m)
+        A, B, v = a.weight_query, a.weight_key, a.weight_score
+        if v is None:
+            return (A @ s) @ (B @ m) / math.sqrt(len(m))
+        return v[0] @ torch.tanh(A @ s + B @ m)
 
     def step(self, x, s, rest):
         state = (s[None], *(part[None] for part in rest))
@@ -105,12 +106,13 @@ def test_relrnn_matches_authors_outputs_and_gradients(backend):
     layer = RelRNN(4, 8, short=nu, relevant=rho, combine="add", **double)
     (cell,) = layer.cells
     rnn, a = cell.cell, cell.alignment
-    parameters = {rnn.U: "U", rnn.b: "bU", rnn.W.free[0]: "V", a.A: "Va", a.B: "Ua", a.v: "v"}
+    parameters = {rnn.weight_ih: "U", rnn.bias_ih: "bU", rnn.weight_hh: "V"}
+    parameters |= {a.weight_query: "Va", a.weight_key: "Ua", a.weight_score: "v"}
     with torch.no_grad():
         for parameter, name in parameters.items():
             parameter.copy_(stored[name].view_as(parameter))
     x = stored["x"].clone().requires_grad_()
-    z = x[0] @ rnn.U.mT + rnn.b
+    z = x[0] @ rnn.weight_ih.mT + rnn.bias_ih
     h = z.tanh()
     batch, places = len(h), nu + rho
     states = torch.cat([h.new_zeros(batch, nu - 1, 8), h[:, None], h.new_zeros(batch, rho, 8)], dim=1)
@@ -202,12 +204,12 @@ def test_zero_scores_attend_to_mean_of_past_states():
     layer = MemRNN(3, 4, activation="identity", bias=False, combine="add", **double)
     (cell,) = layer.cells
     with torch.no_grad():
-        cell.alignment.v.zero_()
+        cell.alignment.weight_score.zero_()
     x = torch.randn(6, 1, 3, **double)
     states = []
     for x_t in x[:, 0]:
         s = states[-1] + torch.stack(states).mean(0) if states else x.new_zeros(4)
-        states.append(cell.cell.U @ x_t + cell.cell.W() @ s)
+        states.append(cell.cell.weight_ih @ x_t + cell.cell.weight_hh @ s)
     torch.testing.assert_close(layer(x)[0][:, 0], torch.stack(states))
 
 
@@ -232,17 +234,16 @@ def test_sab_matches_released_program_outputs_and_gradients(name):
     if name.endswith("mixed_thresholds"):
         cell.normalise, cell.top = partial(mixed_thresholds, top=top), 25  # more than top − 1 may have a weight
     parameters = {
-        cell.alignment.w: "w_t",
-        cell.cell.W: "lstm1.weight_ih",
+        cell.alignment.weight_score: "w_t",
+        cell.cell.weight_ih: "lstm1.weight_ih",
+        cell.cell.weight_hh: "lstm1.weight_hh",
         model.readout.weight: "fc.weight",
         model.readout.bias: "fc.bias",
     }
     with torch.no_grad():
         for parameter, theirs in parameters.items():
             parameter.copy_(stored[theirs].view_as(parameter))
-        for matrix, theirs in zip(cell.cell.U, stored["lstm1.weight_hh"].chunk(4), strict=True):
-            matrix.free[0].copy_(theirs)
-        cell.cell.b.copy_(stored["lstm1.bias_ih"] + stored["lstm1.bias_hh"])
+        cell.cell.bias_ih.copy_(stored["lstm1.bias_ih"] + stored["lstm1.bias_hh"])
     x = stored["x"].clone().requires_grad_()
     out = model(x)
     close(out, stored["out"])
@@ -252,8 +253,7 @@ def test_sab_matches_released_program_outputs_and_gradients(name):
     close(x.grad, stored["grad_x"])
     for parameter, theirs in parameters.items():
         close(parameter.grad, stored[f"grad_{theirs}"].view_as(parameter))
-    close(torch.cat([matrix.free[0].grad for matrix in cell.cell.U]), stored["grad_lstm1.weight_hh"])
-    close(cell.cell.b.grad, stored["grad_lstm1.bias_ih"])
+    close(cell.cell.bias_ih.grad, stored["grad_lstm1.bias_ih"])
     output, (h, c, *_) = layer(x.transpose(0, 1))
     close(output[..., :12], stored["h"])
     close((h[0], c[0]), (stored["h"][-1], stored["c"][-1]))
@@ -268,11 +268,11 @@ def test_sab_matches_released_program_outputs_and_gradients(name):
 def test_sab_initialisation_matches_released_program():
     """The standard deviation, kurtosis and range of every tensor, over eight layers."""
     stored = np.load(ORACLE.with_name("start_sab.npz"))
-    cells = [SAB(1, 128).cells[0] for _ in range(8)]
+    layers = [SAB(1, 128) for _ in range(8)]
     ours = {
-        "w_t": [cell.alignment.w for cell in cells],
-        "lstm1.weight_ih": [cell.cell.W for cell in cells],
-        "lstm1.weight_hh": [matrix() for cell in cells for matrix in cell.cell.U],
+        "w_t": [layer.weight_score_l0 for layer in layers],
+        "lstm1.weight_ih": [layer.weight_ih_l0 for layer in layers],
+        "lstm1.weight_hh": [layer.weight_hh_l0 for layer in layers],
     }
     for name, tensors in ours.items():
         values = torch.cat([tensor.detach().flatten() for tensor in tensors]).double()
@@ -281,12 +281,12 @@ def test_sab_initialisation_matches_released_program():
         assert (values / values.std()).pow(4).mean().item() == pytest.approx(kurtosis, rel=0.15)
         if kurtosis < 2:  # uniform
             assert (values.min().item(), values.max().item()) == pytest.approx((low, high), rel=0.01)
-    b = torch.cat([cell.cell.b.detach() for cell in cells]).double()
+    b = torch.cat([layer.bias_ih_l0.detach() for layer in layers]).double()
     both = [stored[f"copy I=1 N=128|lstm1.{name}"][1] for name in ("bias_ih", "bias_hh")]
     assert b.std().item() == pytest.approx(math.hypot(*both), rel=0.05)
     assert b.abs().max() > 1.5 / math.sqrt(128)
-    assert (SAB(1, 8, forget_bias=3.0).cells[0].cell.b[8:16] == 3).all()
-    assert SAB(1, 8, bias=False).cells[0].cell.b is None
+    assert (SAB(1, 8, forget_bias=3.0).bias_ih_l0[8:16] == 3).all()
+    assert SAB(1, 8, bias=False).cells[0].cell.bias_ih is None
 
 
 @pytest.mark.parametrize("truncate", [None, 1, 4])
@@ -295,9 +295,9 @@ def test_sab_matches_plain_reference(truncate):
     layer = SAB(3, 5, every=3, top=3, truncate=truncate, **double)
     (cell,) = layer.cells
     with torch.no_grad():
-        cell.alignment.w *= 100  # so that attention matters
+        cell.alignment.weight_score.mul_(100)  # so that attention matters
     x = torch.randn(20, 1, 3, **double).requires_grad_()
-    w, weights = cell.alignment.w, cell.cell.weights()
+    w, weights = cell.alignment.weight_score[0], cell.cell.weights()
     h = c = x.new_zeros(1, 5)
     kept, outputs = [x.new_zeros(1, 5)], []
     for t in range(20):
@@ -431,27 +431,25 @@ def test_second_derivatives_match_reference(make, monkeypatch):
 def test_concatenate_starts_as_average_and_gets_gradients():
     layer = RelRNN(3, 5, combine="concatenate", **double)
     plain = RelRNN(3, 5, **double)
-    plain.load_state_dict({k: v for k, v in layer.state_dict().items() if not k.endswith(".C")})
+    plain.load_state_dict({k: v for k, v in layer.state_dict().items() if "combine" not in k})
     x = torch.randn(30, 2, 3, **double)
     output = layer(x)[0]
     torch.testing.assert_close(output, plain(x)[0])
     output.sum().backward()
-    assert layer.cells[0].C.grad.ne(0).all()
+    assert layer.weight_combine_l0.grad.ne(0).all()
 
 
 def test_learned_score_gets_correct_gradients():
     layer = RelRNN(3, 6, short=3, relevant=2, score="learned", **double)
-    score = layer.cells[0].memory.score
+    leaves = [layer.weight_relevance_l0, layer.bias_relevance_l0]
     x = torch.randn(9, 2, 3, **double)  # longer than S and R together
     with torch.no_grad():
-        score.w.normal_()
+        leaves[0].normal_()
     layer(x)[0].square().sum().backward()
-    assert score.w.grad.ne(0).all()
-    assert score.b.grad.ne(0)
-    leaves = [score.w, score.b]
+    assert all(leaf.grad.ne(0).all() for leaf in leaves)
 
     def run(w, b):
-        names = ("cells.0.memory.score.w", "cells.0.memory.score.b")
+        names = ("weight_relevance_l0", "bias_relevance_l0")
         return torch.func.functional_call(layer, dict(zip(names, (w, b), strict=True)), (x,))[0]
 
     assert torch.autograd.gradcheck(run, leaves)
@@ -485,11 +483,11 @@ def test_relevant_state_is_kept_and_gets_gradient_after_many_steps(backend):
     layer = RelRNN(2, 4, short=3, relevant=2, **options, **double)
     (cell,) = layer.cells
     with torch.no_grad():
-        cell.cell.W.free[0].zero_()  # no recurrence: what gets through is attention's
-        cell.cell.U.copy_(torch.eye(4, 2))
-        cell.alignment.A.zero_()
-        cell.alignment.B.copy_(torch.eye(4))
-        cell.alignment.v.copy_(torch.tensor([5.0, 0, 0, 0]))
+        cell.cell.weight_hh.zero_()  # no recurrence: what gets through is attention's
+        cell.cell.weight_ih.copy_(torch.eye(4, 2))
+        cell.alignment.weight_query.zero_()
+        cell.alignment.weight_key.copy_(torch.eye(4))
+        cell.alignment.weight_score.copy_(torch.tensor([[5.0, 0, 0, 0]]))
     x = torch.zeros(1000 if backend == "auto" else 200, 1, 2, **double)
     x[20, 0, 0] = 3.0
     x.requires_grad_()

@@ -8,10 +8,12 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 
 from steadygrad.layers import EURNN, GRU, LSTM, NNRNN, RNN, URNN, FullCapacityURNN, ScuRNN, elman
-from steadygrad.matrices import COMPLEX, MATRICES, Givens, UnitaryEvolution
+from steadygrad.matrices import COMPLEX, MATRICES, Givens, Matrix, UnitaryEvolution
 from steadygrad.training.optimizers import parameter_groups
 from steadygrad.training.options import Train
 from tests.rounding import rounding
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* was overwritten after it was built")  # on purpose
 
 I, N = 3, 6
 MAKE_LAYER = {
@@ -34,9 +36,9 @@ def perturb_parameters(layer: torch.nn.Module) -> torch.nn.Module:
     """Away from its start, with biases that matter: some silence their units, some do not."""
     with torch.no_grad():
         for name, p in layer.named_parameters():
-            if name.endswith(".b"):
+            if "bias" in name:
                 p.normal_(-0.8, 0.6)
-            elif ".free." in name:
+            elif "weight_hh" in name:
                 p += 0.2 * torch.randn_like(p)
     return layer
 
@@ -55,9 +57,9 @@ def x():
 def complex_loop(cell, W: np.ndarray, x: np.ndarray, h: np.ndarray) -> np.ndarray:
     """h_t = z/|z| · max(|z| + b, 0), z = U x_t + W h_{t−1}: sequence by sequence, column by column."""
     n = len(W)
-    U = cell.U.detach().numpy()
+    U = cell.weight_ih.detach().numpy()
     U = U[:n] + 1j * U[n:]
-    b = cell.b.detach().numpy()
+    b = cell.bias_modrelu.detach().numpy()
     time, batch, _ = x.shape
     outputs = np.zeros((time, batch, 2 * n))
     for s in range(batch):
@@ -152,7 +154,7 @@ def test_parameter_counts_match_formulas(make, recurrent):
 @pytest.mark.parametrize("name", UNITARY)
 def test_bias_false_removes_bias_parameters(name, x):
     layer = MAKE_LAYER[name](I, N, bias=False, dtype=torch.float64)
-    assert layer.cells[0].b is None
+    assert layer.cells[0].bias_modrelu is None
     assert not any(key.endswith(".b") for key in layer.state_dict())
     layer(x)[0].sum().backward()
 
@@ -249,7 +251,7 @@ class TestPenalty:
     def test_complex_nnrnn_penalty_pulls_moduli_to_one(self):
         layer = NNRNN(I, N, 2, complex=True, spectrum_pull=0.3, dtype=torch.float64)
         assert layer.penalty().item() == 0
-        gammas = [cell.W.free[2] for cell in layer.cells]
+        gammas = [cell.weight_hh.modulus for cell in layer.cells]
         with torch.no_grad():
             for k, gamma in enumerate(gammas):
                 gamma += 0.1 * (k + 1) * torch.arange(N)
@@ -259,14 +261,14 @@ class TestPenalty:
         for gamma in gammas:
             torch.testing.assert_close(gamma.grad, 0.6 * (gamma.detach() - 1))
         assert [name for name, p in layer.named_parameters() if p.grad is not None] == [
-            "cells.0.W.free.2",
-            "cells.1.W.free.2",
+            "weight_hh_l0.modulus",
+            "weight_hh_l1.modulus",
         ]
 
     def test_modulus_parameters_match_eigenvalue_moduli(self):
         layer = perturb_parameters(NNRNN(I, N, complex=True, dtype=torch.float64))
         found = torch.linalg.eigvals(layer.matrices()["recurrent_l0"]).abs().log().sum()
-        torch.testing.assert_close(found, layer.cells[0].W.free[2].abs().log().sum())
+        torch.testing.assert_close(found, layer.cells[0].weight_hh.modulus.abs().log().sum())
         assert layer.penalty().item() > 0
 
     @pytest.mark.parametrize("name", UNITARY)
@@ -330,16 +332,16 @@ class TestComplexMatricesBetweenRealUnits:
         twin = RNN(I, N, recurrent=name, activation="modrelu", complex=True, dtype=torch.float64)
         cell, other = real.cells[0], twin.cells[0]
         with torch.no_grad():
-            other.U.copy_(cell.U)
-            for f, g in zip(other.W.free, cell.W.free, strict=True):
+            other.weight_ih.copy_(cell.weight_ih)
+            for f, g in zip(other.weight_hh.free, cell.weight_hh.free, strict=True):
                 f.copy_(g)
-            for a, b in zip(other.W.map.buffers(), cell.W.map.inner.buffers(), strict=True):
+            for a, b in zip(other.weight_hh.map.buffers(), cell.weight_hh.map.inner.buffers(), strict=True):
                 a.copy_(b)
-            cell.b.zero_()
-            other.b.zero_()
+            cell.bias_modrelu.zero_()
+            other.bias_modrelu.zero_()
             torch.testing.assert_close(twin(x)[0], real(x)[0])  # without a bias both are linear
-            cell.b.fill_(-0.3)
-            other.b.fill_(-0.3)
+            cell.bias_modrelu.fill_(-0.3)
+            other.bias_modrelu.fill_(-0.3)
             assert not torch.allclose(twin(x)[0], real(x)[0])
 
 
@@ -391,7 +393,7 @@ class TestLearningRates:
         assert found.keys() == set(names.values())
 
         def free(which):
-            return {f"cells.{cell}.W.free.{k}" for cell in range(2) for k in which}
+            return {f"weight_hh_l{level}.{layer.cells[0].weight_hh.names[k]}" for level in range(2) for k in which}
 
         assert {key for key, rates in found.items() if rates == (0.25, 0.0)} == free(slow)
         assert {key for key, rates in found.items() if rates == (0.5, 0.125)} == free(transient)
@@ -401,15 +403,16 @@ class TestLearningRates:
     def test_parameter_groups_of_complex_matrix_in_real_form(self):
         layer = RNN(I, 2 * N, recurrent="complex-schur")
         slow, transient, *_ = parameter_groups(layer, self.TRAIN)
-        assert [p is layer.cells[0].W.free[0] for p in slow["params"]] == [True]
+        assert [p is layer.weight_hh_l0.free[0] for p in slow["params"]] == [True]
         assert slow["lr"] == 0.25
-        assert [p is layer.cells[0].W.free[3] for p in transient["params"]] == [True]
+        assert [p is layer.weight_hh_l0.free[3] for p in transient["params"]] == [True]
 
     def test_skew_and_reflector_parameters_use_constrained_lr(self):
         """Whatever is called skew or a reflector, in MATRICES and COMPLEX."""
         for name in [*MATRICES, *COMPLEX]:
             layer = RNN(I, 2 * N, recurrent=name)
-            matrix = layer.cells[0].W
-            slow = {f for f, kind in zip(matrix.free, matrix.kinds, strict=True) if kind in ("skew", "reflector")}
+            matrices = [part for part in layer.modules() if isinstance(part, Matrix)]  # none if it is free
+            kinds = {f: kind for part in matrices for f, kind in zip(part.free, part.kinds, strict=True)}
+            slow = {f for f, kind in kinds.items() if kind in ("skew", "reflector")}
             groups = parameter_groups(layer, self.TRAIN)
             assert {p for group in groups if group.get("lr") == 0.25 for p in group["params"]} == slow

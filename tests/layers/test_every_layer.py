@@ -320,7 +320,8 @@ def test_output_and_state_shapes_match_torch(make, form, batch_first, x):
 def test_reverse_direction_matches_flipped_sequence(make, x):
     """The second direction is the first of the reversed sequence, with the weights of its own."""
     both, one = build(make, bidirectional=True), build(make)
-    one.cells[0].load_state_dict(both.cells[1].state_dict())
+    reverse = {name: value for name, value in both.state_dict().items() if "_l0_reverse" in name}
+    one.load_state_dict({name.replace("_l0_reverse", "_l0"): value for name, value in reverse.items()})
     output, end = both(x)
     reverse, reverse_end = one(x.flip(0))
     torch.testing.assert_close(output[..., one.output_size :], reverse.flip(0))
@@ -491,6 +492,7 @@ def test_invalid_state_raises_value_error(make, x):
 
 
 @every_layer
+@pytest.mark.filterwarnings("ignore:.* was overwritten after it was built")
 def test_nan_matrix_parameter_raises_value_error(make, x):
     layer = build(make)
     matrix = next((part for part in layer.modules() if isinstance(part, Matrix)), None)
@@ -498,7 +500,7 @@ def test_nan_matrix_parameter_raises_value_error(make, x):
         return
     with torch.no_grad():
         matrix.free[0].view(-1)[0] = float("nan")
-    with pytest.raises(ValueError, match=r"expects finite parameters; got 1 NaN or infinite values in free tensor 0"):
+    with pytest.raises(ValueError, match=r"expects finite parameters; got 1 NaN or infinite values in"):
         layer(x)
 
 

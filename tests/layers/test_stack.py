@@ -6,6 +6,8 @@ import torch
 from steadygrad.diagnostics.portrait import recurrent_matrices
 from steadygrad.layers import GRU, LSTM, NCGRU, NNRNN, SAB, MemLSTM, MemRNN, RelRNN, Stack
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* was overwritten after it was built")  # on purpose
+
 X = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(0))
 
 

@@ -62,7 +62,11 @@ def cell(network):
     return (network.layer if isinstance(network, SequenceModel) else network).cells[0]
 
 
-ELMAN = {"nonlinearity.b": lambda n: cell(n).b, "U.weight": lambda n: cell(n).U, "V.weight": lambda n: cell(n).W()}
+ELMAN = {
+    "nonlinearity.b": lambda n: cell(n).bias,
+    "U.weight": lambda n: cell(n).weight_ih,
+    "V.weight": lambda n: cell(n).weight_hh,
+}
 READOUT = {"readout.weight": lambda n: n.readout.weight, "readout.bias": lambda n: n.readout.bias}
 
 
@@ -84,7 +88,7 @@ READOUT = {"readout.weight": lambda n: n.readout.weight, "readout.bias": lambda 
 )
 def test_orthogonal_rnn_initialisation_matches_nnrnn_program(key, features, options, readout):
     """The program of the paper, May 2019: a bias with V, none with U."""
-    parts = ELMAN | {"V.bias": lambda n: cell(n).a, "diag V": lambda n: cell(n).W().diagonal()}
+    parts = ELMAN | {"V.bias": lambda n: cell(n).bias_ih, "diag V": lambda n: cell(n).weight_hh.diagonal()}
     assert_same_distribution(
         lambda: layers.OrthogonalRNN(features, 128, activation="modrelu", added_bias="units", **options),
         parts | READOUT if readout else parts,
@@ -100,7 +104,7 @@ def test_rnn_initialisation_matches_later_nnrnn_program(features, key, law):
     options = {"activation": "modrelu", "recurrent": {"name": "free", "init": "glorot"}, "added_bias": "inputs"}
     assert_same_distribution(
         lambda: layers.RNN(features, 128, input_init=law, **options),
-        ELMAN | {"U.bias": lambda n: cell(n).a},
+        ELMAN | {"U.bias": lambda n: cell(n).bias_ih},
         f"head 294d4ff|{key}|N=128|xavier_normal_ (Glorot RNN)",
     )
 
@@ -118,7 +122,7 @@ def test_nnrnn_and_exprnn_initialisation_matches_nnrnn_program(make, name, task,
         for k in PROGRAM_STATISTICS
         if k.startswith(f"{key}|") and k.endswith(("U.weight", "input_kernel.weight"))
     )
-    assert_same_distribution(lambda: make(features, 128, input_init=law), {tensor: lambda n: cell(n).U}, key)
+    assert_same_distribution(lambda: make(features, 128, input_init=law), {tensor: lambda n: cell(n).weight_ih}, key)
 
 
 @pytest.mark.parametrize(("task", "law"), [("copy I=10", "xavier"), ("denoise I=11", "kaiming")])
@@ -127,7 +131,7 @@ def test_orthogonal_rnn_initialisation_matches_memorynets(task, law):
     options = {"init": "henaff", "input_init": law, "added_bias": "inputs", "activation": "modrelu"}
     assert_same_distribution(
         lambda: layers.OrthogonalRNN(features, 128, **options),
-        ELMAN | {"U.bias": lambda n: cell(n).a} | (READOUT if law == "xavier" else {}),
+        ELMAN | {"U.bias": lambda n: cell(n).bias_ih} | (READOUT if law == "xavier" else {}),
         f"MemoryNets|{task}|N=128|henaff {law}",
         "nnrnn",
     )
@@ -135,12 +139,12 @@ def test_orthogonal_rnn_initialisation_matches_memorynets(task, law):
 
 def test_relrnn_initialisation_matches_memorynets():
     parts = {
-        "v": lambda n: cell(n).alignment.v,
-        "U.weight": lambda n: cell(n).cell.U,
-        "U.bias": lambda n: cell(n).cell.b,
-        "V.weight": lambda n: cell(n).cell.W(),
-        "Ua.weight": lambda n: cell(n).alignment.A,
-        "Va.weight": lambda n: cell(n).alignment.B,
+        "v": lambda n: cell(n).alignment.weight_score,
+        "U.weight": lambda n: cell(n).cell.weight_ih,
+        "U.bias": lambda n: cell(n).cell.bias,
+        "V.weight": lambda n: cell(n).cell.weight_hh,
+        "Ua.weight": lambda n: cell(n).alignment.weight_query,
+        "Va.weight": lambda n: cell(n).alignment.weight_key,
     }
     assert_same_distribution(lambda: layers.RelRNN(10, 128), parts, "MemoryNets|copy I=10|N=128|RelMemRNN")
     assert_same_distribution(lambda: layers.MemRNN(10, 128), parts, "MemoryNets|copy I=10|N=128|RelMemRNN")
@@ -149,10 +153,12 @@ def test_relrnn_initialisation_matches_memorynets():
 def joint_gate_weights(inner):
     """The weights of each gate on [h; x] together, by the names of MemoryNets."""
     units = inner.output_size
-    W, b = inner.W.split(units), inner.b.split(units)
+    W, b = inner.weight_ih.split(units), inner.bias_ih.split(units)
     names = dict(zip(("Wi", "Wf", "Wg", "Wo"), range(4), strict=True))
     return {
-        f"{name}.{kind}": (torch.cat([inner.U[k]().flatten(), W[k].flatten()]) if kind == "weight" else b[k])
+        f"{name}.{kind}": (
+            torch.cat([list(inner.matrices().values())[k].flatten(), W[k].flatten()]) if kind == "weight" else b[k]
+        )
         for name, k in names.items()
         for kind in ("weight", "bias")
     }
@@ -184,22 +190,24 @@ def readout_parts(task):
 def test_ncgru_starts_as_released(task, features, nc, lstm, goru, sco):
     N = nc
     one = {
-        "NCGRUCell/gate_kernel (input rows)": lambda n: cell(n).W[: 2 * N],
-        "NCGRUCell/gate_kernel (state rows)": lambda n: torch.cat([cell(n).U[0](), cell(n).U[1]()]),
-        "NCGRUCell/gate_bias": lambda n: cell(n).b,
-        "NCGRUCell/weight_WC": lambda n: cell(n).U[2](),
-        "NCGRUCell/weight_UC": lambda n: cell(n).W[2 * N :],
-        "NCGRUCell/bias_C": lambda n: cell(n).modulus,
+        "NCGRUCell/gate_kernel (input rows)": lambda n: cell(n).weight_ih[: 2 * N],
+        "NCGRUCell/gate_kernel (state rows)": lambda n: torch.cat(
+            [cell(n).matrices()["reset"], cell(n).matrices()["update"]]
+        ),
+        "NCGRUCell/gate_bias": lambda n: cell(n).bias_ih,
+        "NCGRUCell/weight_WC": lambda n: cell(n).matrices()["candidate"],
+        "NCGRUCell/weight_UC": lambda n: cell(n).weight_ih[2 * N :],
+        "NCGRUCell/bias_C": lambda n: cell(n).bias_modrelu,
     }
     two = {
-        "NCGRUCell/WC_gate_kernel_one": lambda n: cell(n).U[0](),
-        "NCGRUCell/WC_gate_kernel_two": lambda n: cell(n).U[1](),
-        "NCGRUCell/UC_gate_kernel_one": lambda n: cell(n).W[:N],
-        "NCGRUCell/UC_gate_kernel_two": lambda n: cell(n).W[N : 2 * N],
-        "NCGRUCell/gate_bias_one": lambda n: cell(n).b[:N],
-        "NCGRUCell/gate_bias_two": lambda n: cell(n).b[N:],
-        "NCGRUCell/weight_UC": lambda n: cell(n).W[2 * N :],
-        "NCGRUCell/bias_C": lambda n: cell(n).modulus,
+        "NCGRUCell/WC_gate_kernel_one": lambda n: cell(n).matrices()["reset"],
+        "NCGRUCell/WC_gate_kernel_two": lambda n: cell(n).matrices()["update"],
+        "NCGRUCell/UC_gate_kernel_one": lambda n: cell(n).weight_ih[:N],
+        "NCGRUCell/UC_gate_kernel_two": lambda n: cell(n).weight_ih[N : 2 * N],
+        "NCGRUCell/gate_bias_one": lambda n: cell(n).bias_ih[:N],
+        "NCGRUCell/gate_bias_two": lambda n: cell(n).bias_ih[N:],
+        "NCGRUCell/weight_UC": lambda n: cell(n).weight_ih[2 * N :],
+        "NCGRUCell/bias_C": lambda n: cell(n).bias_modrelu,
     }
     for orthogonal, parts, name in (("c", one, "U_c"), ("rc", two, "U_r,U_c")):
         options = {"orthogonal": orthogonal, "start": task, "reflections": 50 if task == "denoise" else 40}
@@ -212,10 +220,10 @@ def test_ncgru_starts_as_released(task, features, nc, lstm, goru, sco):
 @every_program
 def test_lstm_and_gru_initialisation_matches_tensorflow(task, features, nc, lstm, goru, sco):
     def kernel(n):
-        return torch.cat([cell(n).W.flatten(), *(matrix().flatten() for matrix in cell(n).U)])
+        return torch.cat([cell(n).weight_ih.flatten(), *(matrix.flatten() for matrix in cell(n).matrices().values())])
 
     def bias(n):  # BasicLSTMCell adds its 1 where the bias is used
-        return cell(n).b - torch.tensor([0.0, 1.0, 0.0, 0.0]).repeat_interleave(lstm)
+        return cell(n).bias_ih - torch.tensor([0.0, 1.0, 0.0, 0.0]).repeat_interleave(lstm)
 
     parts = {"basic_lstm_cell/kernel": kernel, "basic_lstm_cell/bias": bias, **readout_parts(task)}
     assert_same_distribution(
@@ -223,11 +231,15 @@ def test_lstm_and_gru_initialisation_matches_tensorflow(task, features, nc, lstm
     )
     signs = torch.tensor([1.0, -1.0]).repeat_interleave(100)  # their u keeps the state, ours lets the candidate in
     parts = {
-        "gru_cell/gates/kernel (input rows)": lambda n: cell(n).W[:200],
-        "gru_cell/gates/kernel (state rows)": lambda n: torch.cat([cell(n).U[0](), cell(n).U[1]()]),
-        "gru_cell/gates/bias": lambda n: cell(n).b[:200] * signs,
-        "gru_cell/candidate/kernel": lambda n: torch.cat([cell(n).W[200:].flatten(), cell(n).U[2]().flatten()]),
-        "gru_cell/candidate/bias": lambda n: cell(n).b[200:],
+        "gru_cell/gates/kernel (input rows)": lambda n: cell(n).weight_ih[:200],
+        "gru_cell/gates/kernel (state rows)": lambda n: torch.cat(
+            [cell(n).matrices()["reset"], cell(n).matrices()["update"]]
+        ),
+        "gru_cell/gates/bias": lambda n: cell(n).bias_ih[:200] * signs,
+        "gru_cell/candidate/kernel": lambda n: torch.cat(
+            [cell(n).weight_ih[200:].flatten(), cell(n).matrices()["candidate"].flatten()]
+        ),
+        "gru_cell/candidate/bias": lambda n: cell(n).bias_ih[200:],
         **readout_parts(task),
     }
     assert_same_distribution(lambda: layers.GRU(features, 100, start="tensorflow"), parts, f"{task}|GRU N=100", task)
@@ -239,7 +251,7 @@ def test_goru_starts_as_released(task, features, nc, lstm, goru, sco):
 
     def angles(first):
         def part(n):
-            map, (theta,) = cell(n).U[2].map, cell(n).U[2].free
+            map, (theta,) = cell(n).weight_hh.candidate.map, cell(n).weight_hh.candidate.packed()
             layers_ = [theta[a:b] for a, b in zip(map.bounds, map.bounds[1:], strict=False)]
             return torch.cat(layers_[first::2])
 
@@ -248,12 +260,12 @@ def test_goru_starts_as_released(task, features, nc, lstm, goru, sco):
     parts = {
         "theta_A": angles(0),
         "theta_B": angles(1),
-        "goru_cell/U": lambda n: cell(n).W,
-        "goru_cell/W_r": lambda n: cell(n).U[0](),
-        "goru_cell/W_g": lambda n: cell(n).U[1](),
-        "goru_cell/bias_r": lambda n: cell(n).b[:N],
-        "goru_cell/bias_g": lambda n: cell(n).b[N:],
-        "goru_cell/bias_c": lambda n: cell(n).modulus - 0.001,
+        "goru_cell/U": lambda n: cell(n).weight_ih,
+        "goru_cell/W_r": lambda n: cell(n).matrices()["reset"],
+        "goru_cell/W_g": lambda n: cell(n).matrices()["update"],
+        "goru_cell/bias_r": lambda n: cell(n).bias_ih[:N],
+        "goru_cell/bias_g": lambda n: cell(n).bias_ih[N:],
+        "goru_cell/bias_c": lambda n: cell(n).bias_modrelu - 0.001,
         **readout_parts(task),
     }
     assert_same_distribution(lambda: layers.GORU(features, N), parts, f"{task}|GORU N={N}", task)
@@ -276,8 +288,8 @@ def test_added_bias_matches_authors_cells(name, activation, bias, backend, monke
     added = "units" if activation == "modrelu" else None
     layer = layers.RNN(5, 16, activation=activation, added_bias=added, dtype=torch.float64)
     inner = layer.cells[0]
-    ours = {"U.weight": inner.U, "V.weight": inner.W.free[0], bias: inner.a if added else inner.b}
-    ours |= {"nonlinearity.b": inner.b} if added else {}
+    ours = {"U.weight": inner.weight_ih, "V.weight": inner.weight_hh, bias: inner.bias_ih}
+    ours |= {"nonlinearity.b": inner.bias_modrelu} if added else {}
     with torch.no_grad():
         for key, parameter in ours.items():
             parameter.copy_(data[key])
@@ -299,10 +311,10 @@ def test_added_bias_works_with_table_and_attention():
     attending = layers.RelRNN(3, 6, short=2, relevant=1, **options)
     x = torch.randn(9, 2, 3, dtype=torch.float64, requires_grad=True)
     inner = attending.cells[0].cell
-    fast = torch.autograd.grad(attending(x)[0].sum(), (x, inner.a))
+    fast = torch.autograd.grad(attending(x)[0].sum(), (x, inner.bias_ih))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STEADYGRAD_KERNELS", "reference")
-        slow = torch.autograd.grad(attending(x)[0].sum(), (x, inner.a))
+        slow = torch.autograd.grad(attending(x)[0].sum(), (x, inner.bias_ih))
     for a, b in zip(fast, slow, strict=True):
         torch.testing.assert_close(a, b)
         assert a.any()

@@ -20,7 +20,7 @@ def load(name):
 
 def cornn(known, kind):
     V, W_z, W = known[f"{kind}_i2h.weight"].split([2, 5, 5], dim=1)
-    return {"V": V, "W": W, "W_z": W_z, "b": known[f"{kind}_i2h.bias"]}
+    return {"weight_ih": V, "weight_hh": W, "weight_velocity": W_z, "bias_ih": known[f"{kind}_i2h.bias"]}
 
 
 def lem(known, kind):
@@ -32,7 +32,7 @@ def lem(known, kind):
     if kind == "g":  # both of their biases have the gradient of the one that ours is
         biases = [b[1], b[0], b[3], b[2]]
     V = torch.cat([V[1], V[0], V[3], V[2]])
-    return {"V": V, "W": torch.cat([W[1], W[0], W[2], last]), "b": torch.cat(biases)}
+    return {"weight_ih": V, "weight_hh": torch.cat([W[1], W[0], W[2], last]), "bias_ih": torch.cat(biases)}
 
 
 def antisymmetric(known, kind):
@@ -40,7 +40,7 @@ def antisymmetric(known, kind):
     b = known[f"{kind}_bias_ih"].split(5)[::-1]
     V = torch.cat(known[f"{kind}_weight_ih"].split(5)[::-1])
     drive = b[0] + known["w_bias_hh"] if kind == "w" else b[0]
-    return {"V": V, "M": known[f"{kind}_weight_hh"], "b": torch.cat([drive, *b[1:]])}
+    return {"weight_ih": V, "weight_hh": known[f"{kind}_weight_hh"], "bias_ih": torch.cat([drive, *b[1:]])}
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,14 @@ def learn(matrix: Matrix, target: torch.Tensor, steps: int, lr: float, smoothing
 
 def learn_by_curvature(matrix: Matrix, target: torch.Tensor, steps: int, goal: float) -> float:
     """Levenberg and Marquardt on ‖W − target‖_F², for angles that Adam needs tens of thousands of updates for."""
-    shapes = [f.shape for f in matrix.free]
-    lengths = [f.numel() for f in matrix.free]
+    shapes = [f.shape for f in matrix.packed()]
+    lengths = [f.numel() for f in matrix.packed()]
 
     def run(p: torch.Tensor) -> torch.Tensor:
         free = (part.view(shape) for part, shape in zip(p.split(lengths), shapes, strict=True))
         return residuals(matrix.map(*free), target)
 
-    p = torch.cat([f.detach().flatten() for f in matrix.free])
+    p = torch.cat([f.detach().flatten() for f in matrix.packed()])
     damping, r = 1e-2, run(p)
     for _ in range(steps):
         J = torch.func.jacrev(run)(p)
@@ -93,7 +93,7 @@ def test_evolution_learns_nearby_matrix_of_its_own_form(double):
     matrix = build("evolution", N, complex=True)
     target = matrix().detach()
     with torch.no_grad():
-        for f in matrix.free:
+        for f in matrix.packed():
             f += 0.1 * torch.randn_like(f)
     assert error(matrix, target) > 0.3
     assert learn(matrix, target, steps=300, lr=0.02) < 1e-3
@@ -102,7 +102,7 @@ def test_evolution_learns_nearby_matrix_of_its_own_form(double):
 def reachable_dimension(name: str, size: int) -> int:
     """Of the set of matrices that a parametrisation reaches, at a random point of it."""
     matrix = build(name, size, complex=True).eval()
-    free = tuple(torch.randn_like(f) for f in matrix.free)
+    free = tuple(torch.randn_like(f) for f in matrix.packed())
     zero = torch.zeros(size, size, dtype=torch.complex128)
     J = torch.autograd.functional.jacobian(lambda *free: residuals(matrix.map(*free), zero), free)
     return int(torch.linalg.matrix_rank(torch.cat([j.flatten(1) for j in J], dim=1), rtol=1e-9))

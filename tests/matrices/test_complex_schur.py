@@ -97,7 +97,7 @@ def test_parameter_counts_and_kinds(size):
     expected = (size * size, size, size, size * (size - 1))
     assert ComplexSchur.free_sizes(size) == expected
     matrix = build("complex-schur", size, complex=True)
-    assert tuple(f.numel() for f in matrix.free) == expected
+    assert tuple(f.numel() for f in matrix.packed()) == expected
     assert matrix.kinds == ("skew", "angle", "modulus", "transient")
 
 
@@ -124,7 +124,7 @@ def test_random_matrix_is_reached_by_schur_form(size):
 
 def test_builder_starts_unitary_with_uniform_angles():
     matrix = build("complex-schur", 64, complex=True)
-    basis, theta, gamma, T = (f.detach() for f in matrix.free)
+    basis, theta, gamma, T = (f.detach() for f in matrix.packed())
     assert orthogonality_error(matrix()) < rounding(torch.float32, 2 * 64, operations=8)  # P twice, two products
     assert (gamma == 1).all()
     assert not T.any()
@@ -140,15 +140,15 @@ def test_basis_uses_requested_initialiser(init):
     torch.manual_seed(2)
     matrix = build({"name": "complex-schur", "init": init}, 9, complex=True)
     torch.manual_seed(2)
-    assert torch.equal(matrix.free[0][:36], initialisers.SKEW[init](9))
-    assert not matrix.free[0][36:].any()
+    assert torch.equal(matrix.packed()[0][:36], initialisers.SKEW[init](9))
+    assert not matrix.packed()[0][36:].any()
 
 
 def test_transients_make_it_non_normal():
     matrix = build("complex-schur", 8, complex=True)
     assert departure_from_normality(matrix()) < 1e-2
     with torch.no_grad():
-        matrix.free[3] += 1
+        matrix.packed()[3].add_(1)
     # ‖Λ + T‖_F² = ‖Λ‖_F² + ‖T‖_F², and P changes nothing: 28 entries 1 + i
     assert departure_from_normality(matrix()) == pytest.approx(56**0.5, rel=1e-3)
 

@@ -144,7 +144,7 @@ def test_operator_is_used_from_size_512():
 def test_operator_rejects_nan_parameters():
     matrix = build("evolution", 600, complex=True)
     with torch.no_grad():
-        matrix.free[1][0, 0, 3] = torch.nan
+        matrix.packed()[1][0, 0, 3] = torch.nan
     with pytest.raises(ValueError, match="UnitaryEvolution expects finite parameters; got 1 NaN or infinite"):
         matrix.operator()
 

@@ -151,15 +151,17 @@ class TestMovingBase:
         """After ``times`` updates by hand, each followed by an evaluation as training does."""
         for k in range(times):
             with torch.no_grad():
-                matrix.free[0].add_(0.1 * torch.randn(matrix.free[0].shape, generator=torch.Generator().manual_seed(k)))
-            before = matrix.map.base @ SkewExp.apply(matrix.free[0].detach(), matrix.size)
+                matrix.packed()[0].add_(
+                    0.1 * torch.randn(matrix.packed()[0].shape, generator=torch.Generator().manual_seed(k))
+                )
+            before = matrix.map.base @ SkewExp.apply(matrix.packed()[0].detach(), matrix.size)
             yield before, matrix()
 
     def test_rebase_changes_the_coordinates_and_not_the_matrix(self):
         matrix = build({"name": "exponential", "rebase_every": 3}, 7).double()
         for k, (before, after) in enumerate(self.updated(matrix, 7), start=1):
             torch.testing.assert_close(after, before, rtol=0, atol=rounding(torch.float64, 7, operations=10))
-            assert (matrix.free[0] == 0).all() == (k % 3 == 0)
+            assert (matrix.packed()[0] == 0).all() == (k % 3 == 0)
         assert orthogonality_error(matrix.map.base) < rounding(torch.float64, 7, operations=4)
 
     def test_moving_base_starts_with_zero_parameters_at_initial_matrix(self):
@@ -167,7 +169,7 @@ class TestMovingBase:
         moving = build({"name": "exponential", "rebase_every": 10}, 8)
         torch.manual_seed(3)
         static = build("exponential", 8)
-        assert not moving.free[0].any()
+        assert not moving.packed()[0].any()
         torch.testing.assert_close(moving(), static())
 
     def test_only_training_updates_count_towards_rebase(self):
@@ -177,7 +179,7 @@ class TestMovingBase:
         assert matrix.map.updates == 0
         matrix.eval()
         with torch.no_grad():
-            matrix.free[0].add_(0.1)
+            matrix.packed()[0].add_(0.1)
             matrix()
         assert matrix.map.updates == 0
         matrix.train()
@@ -197,7 +199,7 @@ class TestMovingBase:
         G = torch.randn(6, 6, dtype=torch.float64)
         matrix().backward(G)
         M = matrix.map.base.mT @ G
-        torch.testing.assert_close(matrix.free[0].grad, skew_free(M - M.mT))
+        torch.testing.assert_close(matrix.skew.grad[0], skew_free(M - M.mT))
 
 
 @pytest.mark.parametrize(

@@ -146,20 +146,20 @@ class TestCounts:
         """Layers have ⌊n/2⌋ and ⌊(n − 1)/2⌋ rotations in turn, two angles each; D has n."""
         matrix = build({"name": "givens", "capacity": capacity}, size, complex=True)
         rotations = (capacity + 1) // 2 * (size // 2) + capacity // 2 * ((size - 1) // 2)
-        assert [f.numel() for f in matrix.free] == [rotations, rotations, size]
+        assert [f.numel() for f in matrix.packed()] == [rotations, rotations, size]
         assert matrix.map.capacity == capacity
 
     @given(size=st.integers(1, 20))
     def test_full_capacity_has_n_squared_parameters(self, size):
         matrix = build({"name": "givens", "style": "full"}, size, complex=True)
-        assert sum(f.numel() for f in matrix.free) == size**2
+        assert sum(f.numel() for f in matrix.packed()) == size**2
         assert matrix.map.capacity == size
 
     @pytest.mark.parametrize(("size", "rotations"), [(1, 0), (2, 1), (3, 2), (5, 5), (8, 12), (12, 20), (512, 2304)])
     def test_fourier(self, size, rotations):
         """n/2 log₂ n of them where n is a power of two."""
         matrix = build({"name": "givens", "style": "fft"}, size, complex=True)
-        assert [f.numel() for f in matrix.free] == [rotations, rotations, size]
+        assert [f.numel() for f in matrix.packed()] == [rotations, rotations, size]
 
 
 def reachable_dimension(map: Givens) -> int:
@@ -203,7 +203,7 @@ def test_full_capacity_is_size():
 
 def test_builder_initial_angles_cover_full_circle():
     matrix = build({"name": "givens", "capacity": 8}, 100, complex=True)
-    for f in matrix.free:
+    for f in matrix.packed():
         assert f.min() >= -math.pi
         assert f.max() <= math.pi
         assert f.max() - f.min() > 5.9
@@ -220,7 +220,7 @@ def test_state_dict_round_trip(options):
     assert not torch.allclose(one(), other())
     other.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(one(), other())
-    assert list(one.state_dict()) == ["free.0", "free.1", "free.2"]  # where a rotation stands follows from the size
+    assert list(one.state_dict()) == ["rotation", "phase", "diagonal"]  # where a rotation stands follows from the size
 
 
 def test_operator_is_used_only_for_large_sizes():

@@ -32,7 +32,7 @@ SIZES = [32, 33]  # a skew-symmetric matrix of odd size has the eigenvalue 0 bes
 def test_constraint_holds_for_free_tensors_of_any_size(name, scale, size):
     matrix = build(name, size, complex=name in COMPLEX)
     with torch.no_grad():
-        for free, kind in zip(matrix.free, matrix.kinds, strict=True):
+        for free, kind in zip(matrix.packed(), matrix.kinds, strict=True):
             free.copy_(torch.randn_like(free) * (1.0 if kind == "modulus" else scale))
     found, bound = violation(matrix, matrix())
     assert found <= bound
@@ -43,7 +43,7 @@ def test_real_generators_of_any_size_give_unitary_matrices(scale):
     """The real form of a real L has every eigenvalue twice, and rounding may split each pair by more than a turn."""
     matrix = build("complex-exponential", 8, complex=True)
     with torch.no_grad():
-        matrix.free[0].copy_(torch.randn(64) * scale)[28:] = 0  # the imaginary part
+        matrix.packed()[0].copy_(torch.randn(64) * scale)[28:] = 0  # the imaginary part
     assert orthogonality_error(matrix()) < 1e-6
 
 

@@ -28,11 +28,11 @@ def test_block_structure_and_number_of_parameters(sizes, coupling):
     assert not W[q:, :q].any()
     assert q == 0 or orthogonality_error(W[:q, :q]) < rounding(torch.float32, q, operations=4)
     if q and m and coupling:
-        assert torch.equal(W[:q, q:], matrix.free[2])
+        assert torch.equal(W[:q, q:], matrix.packed()[2])
         assert W[:q, q:].any()
     else:
         assert not W[:q, q:].any()
-    assert len(matrix.free) == (q > 0) + (m > 0) + bool(q and m and coupling)
+    assert len(matrix.packed()) == (q > 0) + (m > 0) + bool(q and m and coupling)
 
 
 @given(parts)
@@ -69,7 +69,7 @@ def test_short_part_supports_power_method_radius():
     matrix = build({"name": "longshort", "radius": "power", "short_size": 12}, 20)
     assert matrix.map.short.radius == "power"
     with torch.no_grad():
-        matrix.free[1].mul_(5)
+        matrix.packed()[1].mul_(5)
     for _ in range(3):
         assert spectral_radius(matrix()[8:, 8:]) <= 1
 

@@ -61,9 +61,34 @@ def test_skew_index_cached_in_inference_mode_works_in_training():
 
 
 def test_matrix_copies_tensors_and_shares_parameters():
-    tensor, parameter = torch.zeros(3), torch.nn.Parameter(torch.zeros(3))
-    assert Matrix(ScaledCayley(3), tensor).free[0].data_ptr() != tensor.data_ptr()
-    assert Matrix(ScaledCayley(3), parameter).free[0] is parameter
+    tensor, parameter = torch.zeros(3), torch.nn.Parameter(torch.zeros(3), requires_grad=False)
+    assert Matrix(ScaledCayley(3), tensor).skew.data_ptr() != tensor.data_ptr()
+    row = Matrix(ScaledCayley(3), parameter).skew  # another parameter, of two dimensions
+    assert (row.data_ptr(), tuple(row.shape), row.requires_grad) == (parameter.data_ptr(), (1, 3), False)
+    parameter = torch.nn.Parameter(torch.eye(3))
+    assert Matrix(Free(3), parameter).matrix is parameter
+
+
+def test_free_tensors_are_named_and_have_two_dimensions():
+    class Sum(nn.Module):
+        size = 2
+
+        def forward(self, scale, first, second):
+            return scale * (first + second.diag())
+
+    matrix = Matrix(Sum(), torch.tensor(2.0), torch.eye(2), torch.ones(2))
+    shapes = {name: tuple(free.shape) for name, free in matrix.named_parameters()}
+    assert shapes == {"matrix_0": (1, 1), "matrix_1": (2, 2), "matrix_2": (1, 2)}
+    assert torch.equal(matrix(), 4 * torch.eye(2))
+    matrix().sum().backward()
+    assert matrix.matrix_2.grad.tolist() == [[2.0, 2.0]]
+
+
+def test_free_tensors_saved_under_earlier_names_are_loaded():
+    matrix, other = build("schur", 5), build("schur", 5)
+    old = {f"free.{i}": free for i, free in enumerate(other.packed())}
+    matrix.load_state_dict(old | {k: v for k, v in other.state_dict().items() if k.startswith("map")})
+    assert torch.equal(matrix(), other())
 
 
 def test_value_is_cached_only_in_eval_mode_without_gradients():
@@ -90,7 +115,7 @@ def test_jvp_through_functional_call_ignores_cached_value():
     matrix()
     free, tangent = torch.eye(2), torch.randn(2, 2)
     _, found = torch.func.jvp(
-        lambda free: torch.func.functional_call(matrix, {"free.0": free}, ()), (free,), (tangent,)
+        lambda free: torch.func.functional_call(matrix, {"matrix": free}, ()), (free,), (tangent,)
     )
     torch.testing.assert_close(found, tangent)
 
@@ -103,7 +128,7 @@ def test_cached_value_follows_buffers_and_in_place_changes():
         torch.testing.assert_close(matrix(), before * torch.tensor([1.0, 1.0, -1.0]))
         matrix().zero_()
         torch.testing.assert_close(matrix(), before * torch.tensor([1.0, 1.0, -1.0]))
-        matrix.free[0] = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        matrix.skew = torch.nn.Parameter(torch.zeros(1, 3, dtype=torch.float64))
         assert matrix().dtype == torch.float64
 
 
@@ -111,7 +136,7 @@ def test_cached_value_of_free_matrix_follows_in_place_update():
     matrix = Matrix(Free(2), torch.eye(2)).eval()
     with torch.no_grad():
         matrix()
-        matrix.free[0].mul_(3)
+        matrix.packed()[0].mul_(3)
         assert torch.equal(matrix(), 3 * torch.eye(2))
 
 
@@ -134,19 +159,19 @@ def test_cached_value_follows_edit_through_data(edit):
     matrix = Matrix(Free(100), torch.randn(100, 100)).eval()
     with torch.no_grad():
         matrix()
-        edit(matrix.free[0])
-        assert torch.equal(matrix(), matrix.free[0])
+        edit(matrix.packed()[0])
+        assert torch.equal(matrix(), matrix.packed()[0])
 
 
 def test_refresh_updates_cache_after_partial_edit_through_data():
     layer = ScoRNN(3, 100).eval()
-    matrix = layer.cells[0].W
+    matrix = layer.weight_hh_l0
     with torch.no_grad():
         first = matrix()
-        matrix.free[0].data[-1] += 1  # changes no version counter, no pointer and none of the first entries
+        matrix.packed()[0].data[-1] += 1  # changes no version counter, no pointer and none of the first entries
         assert matrix() is first
         layer.refresh()
-        torch.testing.assert_close(matrix(), matrix.map(*matrix.free))
+        torch.testing.assert_close(matrix(), matrix.map(*matrix.packed()))
 
 
 @given(size=st.integers(1, 8), determinant=st.sampled_from([None, 1, -1]))
@@ -211,14 +236,14 @@ def test_cache_cleared_by_another_thread_is_recomputed(monkeypatch):
 
 def test_pruned_and_parametrised_tensors_are_used():
     matrix = build("free", 8)
-    prune.l1_unstructured(matrix.free, "0", amount=0.75)
+    prune.l1_unstructured(matrix, "matrix", amount=0.75)
     assert (matrix() == 0).sum() == 48
     matrix = build("free", 8)
     with torch.no_grad():
         W = matrix().clone()
-        weight_norm(matrix.free, "0")
+        weight_norm(matrix, "matrix")
         torch.testing.assert_close(matrix(), W)
-        matrix.free.parametrizations["0"].original0.mul_(2)
+        matrix.parametrizations.matrix.original0.mul_(2)
         torch.testing.assert_close(matrix(), 2 * W)
 
 

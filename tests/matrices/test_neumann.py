@@ -27,7 +27,7 @@ RELEASED = {"name": "neumann", "reset_every": 49, "released_lr": 1e-3}
 
 def updated(matrix, change):
     with torch.no_grad():
-        matrix.free[0] += change
+        matrix.packed()[0].add_(change)
     return matrix()
 
 
@@ -39,7 +39,7 @@ def change_of_norm(map, norm):
 
 def skew_norm(matrix):
     """‖A‖_F, at least the condition number of I + A but for 1."""
-    return float(skew(matrix.free[0].detach()).norm())
+    return float(skew(matrix.packed()[0].detach()).norm())
 
 
 def test_neumann_matches_algorithm_1_oracle(oracle):
@@ -59,7 +59,7 @@ def test_neumann_matches_algorithm_1_oracle(oracle):
     for k in range(20):
         optimizer.zero_grad()
         (matrix() * data["G"][k]).sum().backward()
-        close(matrix.free[0].grad, skew_free(data["gradA"][k]))
+        close(matrix.skew.grad[0], skew_free(data["gradA"][k]))
         optimizer.step()
         U = matrix().detach()
         close(skew(map.last), data["A"][k])
@@ -102,10 +102,10 @@ def test_released_step_matches_oracle(oracle):
 
     for k in range(12):
         (matrix().mT * data["G"][k]).sum().backward()
-        close(skew(matrix.free[0].grad), data["DFA"][k])
+        close(skew(matrix.skew.grad[0]), data["DFA"][k])
         optimizer.step()
         W = matrix().detach().mT
-        close(skew(matrix.free[0].detach()), data["A"][k])
+        close(skew(matrix.packed()[0].detach()), data["A"][k])
         close(map.inverse, data["inv"][k])
         close(W, data["W"][k])
         drift = (W.mT @ W - torch.eye(10, dtype=torch.float64)).abs().max()
@@ -120,7 +120,7 @@ def test_the_released_step_is_exact_after_updates_1_50_and_99(double):
     for _ in range(100):
         matrix().sum().backward()
         with torch.no_grad():
-            matrix.free[0] -= 1e-3 * torch.randn(15)
+            matrix.packed()[0].sub_(1e-3 * torch.randn(15))
         matrix()
         solves.append(int(matrix.map.exact_solves))
     assert [k + 1 for k in range(1, 100) if solves[k] > solves[k - 1]] == [50, 99]
@@ -132,7 +132,7 @@ def test_released_step_with_sgd_matches_algorithm_1(double):
     released = build(RELEASED | {"reflections": 2}, 6)
     printed = build(UNCHECKED | {"reflections": 2, "reset_every": 49}, 6)
     with torch.no_grad():
-        printed.free[0].copy_(released.free[0])
+        printed.packed()[0].copy_(released.packed()[0])
     optimizers = [torch.optim.SGD(matrix.parameters(), lr=1e-3) for matrix in (released, printed)]
     for k in range(20):
         G = torch.randn(6, 6)
@@ -159,8 +159,8 @@ def test_released_step_accumulates_gradients_in_training_only(double):
     matrix.train()
     (twin() * G.sum(0)).sum().backward()
     torch.testing.assert_close(matrix.map.gradient, twin.map.gradient)
-    torch.testing.assert_close(matrix.map.gradient, matrix.free[0].grad)
-    torch.testing.assert_close(twin.map.right_inverse(twin().detach()), twin.free[0].detach())
+    torch.testing.assert_close(matrix.map.gradient, matrix.skew.grad[0])
+    torch.testing.assert_close(twin.map.right_inverse(twin().detach()), twin.packed()[0].detach())
 
 
 def test_disabled_checks_never_solve_exactly(double):
@@ -180,7 +180,7 @@ def test_series_error_scales_with_next_power_of_step(order, double):
         matrix = build({**AS_IN_PAPER, "order": order}, 8)
         matrix()
         updated(matrix, change_of_norm(matrix.map, norm))
-        exact = torch.linalg.inv(torch.eye(8) + skew(matrix.free[0].detach()))
+        exact = torch.linalg.inv(torch.eye(8) + skew(matrix.packed()[0].detach()))
         errors.append(float((matrix.map.inverse - exact).norm()))
     assert 2 ** (order + 0.7) < errors[0] / errors[1] < 2 ** (order + 1.3)
 
@@ -268,10 +268,10 @@ def test_backward_after_later_updates_uses_its_own_inverse(double):
     matrix = build("neumann", 6)
     G = torch.randn(6, 6)
     W = matrix()
-    (expected,) = torch.autograd.grad(ScaledCayley(6)(matrix.free[0]), matrix.free[0], G)
-    matrix.free[0].data += 1e-2 * torch.randn(15)
+    (expected,) = torch.autograd.grad(ScaledCayley(6)(*matrix.packed()), matrix.skew, G)
+    matrix.packed()[0].data += 1e-2 * torch.randn(15)
     matrix()
-    (late,) = torch.autograd.grad(W, matrix.free[0], G)
+    (late,) = torch.autograd.grad(W, matrix.skew, G)
     torch.testing.assert_close(late, expected)
 
 
@@ -315,7 +315,7 @@ def test_huge_parameter_step_keeps_matrix_orthogonal():
     matrix()
     W = updated(matrix, 1e3 * torch.randn(15))
     assert orthogonality_error(W) < rounding(torch.float32, 6, operations=2, scale=1 + skew_norm(matrix))
-    W = updated(matrix, -matrix.free[0].detach())
+    W = updated(matrix, -matrix.packed()[0].detach())
     assert orthogonality_error(W) < rounding(torch.float32, 6, operations=2)
 
 

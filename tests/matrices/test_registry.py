@@ -20,7 +20,7 @@ ORTHOGONAL = ["exponential", "dtriv", "cayley", "neumann", "schur", "householder
 def disturb(matrix: Matrix, scale: float = 0.3) -> Matrix:
     """Away from the start, where many entries are zero."""
     with torch.no_grad():
-        for f in matrix.free:
+        for f in matrix.packed():
             f += scale * torch.randn_like(f)
     return matrix
 
@@ -45,7 +45,7 @@ def test_gradients_match_finite_differences(name, size, double):
     def run(*free):
         return matrix.map(*free)
 
-    assert torch.autograd.gradcheck(run, tuple(matrix.free))
+    assert torch.autograd.gradcheck(run, tuple(matrix.packed()))
 
 
 @every_matrix
@@ -99,7 +99,7 @@ def test_cached_value_follows_training_and_load_state_dict(name):
     train(matrix, 1)
     stepped = value()
     assert not torch.equal(old, stepped)
-    matrix.free[0].data[0] += 0.5  # no version counter sees this
+    matrix.packed()[0].data[0] += 0.5  # no version counter sees this
     edited = value()
     assert not torch.equal(stepped, edited)
     matrix.load_state_dict(other.state_dict())
@@ -115,7 +115,7 @@ def test_copies_and_pickles_are_independent(name):
         assert not any("remember" in key for key in matrix.state_dict())
         for twin in (copy.deepcopy(matrix), pickle.loads(pickle.dumps(matrix))):
             torch.testing.assert_close(twin(), W)
-            twin.free[0].add_(1.0)
+            twin.packed()[0].add_(1.0)
             assert not torch.equal(twin(), W)
             assert torch.equal(matrix(), W)
 
@@ -132,7 +132,7 @@ def test_double_keeps_constraint_to_double_precision(name):
         W = fresh()
         assert W.dtype == torch.float64
         if name in ORTHOGONAL and name not in ("schur", "svd"):
-            bound = rounding(torch.float64, 6, operations=10, scale=1 + float(matrix.free[0].norm()))
+            bound = rounding(torch.float64, 6, operations=10, scale=1 + float(matrix.packed()[0].norm()))
             torch.testing.assert_close(W.mT @ W, torch.eye(6, dtype=torch.float64), atol=bound, rtol=0)
     torch.testing.assert_close(twin(), W)
 
@@ -169,7 +169,7 @@ def test_inference_mode_evaluations_do_not_change_training(name):
     look()
     train(matrix, 5, between=look)
     train(twin, 5)
-    for a, b in zip(matrix.free, twin.free, strict=True):
+    for a, b in zip(matrix.packed(), twin.packed(), strict=True):
         assert torch.equal(a, b)
 
 
@@ -203,10 +203,10 @@ def test_non_finite_parameters_raise_value_error(name):
     matrix = build(name, 8)
     which = 0
     with torch.no_grad():
-        matrix.free[which].view(-1)[[0, 3, 5]] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+        matrix.packed()[which].view(-1)[[0, 3, 5]] = torch.tensor([torch.nan, torch.inf, -torch.inf])
     shape = tuple(matrix.free[which].shape)
     with pytest.raises(
-        ValueError, match="expects finite parameters; got 3 NaN or infinite values in free tensor 0"
+        ValueError, match=f"expects finite parameters; got 3 NaN or infinite values in {matrix.names[which]}"
     ) as e:
         matrix()
     assert type(matrix.map).__name__ in str(e.value)

@@ -58,14 +58,14 @@ def test_gradients_match_finite_differences(bases, size, margin):
 def test_initial_matrix_is_orthogonal(bases):
     matrix = build({"name": "svd", "bases": bases}, 64).double()
     assert orthogonality_error(matrix()) < rounding(torch.float64, 64, operations=2 * 64 + 2)
-    assert not matrix.free[2].any()
+    assert not matrix.packed()[2].any()
 
 
 def test_zero_margin_is_orthogonal_and_ignores_p():
     matrix = build({"name": "svd", "margin": 0.0}, 7).double()
     W = matrix()
     with torch.no_grad():
-        matrix.free[2].normal_()
+        matrix.packed()[2].normal_()
     assert torch.equal(matrix(), W)
     assert orthogonality_error(W) < rounding(torch.float64, 7, operations=2 * 7 + 2)
     matrix().square().mul(torch.randn(7, 7)).sum().backward()
@@ -83,7 +83,7 @@ def test_zero_margin_is_orthogonal_and_ignores_p():
 )
 def test_parameter_counts_and_kinds(options, counts, kinds):
     matrix = build({"name": "svd", **options}, 64)
-    assert tuple(f.numel() for f in matrix.free) == counts
+    assert tuple(f.numel() for f in matrix.packed()) == counts
     assert matrix.kinds == kinds
 
 

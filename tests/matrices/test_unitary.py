@@ -126,7 +126,7 @@ class TestComplexCayley:
     def test_builder_initial_angles_match_paper(self):
         """D turns by all angles; A is real, of plane rotations by angles in (−π/2, 0)."""
         matrix = build("complex-cayley", 64, complex=True)
-        free, theta = (f.detach() for f in matrix.free)
+        free, theta = (f.detach() for f in matrix.packed())
         assert theta.min() >= 0
         assert theta.max() <= 2 * math.pi
         assert theta.max() - theta.min() > 5
@@ -143,7 +143,7 @@ class TestComplexCayley:
         target = haar_unitary(7)
         torch.manual_seed(5)
         matrix = build({"name": "complex-cayley", "init": "haar"}, 7, complex=True)
-        torch.testing.assert_close(matrix(), target, rtol=0, atol=bound(matrix.free[0].detach()))
+        torch.testing.assert_close(matrix(), target, rtol=0, atol=bound(matrix.packed()[0].detach()))
 
     def test_register_parametrization_makes_complex_weight_unitary(self):
         layer = nn.Linear(5, 5, dtype=torch.complex64)
@@ -217,7 +217,7 @@ class TestComplexExponential:
         target = haar_unitary(7)
         torch.manual_seed(5)
         matrix = build({"name": "complex-exponential", "init": "haar"}, 7, complex=True)
-        torch.testing.assert_close(matrix(), target, rtol=0, atol=exponential_bound(matrix.free[0].detach()))
+        torch.testing.assert_close(matrix(), target, rtol=0, atol=exponential_bound(matrix.packed()[0].detach()))
 
     def test_invalid_input_raises_value_error(self):
         with pytest.raises(ValueError, match="ComplexExponential expects a size of at least 1; got 0"):
@@ -258,7 +258,7 @@ class TestStiefelSteps:
             S = G @ W.conj().T - W @ G.conj().T
             diagonal = np.diag(np.diag(S))
             np.testing.assert_allclose(
-                skew_hermitian_in_numpy(matrix.free[0].grad.numpy(), size),
+                skew_hermitian_in_numpy(matrix.skew.grad[0].numpy(), size),
                 diagonal - S - diagonal / (math.sqrt(2) if full_diagonal else 2),
                 atol=1e-11,
             )
@@ -298,13 +298,13 @@ class TestStiefelSteps:
         matrix = build("stiefel", 5, complex=True)
         for _ in range(3):
             with torch.no_grad():
-                matrix.free[0].add_(torch.randn(25))
-                atol = bound(matrix.free[0])
+                matrix.packed()[0].add_(torch.randn(25))
+                atol = bound(matrix.packed()[0])
                 before = matrix().clone()
-                assert matrix.free[0].any()
+                assert matrix.packed()[0].any()
             after = matrix()
             torch.testing.assert_close(after, before, rtol=0, atol=atol)
-            assert not matrix.free[0].any()
+            assert not matrix.packed()[0].any()
             torch.testing.assert_close(matrix.map.base, realify(after.detach()), rtol=0, atol=atol)
 
     @pytest.mark.parametrize("how", ["eval", "no_grad", "unchanged"])
@@ -313,7 +313,7 @@ class TestStiefelSteps:
         base = matrix.map.base.clone()
         if how != "unchanged":
             with torch.no_grad():
-                matrix.free[0].normal_()
+                matrix.packed()[0].normal_()
         if how == "eval":
             matrix.eval()
         with torch.set_grad_enabled(how != "no_grad"):
@@ -321,7 +321,7 @@ class TestStiefelSteps:
             for _ in range(3):
                 assert torch.equal(matrix(), first)
         assert torch.equal(matrix.map.base, base)
-        assert bool(matrix.free[0].any()) == (how != "unchanged")
+        assert bool(matrix.packed()[0].any()) == (how != "unchanged")
 
     def test_gradients_of_several_losses_accumulate(self, double):
         matrix = build("stiefel", 4, complex=True)
@@ -359,7 +359,7 @@ class TestStiefelSteps:
         updates(matrix, optimizer, 5)
         for _ in range(evaluations):
             matrix()
-        assert bool(matrix.free[0].any()) == (not evaluations)
+        assert bool(matrix.packed()[0].any()) == (not evaluations)
         file = io.BytesIO()
         torch.save([matrix.state_dict(), optimizer.state_dict()], file)
         file.seek(0)
@@ -378,7 +378,7 @@ class TestStiefelSteps:
         matrix = build("stiefel", 16, complex=True)
         optimizer = torch.optim.SGD(matrix.parameters(), lr=1e-2)
         for _ in range(20):
-            matrix.free[0].grad = torch.randn_like(matrix.free[0])
+            matrix.skew.grad = torch.randn_like(matrix.skew)
             optimizer.step()
             matrix()
         before = matrix().detach()
@@ -393,7 +393,7 @@ class TestStiefelSteps:
         optimizer = torch.optim.SGD(matrix.parameters(), lr=1e-2)
         errors = []
         for _ in range(1000):
-            matrix.free[0].grad = torch.randn_like(matrix.free[0])
+            matrix.skew.grad = torch.randn_like(matrix.skew)
             optimizer.step()
             errors.append(largest_defect(matrix().detach()))
         # a solve, a product and the polish; a thousand updates that added up would be at 300 times as much
@@ -439,7 +439,7 @@ def test_stays_unitary_over_999_updates(spec):
         if k % 37 == 0:
             worst = max(worst, largest_defect(matrix().detach()))
         elif isinstance(matrix.map, StiefelSteps):
-            matrix.map.step(matrix.free[0])  # as an evaluation would do first; the others have no memory
+            matrix.map.step(matrix.packed()[0])  # as an evaluation would do first; the others have no memory
     end = matrix().detach()
     assert max(worst, largest_defect(end)) < 1e-4
     assert (end - start).norm() > 0.1  # it did go somewhere

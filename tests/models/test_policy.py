@@ -40,7 +40,7 @@ def test_outputs_match_embedding_convolutions_layer_and_heads():
     seen = torch.cat([image.view(3, 7, 64), x[..., 98:]], dim=-1)
     W, cell, h, states = ours.layer.matrices()["recurrent_l0"], ours.layer.cells[0], torch.zeros(3, 8), []
     for t in range(7):
-        h = torch.tanh(seen[:, t] @ cell.U.T + h @ W.T + cell.b)
+        h = torch.tanh(seen[:, t] @ cell.weight_ih.T + h @ W.T + cell.bias_ih)
         states.append(h)
     h = torch.stack(states, dim=1)
     said = [

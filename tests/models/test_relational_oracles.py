@@ -444,11 +444,11 @@ def test_repeated_writes_bring_the_memory_to_its_target():
 
 def test_lstm_agrees_with_torch(z):
     model = build(relational.RelationalLSTM, hidden_size=5)
-    cell = model.sequence.layer.cells[0]
+    layer = model.sequence.layer
     theirs = nn.LSTM(128, 5, batch_first=True, dtype=torch.float64)
     with torch.no_grad():
-        theirs.weight_ih_l0.copy_(cell.W)
-        theirs.weight_hh_l0.copy_(torch.cat([matrix() for matrix in cell.U]))
-        theirs.bias_ih_l0.copy_(cell.b)
+        theirs.weight_ih_l0.copy_(layer.weight_ih_l0)
+        theirs.weight_hh_l0.copy_(layer.weight_hh_l0)
+        theirs.bias_ih_l0.copy_(layer.bias_ih_l0)
         theirs.bias_hh_l0.zero_()
     torch.testing.assert_close(model.answer(z), model.sequence.readout(theirs(z)[0][:, -1]))

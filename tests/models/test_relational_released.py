@@ -80,12 +80,12 @@ PREDINET = DECODER | {
     "W_s.": ["relations."],
 }
 RN = {"g_theta_hidden.": ["g.0."], "g_theta_out.": ["g.2."], "f_phi_hidden.": ["f.0."], "y_out.": ["f.2."]}
-CELL = "sequence.layer.cells.0."
+LAYER = "sequence.layer."
 LSTM = {
-    "lstm.weight_ih_l0": [f"{CELL}W"],
-    "lstm.weight_hh_l0": [f"{CELL}U.{gate}.free.0" for gate in range(4)],
-    "lstm.bias_ih_l0": [f"{CELL}b"],
-    "lstm.bias_hh_l0": [f"{CELL}b"],
+    "lstm.weight_ih_l0": [f"{LAYER}weight_ih_l0"],
+    "lstm.weight_hh_l0": [f"{LAYER}weight_hh_l0"],
+    "lstm.bias_ih_l0": [f"{LAYER}bias_ih_l0"],
+    "lstm.bias_hh_l0": [f"{LAYER}bias_ih_l0"],
     "y_out.": ["sequence.readout."],
 }
 NTM = LSTM_CELL | {

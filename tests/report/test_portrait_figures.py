@@ -79,7 +79,7 @@ def test_draw_all_writes_every_applicable_figure(tmp_path, fast_savefig):
         "ncgru-copy": [*always, "gates"],
         "lstm-copy": always,
         "relrnn-copy": ["attention", "gradients", "eigenvalues", "drift"],
-        "nnrnn-adding": [*always, "schur-cells.0.W", "schur-cells.1.W"],
+        "nnrnn-adding": [*always, "schur-weight_hh_l0", "schur-weight_hh_l1"],
     }
     expected = [f"{name}-{kind}.svg" for name, ones in kinds.items() for kind in ones]
     expected += ["copy-curves.svg", "adding-curves.svg"]
@@ -269,14 +269,14 @@ def test_eigenvalue_figure_contains_conjugates(name):
 @pytest.mark.parametrize(("size", "in_block"), [(4, True), (5, False)])
 def test_schur_figure_matches_matrix(size, in_block):
     layer = NNRNN(3, size, in_block=in_block)
-    matrix = layer.cells[0].W
-    matrix.free[2].data.uniform_(0.2, 0.9)
-    matrix.free[3].data.normal_(std=0.2)
+    matrix = layer.weight_hh_l0
+    matrix.modulus.data.uniform_(0.2, 0.9)
+    matrix.transient.data.normal_(std=0.2)
     run = make_run("nnrnn", layer=layer)
     ((_, found),) = run.portrait["schur"].items()
     left, middle, right, *_ = close_figure(portrait_figures.schur(found, "nnrnn")).axes
     with torch.no_grad():
-        P, W = matrix.map.basis(matrix.free[0]), matrix()
+        P, W = matrix.map.basis(matrix.packed()[0]), matrix()
         core = (P.mT @ W @ P).abs().numpy()
     np.testing.assert_allclose(left.images[0].get_array(), core, atol=2e-3)
     assert list(middle.lines[0].get_ydata()) == found["mean_by_subdiagonal"]
@@ -284,7 +284,7 @@ def test_schur_figure_matches_matrix(size, in_block):
 
 
 def attention_portrait(layer, time=20):
-    layer.cells[0].alignment.v.data *= 20  # so that it chooses
+    layer.weight_score_l0.data *= 20  # so that it chooses
     return finite(portrait(layer, torch.randn(time, 3)))
 
 

@@ -409,7 +409,7 @@ def test_nan_parameter_is_divergence(tmp_path, tiny, layer):
     assert "; the loss before was " in result["why"]
     if any(isinstance(module, Matrix) for module in LAYERS[layer](2, 3).modules()):  # which says what is wrong with it
         assert result["why"].startswith("at update 8 a parameter is no longer finite (")
-        assert "1 NaN or infinite values in free tensor 0" in result["why"]
+        assert "1 NaN or infinite values in " in result["why"]
     else:
         assert result["why"].startswith("at update 8 the loss is NaN")
 

@@ -115,24 +115,24 @@ def test_every_parameter_is_in_exactly_one_group(layer, name, tiny):
 @every_layer
 def test_readout_and_input_weights_do_not_use_constrained_lr(layer, tiny):
     found = groups_by_name(*model_and_optimizer(tiny(layer, **RATES)))
-    plain = {name: groups for name, groups in found.items() if ".free." not in name}
+    plain = {name: groups for name, groups in found.items() if "weight_hh" not in name}
     assert {"readout.weight", "readout.bias"} < plain.keys()
     assert set(chain(*plain.values())) == {(0.5, 0.0625)}
 
 
-CELL = "layer.cells.0"
+W = "layer.weight_hh_l0"
 
 
 @pytest.mark.parametrize(
     ("layer", "constrained", "transient"),
     [
-        ("nnrnn", {f"{CELL}.W.free.0": 28}, {f"{CELL}.W.free.3": 24}),  # A of P; T without the blocks
-        ("exprnn", {f"{CELL}.W.free.0": 28}, {}),
-        ("scornn", {f"{CELL}.W.free.0": 28}, {}),
-        ("ornn", {f"{CELL}.W.free.0": 36}, {}),
-        ("svdrnn", {f"{CELL}.W.free.0": 36, f"{CELL}.W.free.1": 36}, {}),  # the bases, not p
-        ("enrnn", {f"{CELL}.W.free.0": 10}, {}),  # A of the 5 long-term units
-        ("ncgru", {f"{CELL}.U.2.free.0": 28}, {}),  # A of U_c
+        ("nnrnn", {f"{W}.skew": 28}, {f"{W}.transient": 24}),  # A of P; T without the blocks
+        ("exprnn", {f"{W}.skew": 28}, {}),
+        ("scornn", {f"{W}.skew": 28}, {}),
+        ("ornn", {f"{W}.reflector": 36}, {}),
+        ("svdrnn", {f"{W}.left": 36, f"{W}.right": 36}, {}),  # the bases, not p
+        ("enrnn", {f"{W}.skew": 10}, {}),  # A of the 5 long-term units
+        ("ncgru", {f"{W}.candidate.skew": 28}, {}),  # A of U_c
         *((layer, {}, {}) for layer in ("lstm", "gru", "rnn", "rnn-orth", "irnn")),
     ],
 )
@@ -150,7 +150,7 @@ def test_parameter_groups_depend_on_parameter_kind(layer, constrained, transient
 def test_both_orthogonal_matrices_of_a_gru_are_constrained(tiny):
     found = groups_by_name(*model_and_optimizer(tiny({"name": "ncgru", "orthogonal": "rc"}, **RATES)))
     slow = {name for name, groups in found.items() if groups == [(0.25, 0.0)]}
-    assert slow == {f"{CELL}.U.0.free.0", f"{CELL}.U.2.free.0"}
+    assert slow == {f"{W}.reset.skew", f"{W}.candidate.skew"}
 
 
 def test_constrained_lr_defaults_to_lr(tiny):
@@ -161,7 +161,7 @@ def test_constrained_lr_defaults_to_lr(tiny):
 def test_transient_decay_is_added_to_gradient(tiny):
     """One step of plain descent: T ← T − lr (g + decay T), A at its own rate."""
     model, optimizer = model_and_optimizer(tiny("nnrnn", optimizer="sgd", **RATES))
-    A, theta, gamma, T = model.layer.cells[0].W.free
+    A, theta, gamma, T = model.layer.weight_hh_l0.free
     with torch.no_grad():
         T.normal_()
     before = [f.detach().clone() for f in (A, theta, gamma, T)]
@@ -199,8 +199,8 @@ def test_joint_optimizer_matches_separate_torch_optimizers(most, constrained, ti
     model, optimizer = model_and_optimizer(settings)
     assert isinstance(optimizer, JointOptimizer) == (most != constrained)
     twin = copy.deepcopy(model)
-    skew = [p for name, p in twin.named_parameters() if ".U.2.free." in name]
-    rest = [p for name, p in twin.named_parameters() if ".U.2.free." not in name]
+    skew = [p for name, p in twin.named_parameters() if "candidate.skew" in name]
+    rest = [p for name, p in twin.named_parameters() if "candidate.skew" not in name]
     theirs = [TORCH_OPTIMIZERS[constrained](skew, 0.002), TORCH_OPTIMIZERS[most](rest, 0.01)]
     plan = Schedule(optimizer, settings.train)
     for step in range(5):
@@ -321,10 +321,10 @@ def test_decay_readout_and_decay_matrices_options():
     assert [group["weight_decay"] for group in plain] == [0.0, 0.5]  # as many groups as ever
     groups = parameter_groups(model, Train(weight_decay=0.5, decay_readout=0.25, decay_matrices=0.125))
     decay = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
-    reset, update, candidate = model.layer.cells[0].U
+    W = model.layer.weight_hh_l0
     assert decay[id(model.readout.weight)] == 0.75
-    assert decay[id(reset.free[0])] == decay[id(update.free[0])] == 0.625
-    assert decay[id(candidate.free[0])] == 0.0
-    assert decay[id(model.readout.bias)] == decay[id(model.layer.cells[0].W)] == 0.5
+    assert decay[id(W.reset)] == decay[id(W.update)] == 0.625
+    assert decay[id(W.candidate.skew)] == 0.0
+    assert decay[id(model.readout.bias)] == decay[id(model.layer.weight_ih_l0)] == 0.5
     with pytest.raises(ValueError, match="decay_readout expects a model with a linear readout; got GRU"):
         parameter_groups(model.layer, Train(decay_readout=0.1))

@@ -3,10 +3,9 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from steadygrad.layers import LSTM, RecurrentLayer
-from steadygrad.layers.lstm import LSTMCell
 from steadygrad.models.relational import initialisation
 from steadygrad.models.relational.encoder import FEATURES
 from steadygrad.models.relational.recurrent import Recurrent
@@ -32,17 +31,12 @@ class RelationalLSTM(Recurrent):
 
 @torch.no_grad()
 def initialise(layer: RecurrentLayer) -> None:
-    """Initialise the cells of an `LSTM` layer in place as in Webb's program: weights by `lstm_gates`, biases 0.
+    """Initialise an `LSTM` layer in place as in Webb's program: weights by `lstm_gates`, biases 0.
 
     These weights are Xavier normal, with gain 5/3 for the cell gate.
     """
-    for cell in layer.cells:
-        assert isinstance(cell, LSTMCell)
-        initialisation.lstm_gates(cell.W)
-        gates: list[Tensor] = list(cell.U.parameters())
-        drawn = torch.cat(gates)
-        initialisation.lstm_gates(drawn)
-        for gate, values in zip(gates, drawn.chunk(len(gates)), strict=True):
-            gate.copy_(values)
-        if cell.b is not None:
-            nn.init.zeros_(cell.b)
+    for name, parameter in layer.named_parameters():
+        if name.startswith("weight"):
+            initialisation.lstm_gates(parameter)
+        else:
+            nn.init.zeros_(parameter)

@@ -1,0 +1,71 @@
+"""Free tensors of a matrix, as the parameters of a module: names, shapes, checks."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class NonFiniteError(ValueError):
+    """Raised if a parameter or a state is NaN or infinite, usually because training has diverged."""
+
+
+def free_kinds(map: nn.Module, count: int) -> tuple[str, ...]:
+    """Return the kinds of the ``count`` free tensors of a map, by default "matrix" for each."""
+    return getattr(map, "kinds", None) or ("matrix",) * count
+
+
+def free_names(map: nn.Module, count: int) -> tuple[str, ...]:
+    """Return the names of the ``count`` free tensors of a map: its ``names``, or the kinds, numbered if they repeat."""
+    kinds = free_kinds(map, count)
+    default = kinds if len(set(kinds)) == len(kinds) else tuple(f"{kind}_{i}" for i, kind in enumerate(kinds))
+    return getattr(map, "names", default)
+
+
+def as_row(tensor: Tensor) -> Tensor:
+    """Return a tensor of fewer than two dimensions as one row (1, k), another one unchanged."""
+    return tensor if tensor.dim() > 1 else tensor.reshape(1, -1)
+
+
+def as_parameter(free: Tensor) -> nn.Parameter:
+    """Return a free tensor as a parameter of at least two dimensions.
+
+    A parameter of two dimensions is returned itself, and one of fewer as another parameter that shares its memory. A
+    tensor is copied.
+    """
+    if isinstance(free, nn.Parameter):
+        return free if free.dim() > 1 else nn.Parameter(as_row(free.detach()), requires_grad=free.requires_grad)
+    return nn.Parameter(as_row(free.detach().clone(memory_format=torch.contiguous_format)))
+
+
+def is_own(free: Tensor) -> bool:
+    """Return whether a map's argument is a leaf or a view of one, not a tensor computed from it."""
+    return (free if free._base is None else free._base).is_leaf
+
+
+def check_finite(who: str, name: str, tensor: Tensor) -> None:
+    """Raise NonFiniteError, in the name of ``who``, if a tensor has NaN or infinity."""
+    # one NaN or infinity makes the sum non-finite, and the sum is cheaper than a check of every entry
+    if not math.isfinite(tensor.detach().sum().item()) and (wrong := tensor.numel() - int(tensor.isfinite().sum())):
+        raise NonFiniteError(
+            f"{who} expects finite parameters; got {wrong} NaN or infinite values in {name} of shape "
+            f"{tuple(tensor.shape)}"
+        )
+
+
+def is_frozen(free: Tensor) -> bool:
+    """Return whether the tensor ``free`` is a parameter that requires no gradient.
+
+    Another tensor in a parameter's place does not count as frozen, because it may carry a tangent.
+    """
+    return isinstance(free, nn.Parameter) and not free.requires_grad
+
+
+def version(tensor: Tensor) -> int:
+    """Return the version counter of a tensor, or −1 for a tensor created in inference mode, which has no counter."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors are equal in value, dtype, shape and device."""
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
