@@ -34,8 +34,8 @@ from steadygrad.layers.relrnn import RelLSTM as RelLSTM
 from steadygrad.layers.cell import Cell as Cell
 from steadygrad.layers.cell import StepCell as StepCell
 from steadygrad.layers.memory import Memory as Memory
-from steadygrad.layers.memory import Score as Score
 from steadygrad.layers.recurrent import LAYERS as LAYERS
 from steadygrad.layers.recurrent import LayerClass as LayerClass
 from steadygrad.layers.recurrent import RecurrentLayer as RecurrentLayer
+from steadygrad.layers.relevance import Score as Score
 from steadygrad.layers.stack import Stack as Stack

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from steadygrad.check import check_integers, is_integer
 from steadygrad.kernels import Carried, needs_plain
 from steadygrad.layers.cell import Part
-from steadygrad.layers.scores import SCORES, Score
+from steadygrad.layers.relevance import SCORES, ReceivedAttention, Score
 
 Contents = dict[str, Tensor]
 """the tensors of a memory by name, and the ``keys`` of its states, each with one row per sequence"""

@@ -5,8 +5,8 @@ from typing import Unpack
 
 from steadygrad.layers.gates import GateSpecs
 from steadygrad.layers.lstm import LSTM
-from steadygrad.layers.memory import Score
 from steadygrad.layers.recurrent import Common, with_attention
+from steadygrad.layers.relevance import Score
 from steadygrad.layers.rnn import RNN
 from steadygrad.layers.start import ORTHOGONAL_START, Initialiser
 from steadygrad.matrices import Spec
