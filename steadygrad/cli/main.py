@@ -8,7 +8,19 @@ from importlib import import_module
 import steadygrad
 from steadygrad.cli.common import Parser, fail, needs_memory, take_settings
 
-VERBS = ("show", "train", "evaluate", "generate", "listen", "reproduce", "diagnose", "export", "theory", "report", "bench")
+VERBS = (
+    "show",
+    "train",
+    "evaluate",
+    "generate",
+    "listen",
+    "reproduce",
+    "diagnose",
+    "export",
+    "theory",
+    "report",
+    "bench",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -90,10 +90,14 @@ class Graph:
         return self._constant(tensor.detach()).name
 
     def _constant(self, tensor: Tensor) -> Name:
-        key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() > 8 else (
-            tensor.dtype,
-            tuple(tensor.shape),
-            tuple(tensor.flatten().tolist()),
+        key = (
+            (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+            if tensor.numel() > 8
+            else (
+                tensor.dtype,
+                tuple(tensor.shape),
+                tuple(tensor.flatten().tolist()),
+            )
         )
         if key not in self._known:
             name = self.new("constant")

@@ -146,8 +146,9 @@ def cat(graph: Graph, node: fx.Node, parts: Sequence[Value], dim: int = 0) -> Va
     """Convert a concatenation. Parts without entries are left out."""
     examples = [example(part) for part in node.args[0]]  # type: ignore[union-attr]
     dtype = example(node).dtype
-    cast = [graph.cast(p, dtype, e.dtype) for p, e in zip(parts, examples, strict=True) if 0 not in e.shape]
-    return cast[0] if len(cast) == 1 else graph.node("Concat", *cast, axis=dim)
+    cast = [graph.cast(part, dtype, e.dtype) for part, e in zip(parts, examples, strict=True)]
+    filled = [part for part, e in zip(cast, examples, strict=True) if 0 not in e.shape] or cast
+    return filled[0] if len(filled) == 1 else graph.node("Concat", *filled, axis=dim)
 
 
 def where(graph: Graph, node: fx.Node, mask: Value, a: Value, b: Value) -> Name:
@@ -237,6 +238,7 @@ CONVERTERS: dict[str | Callable[..., Any], Converter] = {
     "full_like": full_like,
     "index_select": gather,
     "min": min_of,
+    "log1p": lambda graph, node, x: graph.node("Log", graph.node("Add", x, torch.ones((), dtype=example(node).dtype))),
     "ne": lambda graph, node, a, b: graph.node("Not", binary("Equal")(graph, node, a, b)),
     "permute": lambda graph, node, x, order: graph.node("Transpose", x, perm=list(order)),
     "select": select,

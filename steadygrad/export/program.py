@@ -67,7 +67,10 @@ def layers_of(layer: RecurrentLayer | Stack) -> list[RecurrentLayer]:
 
 
 def names_of(layer: RecurrentLayer | Stack, state: bool) -> Names:
-    """Return the `Names` of a program: x, h_0, … and y, h_n, …; the states of the layers of a `Stack` begin with "0."."""
+    """Return the `Names` of a program: x, h_0, … and y, h_n, …
+
+    The names of states of several layers begin with "0.", "1.", …
+    """
     layers = layers_of(layer)
     own = [
         f"{level}.{name}" if len(layers) > 1 else name
@@ -97,7 +100,8 @@ def exported_program(module: nn.Module, *, state: bool = True, kept: tuple[str, 
         like = next(part for part in module.parameters() if part.is_floating_point())
         batch = example.shape[run.axes.index("batch")]
         start = tuple(part for layer in layers_of(run.layer) for part in layer.default_states(batch, like))
-    shapes: Any = ({0: Dim.AUTO, 1: Dim.AUTO}, tuple({1: Dim.AUTO} for _ in start))
+    of_state = tuple({1: Dim.AUTO} for _ in start)
+    shapes: Any = ({0: Dim.AUTO, 1: Dim.AUTO}, *([of_state] if start else []))
     with portable(*kept), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch warns of its own deprecated functions
         arguments = (example, *(part.contiguous() for part in start))
