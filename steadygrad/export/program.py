@@ -1,7 +1,7 @@
 """A layer or model as a program of torch.export, a function of inputs and state, dynamic in time and batch."""
 
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,8 @@ def streamed(module: nn.Module) -> Streamed:
     first = getattr(module, "batch_first", False)
     sizes = (2, 7) if first else (7, 2)
     example = next(module.parameters()).new_zeros(*sizes, module.input_size)
-    return Streamed(module.forward, module, example, ("batch", "time") if first else ("time", "batch"))
+    run: Any = module.forward
+    return Streamed(run, module, example, ("batch", "time") if first else ("time", "batch"))
 
 
 def layers_of(layer: RecurrentLayer | Stack) -> list[RecurrentLayer]:
@@ -75,7 +76,7 @@ def names_of(layer: RecurrentLayer | Stack, state: bool) -> Names:
     own = [
         f"{level}.{name}" if len(layers) > 1 else name
         for level, part in enumerate(layers)
-        for name in part.cells[0].state_names
+        for name in cast(Any, part.cells[0]).state_names
     ]
     return Names(("x", *(f"{name}_0" for name in own if state)), ("y", *(f"{name}_n" for name in own)))
 
