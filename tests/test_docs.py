@@ -151,7 +151,7 @@ def test_figures_of_recipes_are_known_kinds():
     assert asked <= KINDS | set(OF_ALL_ROWS)
 
 
-@pytest.mark.parametrize("page", ["acting.md", "relations.md", "layers.md", "speed.md", "seeing.md"])
+@pytest.mark.parametrize("page", ["acting.md", "relations.md", "layers.md", "speed.md", "seeing.md", "export.md"])
 def test_docs_code_blocks_run_and_links_exist(page):
     text = (ROOT / "docs" / page).read_text("utf-8")
     namespace = {"__name__": page}

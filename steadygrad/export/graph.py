@@ -145,11 +145,11 @@ class Graph:
         """Return the checked ONNX model with these inputs and outputs, each (name, dtype, shape)."""
         import steadygrad
 
-        sides = (
+        before, after = (
             [helper.make_tensor_value_info(name, type_of(dtype), shape) for name, dtype, shape in values]
             for values in (inputs, outputs)
         )
-        graph = helper.make_graph(self.nodes, "steadygrad", *sides, initializer=list(self.constants.values()))
+        graph = helper.make_graph(self.nodes, "steadygrad", before, after, initializer=list(self.constants.values()))
         model = helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid("", OPSET)],

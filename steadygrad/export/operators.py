@@ -50,6 +50,15 @@ SYMBOLS = {operator.add: "Add", operator.floordiv: "Div", operator.mul: "Mul", o
 """operators on symbolic sizes, which are at least 0"""
 
 
+LARGEST = 2**63 - 1
+"""end of a slice that goes to the end of a dimension"""
+
+
+def size(value: Any) -> Any:
+    """Return a symbolic size as it is, a value (1,) of the graph, and an integer as a list of it."""
+    return [value] if isinstance(value, int) else value
+
+
 def example(node: Any) -> Any:
     """Return the fake tensor or symbol of a node of a traced graph; a number as it is."""
     return node.meta["val"] if isinstance(node, fx.Node) else node
@@ -111,21 +120,22 @@ def expand(graph: Graph, node: fx.Node, x: Value, sizes: Sequence[Value], **_: A
     return graph.node("Expand", x, graph.shape(1 if size == -1 else size for size in sizes))
 
 
-def squeeze(graph: Graph, node: fx.Node, x: Value, dims: Any) -> Name:
+def squeeze(graph: Graph, node: fx.Node, x: Value, dims: Any) -> Value:
     """Convert the removal of dimensions of size 1; torch keeps the others."""
     shape = example(node.args[0]).shape
-    dims = [dims] if isinstance(dims, int) else dims
-    return graph.node("Squeeze", x, [dim for dim in dims if shape[dim] == 1])
+    removed = [dim for dim in ([dims] if isinstance(dims, int) else dims) if shape[dim] == 1]
+    return graph.node("Squeeze", x, removed) if removed else x
 
 
-def slice_(graph: Graph, node: fx.Node, x: Value, *given: Any, step: int = 1) -> Value:
+def slice_(
+    graph: Graph, node: fx.Node, x: Value, dim: int = 0, start: Value = None, end: Value = None, step: int = 1
+) -> Value:
     """Convert x[start:end:step] along a dimension."""
-    dim, start, end, step = (*given, *(0, None, None, step)[len(given) :])
-    ends = 2**63 - 1 if end is None else end
-    if start in (0, None) and ends == 2**63 - 1 and step == 1:
+    begin: Value = 0 if start is None else start
+    stop: Value = LARGEST if end is None else end
+    if (begin, stop, step) == (0, LARGEST, 1):
         return x
-    start, ends = ([part] if isinstance(part, int) else part for part in (start or 0, ends))
-    return graph.node("Slice", x, start, ends, [dim], [step])
+    return graph.node("Slice", x, size(begin), size(stop), [dim], [step])
 
 
 def select(graph: Graph, node: fx.Node, x: Value, dim: int, index: int) -> Name:
@@ -146,8 +156,9 @@ def cat(graph: Graph, node: fx.Node, parts: Sequence[Value], dim: int = 0) -> Va
     """Convert a concatenation. Parts without entries are left out."""
     examples = [example(part) for part in node.args[0]]  # type: ignore[union-attr]
     dtype = example(node).dtype
-    cast = [graph.cast(p, dtype, e.dtype) for p, e in zip(parts, examples, strict=True) if 0 not in e.shape]
-    return cast[0] if len(cast) == 1 else graph.node("Concat", *cast, axis=dim)
+    cast = [graph.cast(part, dtype, e.dtype) for part, e in zip(parts, examples, strict=True)]
+    filled = [part for part, e in zip(cast, examples, strict=True) if 0 not in e.shape] or cast
+    return filled[0] if len(filled) == 1 else graph.node("Concat", *filled, axis=dim)
 
 
 def where(graph: Graph, node: fx.Node, mask: Value, a: Value, b: Value) -> Name:
@@ -196,7 +207,7 @@ def pad(graph: Graph, node: fx.Node, x: Value, widths: Sequence[int], value: flo
 def flip(graph: Graph, node: fx.Node, x: Value, dims: Sequence[int]) -> Name:
     """Convert a reversal of dimensions."""
     count = len(dims)
-    return graph.node("Slice", x, [-1] * count, [-(2**63)] * count, list(dims), [-1] * count)
+    return graph.node("Slice", x, [-1] * count, [-LARGEST] * count, list(dims), [-1] * count)
 
 
 def dim_node(kind: str) -> Converter:
@@ -211,7 +222,7 @@ def gather(graph: Graph, node: fx.Node, x: Value, dim: int, index: Value) -> Nam
 
 def symbol(kind: str) -> Converter:
     """Return a converter of an operator on sizes, which are values (1,) of the graph."""
-    return lambda graph, node, a, b: graph.node(kind, *([v] if isinstance(v, int) else v for v in (a, b)))
+    return lambda graph, node, a, b: graph.node(kind, size(a), size(b))
 
 
 CONVERTERS: dict[str | Callable[..., Any], Converter] = {
@@ -237,6 +248,7 @@ CONVERTERS: dict[str | Callable[..., Any], Converter] = {
     "full_like": full_like,
     "index_select": gather,
     "min": min_of,
+    "log1p": lambda graph, node, x: graph.node("Log", graph.node("Add", x, torch.ones((), dtype=example(node).dtype))),
     "ne": lambda graph, node, a, b: graph.node("Not", binary("Equal")(graph, node, a, b)),
     "permute": lambda graph, node, x, order: graph.node("Transpose", x, perm=list(order)),
     "select": select,

@@ -1,7 +1,7 @@
 """A layer or model as a program of torch.export, a function of inputs and state, dynamic in time and batch."""
 
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,8 @@ def streamed(module: nn.Module) -> Streamed:
     first = getattr(module, "batch_first", False)
     sizes = (2, 7) if first else (7, 2)
     example = next(module.parameters()).new_zeros(*sizes, module.input_size)
-    return Streamed(module.forward, module, example, ("batch", "time") if first else ("time", "batch"))
+    run: Any = module.forward
+    return Streamed(run, module, example, ("batch", "time") if first else ("time", "batch"))
 
 
 def layers_of(layer: RecurrentLayer | Stack) -> list[RecurrentLayer]:
@@ -67,12 +68,15 @@ def layers_of(layer: RecurrentLayer | Stack) -> list[RecurrentLayer]:
 
 
 def names_of(layer: RecurrentLayer | Stack, state: bool) -> Names:
-    """Return the `Names` of a program: x, h_0, … and y, h_n, …; those of a `Stack` begin with the number, "0."."""
+    """Return the `Names` of a program: x, h_0, … and y, h_n, …
+
+    The names of states of several layers begin with "0.", "1.", …
+    """
     layers = layers_of(layer)
     own = [
         f"{level}.{name}" if len(layers) > 1 else name
         for level, part in enumerate(layers)
-        for name in part.cells[0].state_names
+        for name in cast(Any, part.cells[0]).state_names
     ]
     return Names(("x", *(f"{name}_0" for name in own if state)), ("y", *(f"{name}_n" for name in own)))
 
@@ -97,7 +101,8 @@ def exported_program(module: nn.Module, *, state: bool = True, kept: tuple[str, 
         like = next(part for part in module.parameters() if part.is_floating_point())
         batch = example.shape[run.axes.index("batch")]
         start = tuple(part for layer in layers_of(run.layer) for part in layer.default_states(batch, like))
-    shapes: Any = ({0: Dim.AUTO, 1: Dim.AUTO}, tuple({1: Dim.AUTO} for _ in start))
+    of_state = tuple({1: Dim.AUTO} for _ in start)
+    shapes: Any = ({0: Dim.AUTO, 1: Dim.AUTO}, *([of_state] if start else []))
     with portable(*kept), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch warns of its own deprecated functions
         arguments = (example, *(part.contiguous() for part in start))

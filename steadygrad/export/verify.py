@@ -1,5 +1,6 @@
 """How far an exported ONNX model is from the layer, measured in onnxruntime."""
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,9 +18,9 @@ class Session:
     """
 
     def __init__(self, module: nn.Module, *, state: bool = True) -> None:
-        model = onnx_model(module, state=state)
+        self.model: Any = onnx_model(module, state=state)
         try:
-            import onnxruntime
+            onnxruntime = import_module("onnxruntime")
         except ImportError:
             raise ValueError(
                 "running an ONNX model needs the package onnxruntime: pip install steadygrad[export]"
@@ -27,7 +28,7 @@ class Session:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         self.session: Any = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            self.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         self.names = [value.name for value in self.session.get_inputs()]
 

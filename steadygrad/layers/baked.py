@@ -1,7 +1,7 @@
 """Layers for inference: a copy whose recurrent matrices are evaluated and frozen as plain weights."""
 
 from copy import deepcopy
-from typing import TypeVar
+from typing import Self, TypeVar, cast
 
 import torch
 from torch import nn
@@ -31,3 +31,14 @@ def baked(module: Module) -> Module:
                 made[child] = made.get(child) or frozen(child.value())
                 setattr(parent, name, made[child])
     return copy
+
+
+class Bakeable:
+    """Base class of layers and models, beside nn.Module, with the method `baked`."""
+
+    def baked(self) -> Self:
+        """Return a copy for inference, export and torch.jit: its matrices are evaluated and frozen as plain weights.
+
+        The copy is in evaluation mode and computes what the module computes there. Its parameters require no gradient.
+        """
+        return cast(Self, baked(cast(nn.Module, self)))

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from inspect import Signature, signature
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from steadygrad.check import check_integers, check_share, enter
 from steadygrad.kernels import autocasts, own_precision, padded_steps, traced, untraced
 from steadygrad.layers.attentive import AttentionSpec, attentive
-from steadygrad.layers.baked import baked
+from steadygrad.layers.baked import Bakeable
 from steadygrad.layers.cell import MOST_LAYERS, Cell, Lookup
 from steadygrad.layers.checkpointing import check_chunk
 from steadygrad.layers.gates import FreeWeights
@@ -77,7 +77,7 @@ LAYERS: dict[str, LayerClass] = {}
 """layer classes by name; a class enters itself, see `RecurrentLayer`"""
 
 
-class RecurrentLayer(ParameterOwner):
+class RecurrentLayer(Bakeable, ParameterOwner):
     """Base class of recurrent layers, called as torch.nn.GRU: ``num_layers`` levels, one or two directions, dropout.
 
     A subclass with a name, ``class CoRNN(RecurrentLayer, name="cornn")``, enters itself into `LAYERS`.
@@ -212,10 +212,6 @@ class RecurrentLayer(ParameterOwner):
     def _maps(self) -> Iterator[Matrix]:
         """Return an iterator over every `Matrix` of the layer."""
         return (module for module in self.modules() if isinstance(module, Matrix))
-
-    def baked(self) -> Self:
-        """Return a copy for inference, export and torch.jit: its matrices are evaluated and frozen as plain weights."""
-        return baked(self)
 
     def flatten_parameters(self) -> None:
         """Do nothing. The method exists for code that calls it on torch.nn.GRU."""

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
-from typing import Self, cast
+from typing import cast
 
 from torch import Tensor, nn
 
-from steadygrad.layers.baked import baked
+from steadygrad.layers.baked import Bakeable
 from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import RecurrentLayer, State, as_tuple
 
 
-class Stack(nn.ModuleList):
+class Stack(Bakeable, nn.ModuleList):
     """h = L_k(… L_1(x)),  L_1 … L_k recurrent layers, called as one layer.
 
     Example: `Stack([NCGRU(43, 100), LSTM(100, 43)])`. The state is the tuple of the tensors of all layers' states, in
@@ -77,10 +77,6 @@ class Stack(nn.ModuleList):
             )
         rest = iter(given)
         return [tuple(islice(rest, len(layer.state_parts))) for layer in self.layers()]
-
-    def baked(self) -> Self:
-        """Return a copy for inference whose matrices are evaluated and frozen, as `RecurrentLayer.baked`."""
-        return baked(self)
 
     def layers(self) -> Iterator[RecurrentLayer]:
         """Return an iterator over the layers, in order."""

@@ -1,12 +1,12 @@
 """Base class of the models that tasks train."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from steadygrad.layers import RecurrentLayer, Stack
-from steadygrad.layers.baked import baked
+from steadygrad.layers.baked import Bakeable
 from steadygrad.layers.recurrent import State
 
 
@@ -24,7 +24,7 @@ class Streamed(NamedTuple):
     """names of the first two dimensions of the inputs, "batch" and "time" in the model's order"""
 
 
-class Model(nn.Module):
+class Model(Bakeable, nn.Module):
     """Base class of the models that tasks train: inputs (batch, …) → outputs. A recurrent model overrides `walk`."""
 
     def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State | None]:
@@ -41,10 +41,6 @@ class Model(nn.Module):
         `Model` raises ValueError: a model that can be exported overrides this method.
         """
         raise ValueError(f"{type(self).__name__} cannot be exported: its graph depends on the data")
-
-    def baked(self) -> Self:
-        """Return a copy for inference whose recurrent matrices are evaluated and frozen as plain weights."""
-        return baked(self)
 
     def penalty(self) -> Tensor | float:
         """Return the regularisation term that training adds to the loss: 0.0, unless a subclass overrides this."""
