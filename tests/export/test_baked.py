@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from steadygrad.layers import LAYERS, NCGRU, NNRNN, Stack
-from steadygrad.matrices import Free, Matrix, build
+from steadygrad.matrices import Free, Matrix, build, frozen
 from steadygrad.models.sequence import SequenceModel
 from tests.rounding import rounding
 
