@@ -35,6 +35,7 @@ from steadygrad.layers.cell import Cell as Cell
 from steadygrad.layers.cell import StepCell as StepCell
 from steadygrad.layers.memory import Memory as Memory
 from steadygrad.layers.memory import Score as Score
+from steadygrad.layers.naming import Owned as Owned
 from steadygrad.layers.recurrent import LAYERS as LAYERS
 from steadygrad.layers.recurrent import LayerClass as LayerClass
 from steadygrad.layers.recurrent import RecurrentLayer as RecurrentLayer

@@ -239,8 +239,9 @@ def index_of(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(make)
     def index(*key: Any) -> Tensor:
-        passing = torch._C._are_functorch_transforms_active() or _get_current_dispatch_mode() is not None
-        if torch.compiler.is_compiling() or passing:  # such tensors belong to the graph
+        if torch.compiler.is_compiling():  # such tensors belong to the graph
+            return make(*key)
+        if torch._C._are_functorch_transforms_active() or _get_current_dispatch_mode() is not None:  # likewise
             return make(*key)
         with torch.inference_mode(False):  # the cached tensor is used by later calls too
             return cached(*key)
