@@ -127,9 +127,8 @@ class Everything(Memory):
         """Return the tuple (states, age) as the `Carried` that the fused kernel takes, with no relevant states."""
         states, age = tensors
         none = states.new_zeros(len(states), 0)
-        return Carried(
-            states, none, none, none.long(), age.clamp(0, states.shape[1])
-        )  # the kernel reads as many states
+        ages = age.clamp(0, states.shape[1])  # the kernel reads as many states
+        return Carried(states, none, none, none.long(), ages)
 
     def from_carried(self, carried: Carried) -> tuple[Tensor, ...]:
         """Return the tuple (states, age) from the `Carried` that the fused kernel returned."""
@@ -217,29 +216,22 @@ class LearnedScore(Score):
 
     α_{i,t} is the attention weight of h_i at step t, summed over its time in S, the recent states; R are the relevant
     ones. The factor σ(…) gives w and b a gradient from the value of attending to h_i (thesis, section 7.5). At the
-    start w = b = 0, which ranks states as `ReceivedAttention` does. w is ``weight_relevance`` (1, units), b
-    ``bias_relevance``, a scalar.
+    start w = b = 0, which ranks states as `ReceivedAttention` does. w is ``weight_relevance``, b ``bias_relevance``.
     """
 
-    weight_relevance = Owned()
-    bias_relevance = Owned()
+    weight_relevance, bias_relevance = Owned(), Owned()
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        self.weight_relevance = nn.Parameter(torch.zeros(1, units))
-        self.bias_relevance = nn.Parameter(torch.zeros(()))
+        self.weight_relevance, self.bias_relevance = nn.Parameter(torch.zeros(1, units)), nn.Parameter(torch.zeros(()))
 
     def forward(self, states: Tensor, received: Tensor) -> Tensor:
         """Return the scores w · h + b + received (batch,) from states h (batch, units) and ``received`` (batch,)."""
-        return self._logits(states) + received
+        return states @ self.weight_relevance[0] + self.bias_relevance + received
 
     def gate(self, states: Tensor) -> Tensor:
         """Return log σ(w · h + b), (batch, places), of relevant states h (batch, places, units). It trains w and b."""
-        return nn.functional.logsigmoid(self._logits(states))
-
-    def _logits(self, states: Tensor) -> Tensor:
-        """Return w · h + b (…) of states h (…, units)."""
-        return states @ self.weight_relevance[0] + self.bias_relevance
+        return nn.functional.logsigmoid(states @ self.weight_relevance[0] + self.bias_relevance)
 
 
 SCORES: dict[str, Callable[[int], Score]] = {"received": ReceivedAttention, "learned": LearnedScore}
