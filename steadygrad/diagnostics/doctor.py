@@ -254,7 +254,7 @@ def matrix_numbers(module: nn.Module) -> dict[str, float]:
                 found[f"orthogonality_error {name}"] = orthogonality_error(W)
                 if (rounding := len(W) * torch.finfo(W.dtype).eps) > DRIFTED:  # half precision
                     found[f"rounding {name}"] = rounding
-    names = {parameter: name for name, parameter in module.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
     for weight in [weight for part in module.modules() if isinstance(part, Cell) for weight in part.kinds()]:
         if weight in names:  # a tool may have put another tensor in its place
             blocks = weight.split(weight.shape[1])

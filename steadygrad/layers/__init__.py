@@ -34,6 +34,7 @@ from steadygrad.layers.relrnn import RelLSTM as RelLSTM
 from steadygrad.layers.cell import Cell as Cell
 from steadygrad.layers.cell import StepCell as StepCell
 from steadygrad.layers.memory import Memory as Memory
+from steadygrad.layers.naming import Owned as Owned
 from steadygrad.layers.recurrent import LAYERS as LAYERS
 from steadygrad.layers.recurrent import LayerClass as LayerClass
 from steadygrad.layers.recurrent import RecurrentLayer as RecurrentLayer

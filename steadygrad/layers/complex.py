@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from steadygrad.kernels import COMPLEX_MODRELU, SMOOTHED_COMPLEX_MODRELU, Steps
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.elman import ElmanWeights, elman_walk
-from steadygrad.layers.gates import FreeWeights, bare, value
+from steadygrad.layers.gates import FreeWeights, bare
 from steadygrad.layers.naming import Owned
 from steadygrad.matrices import Matrix, Spec, build
 from steadygrad.matrices.complex import realify
@@ -79,7 +79,8 @@ class ComplexElmanCell(Cell, FreeWeights):
 
     def matrices(self) -> dict[str, Tensor]:
         """Return {"recurrent": W} with W (units, units), complex unless ``recurrent`` names a real matrix."""
-        return {"recurrent": value(self.weight_hh)}
+        W = self.weight_hh
+        return {"recurrent": W.value() if isinstance(W, Matrix) else self.checked("weight_hh", W)}
 
     def kinds(self) -> dict[Tensor, str]:
         """Return {W: "matrix"} if W is a parameter."""

@@ -23,11 +23,6 @@ def bare(matrix: Matrix) -> nn.Parameter | Matrix:
     return first if isinstance(matrix.map, Free) and isinstance(first, nn.Parameter) else matrix
 
 
-def value(weight: Tensor | Matrix) -> Tensor:
-    """Return the matrix of a parameter, the parameter itself, or of a `Matrix`, without dropout."""
-    return weight.value() if isinstance(weight, Matrix) else weight
-
-
 class FreeWeights(nn.Module):
     """Base class of modules with recurrent matrices that may be parameters: checks them and applies dropout."""
 
@@ -38,17 +33,23 @@ class FreeWeights(nn.Module):
         """Return the weight of this name for a forward pass: in training, dropout is applied to its entries.
 
         A weight of several square ``blocks`` of rows gets dropout block by block. Raise NonFiniteError if it has NaN or
-        infinity. That is checked again if its memory or its version counter has changed.
+        infinity. In evaluation that is checked again only if its memory or its version counter has changed.
         """
         if not torch.compiler.is_compiling() and not needs_plain(weight):
             seen: dict[str, tuple[int, int]] = self.__dict__.setdefault("_finite", {})
             now = weight.data_ptr(), version(weight)
-            if seen.get(name) != now or now[1] < 0:
-                check_finite(type(self).__name__, name, weight)
+            if self.training or seen.get(name) != now or now[1] < 0:
+                self.checked(name, weight)
                 seen[name] = now
         if not (self.training and self.dropout):
             return weight
         return torch.cat([nn.functional.dropout(block, self.dropout) for block in weight.chunk(blocks)])
+
+    def checked(self, name: str, weight: Tensor) -> Tensor:
+        """Return the weight of this name. Raise NonFiniteError if it has NaN or infinity, unless it is traced."""
+        if not torch.compiler.is_compiling() and not needs_plain(weight):
+            check_finite(type(self).__name__, name, weight)
+        return weight
 
 
 class Gates(FreeWeights):
@@ -127,7 +128,15 @@ class GatedCell(Cell, FreeWeights):
 
     def matrices(self) -> dict[str, Tensor]:
         """Return a dict of the recurrent matrices (hidden, hidden) by the names of their gates."""
-        return {gate: value(weight) for gate, weight in self.gates().items()}
+        own: Any = self.weight_hh
+        if not isinstance(own, Gates):
+            self.checked("weight_hh", own)
+            return dict(self.free_gates())
+        weights = ((gate, own[gate]) for gate in self.GATES)
+        return {
+            gate: weight.value() if isinstance(weight, Matrix) else own.checked(gate, weight)
+            for gate, weight in weights
+        }
 
     def kinds(self) -> dict[Tensor, str]:
         """Return the kind "matrix" of each parameter that is a recurrent matrix, or all of them."""

@@ -128,9 +128,8 @@ class Everything(Memory):
         """Return the tuple (states, age) as the `Carried` that the fused kernel takes, with no relevant states."""
         states, age = tensors
         none = states.new_zeros(states.shape[0], 0)
-        return Carried(
-            states, none, none, none.long(), age.clamp(0, states.shape[1])
-        )  # the kernel reads as many states
+        ages = age.clamp(0, states.shape[1])  # the kernel reads as many states
+        return Carried(states, none, none, none.long(), ages)
 
     def from_carried(self, carried: Carried) -> tuple[Tensor, ...]:
         """Return the tuple (states, age) from the `Carried` that the fused kernel returned."""

@@ -58,11 +58,12 @@ class GuardedParametrizations(nn.ModuleDict):
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
-        self.__dict__["layer"] = layer  # not as a part of this module
+        self.owner = (layer,)  # in a tuple, so that it is no part of this module
 
     def __contains__(self, name: object) -> bool:
-        if isinstance(self.layer._modules.get(str(name)), Matrix | Gates):
-            raise refusal(self.layer, str(name))
+        (layer,) = self.owner
+        if isinstance(layer._modules.get(str(name)), Matrix | Gates):
+            raise refusal(layer, str(name))
         return super().__contains__(str(name))
 
 

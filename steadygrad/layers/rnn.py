@@ -10,7 +10,7 @@ from steadygrad.kernels import ACTIVATIONS, Recurrence, Steps
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.complex import COMPLEX_ACTIVATIONS, ComplexElmanCell
 from steadygrad.layers.elman import ElmanWeights, elman_walk
-from steadygrad.layers.gates import FreeWeights, bare, value
+from steadygrad.layers.gates import FreeWeights, bare
 from steadygrad.layers.naming import Owned
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import BIAS_STARTS, INPUT_STARTS, Initialiser, choose, uniform
@@ -118,7 +118,8 @@ class ElmanCell(Cell, FreeWeights):
 
     def matrices(self) -> dict[str, Tensor]:
         """Return {"recurrent": W} with W (hidden, hidden)."""
-        return {"recurrent": value(self.weight_hh)}
+        W = self.weight_hh
+        return {"recurrent": W.value() if isinstance(W, Matrix) else self.checked("weight_hh", W)}
 
     def kinds(self) -> dict[Tensor, str]:
         """Return {W: "matrix"} if W is a parameter."""
