@@ -241,9 +241,8 @@ def attention_numbers(layer: nn.Module, x: Tensor) -> dict[str, float]:
 def matrix_numbers(module: nn.Module) -> dict[str, float]:
     """Return a dict of ``spectral_radius <name>`` for every recurrent matrix of a module, by the name of its weight.
 
-    Square blocks of one weight are called ``weight_hh_l0[0]``, ``weight_hh_l0[1]`` and so on. A matrix that should be
-    orthogonal also has ``orthogonality_error <name>``. In half precision ``rounding <name>`` is added, the error to
-    expect.
+    Square blocks of a weight are called ``weight_hh_l0[0]`` and so on. A matrix that should be orthogonal also has
+    ``orthogonality_error <name>``, and in half precision ``rounding <name>``, the error to expect.
     """
     found = {}
     for name, part in module.named_modules():
@@ -256,11 +255,9 @@ def matrix_numbers(module: nn.Module) -> dict[str, float]:
                     found[f"rounding {name}"] = rounding
     names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
     for weight in [weight for part in module.modules() if isinstance(part, Cell) for weight in part.kinds()]:
-        if weight in names:  # a tool may have put another tensor in its place
-            blocks = weight.split(weight.shape[1])
-            for i, W in enumerate(blocks):
-                where = names[weight] if len(blocks) == 1 else f"{names[weight]}[{i}]"
-                found[f"spectral_radius {where}"] = spectral_radius(W)
+        blocks = weight.split(weight.shape[1]) if weight in names else ()  # a tool may have put another in its place
+        for i, W in enumerate(blocks):
+            found[f"spectral_radius {names[weight]}" + (f"[{i}]" if len(blocks) > 1 else "")] = spectral_radius(W)
     return found
 
 
@@ -276,9 +273,8 @@ def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
     if abs(exponent) * max(steps, STEPS) <= KEPT * STEPS:
         yield Finding(f"Nothing is lost: perturbations of the state neither grow nor shrink{first}", "", agreed)
     elif -math.log(2) < exponent * steps < math.log(10):
-        yield Finding(
-            f"Little is lost: over {steps:.0f} steps gradients change by a factor of {change:.2g}{first}", "", agreed
-        )
+        text = f"Little is lost: over {steps:.0f} steps gradients change by a factor of {change:.2g}{first}"
+        yield Finding(text, "", agreed)
     elif exponent > 0:
         every = math.log(10) / exponent
         yield Finding(
