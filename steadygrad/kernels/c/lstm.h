@@ -99,8 +99,7 @@ static int lstm_backward_slice(const void *arguments, part_t *part) {
         REAL *deltas = part->outer.deltas + place * 4 * N;
         REAL *carried = given->d_initial + span.from * N, *d_cells = given->d_initial_cells + span.from * N;
         lstm_activation_backward(rows, N, given->gates + here * 4 * N, given->cells + here * N, c,
-                                 given->gradient + here * N, carried, cell_gradient, d_cells, deltas,
-                                 part->d_bias);
+                                 given->gradient + here * N, carried, cell_gradient, d_cells, deltas, part->d_bias);
         if (given->deltas) memcpy(given->deltas + here * 4 * N, deltas, (size_t)(rows * 4 * N) * sizeof(REAL));
         if (given->detached && given->detached[span.t]) memset(carried, 0, (size_t)(rows * N) * sizeof(REAL));
         else product(rows, N, no_rows(), rows_of(deltas, 4 * N), part->packed[0], carried, N, 0);
