@@ -53,12 +53,12 @@ def has_operator(activation: str, time: int) -> bool:
     It does while torch.compile or torch.export traces the loop, unless `portable` forbids it. In `portable` a loop of
     one step is never an operator.
     """
-    return traced() and (_kept is None or (activation in _kept and not is_one(time)))
+    return traced() and (_kept is None or (activation in _kept and not is_single_step(time)))
 
 
-def is_one(time: int) -> bool:
-    """Return whether the number of time steps is 1, and no symbol of a traced program."""
-    return isinstance(time, int) and time == 1
+def is_single_step(time: int) -> bool:
+    """Return whether a loop in `portable` has one step, and no symbolic number of steps, so that it is no loop."""
+    return _kept is not None and isinstance(time, int) and time == 1
 
 
 def autocasts(kind: str) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
 
-from steadygrad.kernels.plain import is_one
+from steadygrad.kernels.plain import is_single_step
 from steadygrad.kernels.steps import Steps
 from steadygrad.kernels.traced import TracedSteps
 
@@ -51,7 +51,7 @@ def unroll_rows(
 ) -> tuple[Tensor, ...]:
     """Return what `unroll` returns for the inputs of each step in the rows of x (rows, …), also while traced."""
     if isinstance(steps, TracedSteps):
-        if steps.sizes is None and is_one(steps.time):  # a loop in each step of another loop
+        if steps.sizes is None and is_single_step(steps.time):  # a loop in each step of another loop
             return step(x, initial)
         return tuple(map(steps.packed, scanned(step, x, initial, steps)[1]))
     return unroll(step, x.split(steps.sizes), initial, steps)
