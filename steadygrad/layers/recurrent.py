@@ -277,8 +277,9 @@ class RecurrentLayer(Bakeable, ParameterOwner):
                 final = tuple(s.index_select(1, input.unsorted_indices) for s in final)
             if found is None:
                 return None, self._joined(final)
-            # not _replace, of which torch.compile makes an empty PackedSequence
-            return PackedSequence(found, *input[1:]), self._joined(final)
+            if traced():  # torch.compile makes an empty PackedSequence of _replace
+                return PackedSequence(found, *input[1:]), self._joined(final)
+            return input._replace(data=found), self._joined(final)
         if table is not None:
             check_table(self._name, table, input.shape[-1], self.input_size, parameter)
         size = self.input_size if table is None else len(table)

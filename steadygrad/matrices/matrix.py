@@ -128,20 +128,21 @@ class Matrix(nn.Module):
         It is cached in evaluation mode if gradients are disabled or all parameters are frozen. A cached W has no graph.
         """
         stored = self.free
-        free = self._shaped(map(whole, stored))
+        gathered = tuple(map(whole, stored))
+        free = self._shaped(gathered)
         if needs_plain(free[0]):
             return self._evaluate(free)
-        sharded = whole(stored[0]) is not stored[0]
+        sharded = gathered[0] is not stored[0]
         if self._drawn is not None and not sharded:
             self._notice(*self._drawn)
         if self.training or sharded or (torch.is_grad_enabled() and not self._is_frozen(stored)):
             self._cached = None
-            self._check_finite(free)
+            self._check_finite(gathered)
             return self._evaluate(free)
         cached = self._cached  # read once: another thread may clear it meanwhile
         if cached is not None and self._is_current(*cached):
             return cached[0]
-        self._check_finite(free)
+        self._check_finite(gathered)
         # outside inference mode, because a tensor created in it cannot be used in training
         with torch.inference_mode(False), torch.no_grad():
             W = self._evaluate(free)
@@ -161,16 +162,20 @@ class Matrix(nn.Module):
         self._drawn = name, [sample.clone() for sample in self._samples()]
 
     def _notice(self, name: str, drawn: list[Tensor]) -> None:
-        """End the watch, and warn if none of the free tensors has the values that were drawn for it."""
+        """End the watch, and warn if no free tensor is near the values that were drawn for it.
+
+        Small changes, such as noise or updates, are no reason to warn.
+        """
         self._drawn = None
-        with torch.no_grad():
-            now = [(sample, was) for sample, was in zip(self._samples(), drawn, strict=True) if len(was)]
-        if (
-            not now
-            or any(torch.equal(*both) for both in now)
-            or not all(isinstance(f, nn.Parameter) for f in self.free)
-        ):
+        if not all(isinstance(f, nn.Parameter) for f in self.free):
             return
+        with torch.no_grad():
+            pairs = [(now, was) for now, was in zip(self._samples(), drawn, strict=True) if len(was)]
+            floor = 0.01  # size of the entries of a free tensor that starts at zero, below which a change is small
+            scales = [max(float(was.norm()), floor * math.sqrt(len(was))) for _, was in pairs]
+            changes = [float((now - was).norm()) for now, was in pairs]
+            if not pairs or any(change <= 0.5 * scale for change, scale in zip(changes, scales, strict=True)):
+                return
         warnings.warn(
             f"{name} was overwritten after it was built: its constraint still holds, but its values no longer follow "
             "the initialisation of the layer. Call reset_parameters() of the layer to draw them again, or refresh() if "
