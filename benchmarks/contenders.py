@@ -148,8 +148,6 @@ class TrainingStep:
         features = getattr(layer, "output_size", size.hidden)  # SAB has twice as many outputs as units
         self.G = torch.randn(size.time, size.batch, features, generator=generator)
         self.prepare = Update(layer.parameters(), generator)
-        if isinstance(layer, layers.RecurrentLayer):
-            layer.refresh()  # its initial values are changed on purpose
 
     def run(self) -> None:
         output = self.layer(self.x)[0]

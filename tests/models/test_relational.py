@@ -395,7 +395,6 @@ def test_context_normalisation_of_two_objects_known_values():
     torch.testing.assert_close(ContextNormalisation(((0, 2),), 2).double()(z), expected)
 
 
-@pytest.mark.filterwarnings("ignore:.* was overwritten after it was built")
 def test_recurrent_takes_any_layer(images):
     model = Recurrent(NNRNN(FEATURES, 6, spectrum_pull=0.3), PROBLEM, l1=2.0).double()
     with torch.no_grad():
