@@ -128,9 +128,16 @@ class AttentiveCell(Cell):
 
     @property
     def traceable(self) -> bool:
-        """Whether the loop can be traced: by a kernel, or step by step with a memory of fixed size."""
+        """Whether the loop can be traced: by a kernel or, to export it, step by step with a memory of fixed size.
+
+        The backward pass that Inductor of torch 2.13 makes of such steps has wrong gradients, so torch.compile leaves
+        them out of its graphs.
+        """
+        known = type(self.cell).recurrence is not Cell.recurrence and COMBINATIONS[self.combine] is not None
+        if known and self.in_kernel and self.memory.limits is not None and has_c():
+            return True
         fixed = all(None not in part.shape for part in self.memory.parts.values())
-        return fixed or (self.in_kernel and self.memory.limits is not None and has_c())
+        return fixed and torch.compiler.is_exporting()
 
     def walk(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
