@@ -506,7 +506,8 @@ def test_nan_matrix_parameter_raises_value_error(make, x):
 
 @every_layer
 @pytest.mark.filterwarnings(
-    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
+    "ignore:.*torch.jit.script_method. is deprecated:DeprecationWarning",
 )  # the compiler's own
 def test_compiled_layer_is_the_layer(make, x):
     """torch.compile traces the layer with what stands around it."""
