@@ -10,6 +10,7 @@ cell runs in a process of its own with a time limit, in double precision.
 import argparse
 import io
 import multiprocessing
+import queue
 import re
 import sys
 import tempfile
@@ -17,12 +18,13 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch._dynamo
-from torch import Tensor
+from torch import Tensor, distributed, nn
 from torch.export import Dim, export
 from torch.func import functional_call, vmap
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
@@ -244,6 +246,81 @@ def _(case: Case) -> None:
         return checkpoint(case.layer, *inputs, use_reentrant=False)
 
     case.same(case.train(call, case.input()), case.train(case.layer, case.input()))
+
+
+@column("ONNX", "ONNX model traced with 7 steps, in onnxruntime: 50 steps, batch 3, single precision, within 1e-4")
+def _(case: Case) -> None:
+    from steadygrad.export.verify import onnx_difference
+
+    torch.set_default_dtype(torch.float32)
+    difference = onnx_difference(case.layer.float(), steps=50)
+    assert difference <= 1e-4, f"the largest difference is {difference:.1e} of the largest output"
+
+
+@column("bf16", "`layer.bfloat16()`: outputs and gradients within the rounding of weights and inputs to bfloat16")
+def _(case: Case) -> None:
+    half = deepcopy(case.layer).bfloat16()
+    case.layer.load_state_dict(half.state_dict())
+    x = case.input().detach().bfloat16()
+    bound = 2 * len(x) * case.layer.hidden_size * torch.finfo(torch.bfloat16).eps
+    runs = []
+    for layer, given in ((half, x.requires_grad_()), (case.layer, x.detach().double().requires_grad_())):
+        output, _ = layer(given)
+        output.sum().backward()
+        runs.append([output.detach().double(), given.grad.double()])
+    value, gradient = (float((got - expected).norm() / expected.norm()) for got, expected in zip(*runs, strict=True))
+    assert max(value, gradient / 2) < bound, f"the relative error is {value:.2g}, that of the gradient {gradient:.2g}"
+
+
+def of_one_of_two(case: Case, wrap: Callable[[nn.Module], nn.Module], rank: int, address: str, results: Any) -> None:
+    """Put the gradients of all parameters into ``results``, as one of two processes with half of the batch each."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    wrapped = wrap(case.layer)
+    torch.manual_seed(1)
+    wrapped(case.input(5, 4)[:, rank::2].detach())[0].square().mean().backward()
+    found = [p.grad for p in case.layer.parameters() if p.requires_grad]
+    whole = [g if g is None else getattr(g, "full_tensor", lambda g=g: g)().numpy() for g in found]
+    if rank == 0:
+        results.put(whole)
+    distributed.barrier()
+
+
+def in_two_processes(case: Case, wrap: Callable[[nn.Module], nn.Module]) -> None:
+    """Compare the gradients of a layer in two processes with those of one process on the whole batch."""
+    alone = deepcopy(case.layer)
+    torch.manual_seed(1)
+    alone(case.input(5, 4))[0].square().mean().backward()
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        address = (Path(folder) / "rendezvous").as_uri()
+        pair = [context.Process(target=of_one_of_two, args=(case, wrap, rank, address, results)) for rank in (0, 1)]
+        for process in pair:
+            process.start()
+        try:
+            found = results.get(timeout=100)
+        except queue.Empty:
+            raise AssertionError("the processes do not answer; the log has their error") from None
+        finally:
+            for process in pair:
+                process.kill()
+                process.join()
+    known = [p.grad for p in alone.parameters() if p.requires_grad]
+    assert [g is None for g in found] == [g is None for g in known]
+    case.same([torch.from_numpy(g) for g in found if g is not None], [g for g in known if g is not None])
+
+
+@column("DDP", "`DistributedDataParallel` in two processes: gradients of one process on the whole batch")
+def _(case: Case) -> None:
+    in_two_processes(case, nn.parallel.DistributedDataParallel)
+
+
+@column("FSDP2", "`fully_shard` in two processes: gradients of one process on the whole batch")
+def _(case: Case) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    in_two_processes(case, fully_shard)
 
 
 def attempt(name: str, title: str, pipe: Any) -> None:
