@@ -19,6 +19,8 @@ class GORUCell(GRUCell):
     that of `GRU`, whose update gate is u = 1 − g. Because 1 − σ(z) = σ(−z), `weights` negates the rows of g.
     """
 
+    inner_bias = False
+
     def __init__(
         self, input_size: int, hidden_size: int, *, recurrent: Spec, activation: str, reset_bias: float
     ) -> None:

@@ -16,11 +16,11 @@ from steadygrad.layers.start import Initialiser, choose, glorot_uniform, uniform
 
 
 def start_as_torch(cell: "GRUCell") -> None:
-    """Initialise W and b of a GRU cell in place, uniform in ±1/√hidden_size, as torch.nn.GRU does.
+    """Initialise W, b and b_hn of a GRU cell in place, uniform in ±1/√hidden_size, as torch.nn.GRU does.
 
     The recurrent matrices and the bias of modReLU are not changed.
     """
-    for parameter in (cell.weight_ih, cell.bias_ih):
+    for parameter in (cell.weight_ih, cell.bias_ih, cell.bias_hn):
         if parameter is not None:
             uniform(1 / math.sqrt(cell.output_size))(parameter)
 
@@ -51,13 +51,17 @@ class GRUCell(GatedCell):
     """Cell of `GRU`. The rows of its weights and of ``bias_ih`` are in the order reset, update, candidate.
 
     With modReLU ``bias_ih`` has only the rows of the two gates, and ``bias_modrelu`` (hidden,) is the bias of the
-    candidate, filled by the function ``modulus_init``. With ``bias=False`` both are None. ``start`` is a function that
-    initialises ``weight_ih``, ``weight_hh`` and ``bias_ih`` of the cell in place.
+    candidate, filled by the function ``modulus_init``. With ``reset="after"`` the parameter ``bias_hn`` (hidden,) is
+    torch's b_hn, 0 unless ``start`` sets it; otherwise it is None. With ``bias=False`` all three are None. ``start`` is
+    a function that initialises the weights and the other biases of the cell in place.
     """
 
     GATES = ("reset", "update", "candidate")
     resets_inside = True
     bias_modrelu = Owned()
+    bias_hn = Owned()
+    inner_bias = True
+    """whether a cell with the reset after the product and with biases has ``bias_hn``"""
 
     def __init__(
         self,
@@ -84,6 +88,8 @@ class GRUCell(GatedCell):
         self.bias_modrelu = nn.Parameter(torch.empty(hidden_size)) if inside else None
         if self.bias_modrelu is not None:
             modulus_init(self.bias_modrelu)
+        inner = bias and reset == "after" and self.inner_bias
+        self.bias_hn = nn.Parameter(torch.zeros(hidden_size)) if inner else None
         start(self)
 
     def walk(
@@ -91,8 +97,8 @@ class GRUCell(GatedCell):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run over all time steps and return the states (rows, hidden) and the final state, a tuple (h,)."""
         W, U, bias = weights
-        given = GRUInputs(x, W, U, bias, self.bias_modrelu, state[0], self.activation, steps, self.reset)
-        states = gru_unroll(given)
+        biases = bias, self.bias_modrelu, self.bias_hn
+        states = gru_unroll(GRUInputs(x, W, U, *biases, state[0], self.activation, steps, self.reset))
         return states, (steps.last(states),)
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -113,7 +119,9 @@ class GRU(RecurrentLayer, name="gru"):
     r is the reset gate, u the update gate, c the candidate, φ = tanh by default. Each gate has its own W, U and b. With
     φ = modReLU, b_c is added to the modulus and starts at 0. Two conventions follow the papers and differ from
     torch.nn.GRU. u = 1 takes the candidate, whereas z = 1 of torch.nn.GRU, z = 1 − u, keeps the old state. The reset
-    acts before the product with U_c; ``reset="after"`` gives c = φ(W_c x_t + r∘(U_c h_{t−1}) + b_c) of torch.nn.GRU.
+    acts before the product with U_c. ``reset="after"`` gives c = φ(W_c x_t + r∘(U_c h_{t−1} + b_hn) + b_c), torch's
+    candidate. Only then, and with ``bias``, the layer has the parameter b_hn, ``bias_hn_l0``. Such a layer computes
+    what torch.nn.GRU computes: `from_torch` and ``load_state_dict`` take torch's weights and negate those of z.
 
     ``recurrent`` is one kind of matrix for all gates or {"reset": …, "update": …, "candidate": …}. ``start`` names the
     program whose initialisation of W, U and b is used: torch (uniform in ±1/√hidden_size) or tensorflow (GRUCell:
