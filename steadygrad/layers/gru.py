@@ -13,6 +13,7 @@ from steadygrad.layers.naming import Owned
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.rnn import check_activation
 from steadygrad.layers.start import Initialiser, choose, glorot_uniform, uniform
+from steadygrad.layers.torch_form import TorchForm, Weights, negate_update
 
 
 def start_as_torch(cell: "GRUCell") -> None:
@@ -111,6 +112,39 @@ class GRUCell(GatedCell):
         if bias is not None and modulus is not None:
             bias = torch.cat([bias, torch.zeros_like(modulus)])
         return self.weight_ih, self.stacked(), bias
+
+    def from_torch(self, weights: Weights) -> Weights:
+        """Return the weights of torch.nn.GRU as those of the cell.
+
+        The rows of torch's z are negated, because u = 1 − z. The two biases are added, except b_hn of the candidate.
+        Raise ValueError with the reset before the product with U_c, whose candidate torch does not have.
+        """
+        if self.reset == "before":
+            raise ValueError(
+                'GRU expects reset="after" for the weights of torch.nn.GRU; got reset="before", which has another '
+                'candidate. Construct the layer with reset="after"'
+            )
+        found = {name: negate_update(value) for name, value in weights.items()}
+        if (second := found.pop("bias_hh", None)) is not None:
+            gates = 2 * (len(second) // 3)
+            found["bias_ih"] = torch.cat([found["bias_ih"][:gates] + second[:gates], found["bias_ih"][gates:]])
+            found["bias_hn"] = second[gates:]
+        return found
+
+    def to_torch(self) -> TorchForm:
+        """Return the cell as a level of torch.nn.GRU, whose z is 1 − u.
+
+        Raise ValueError for another activation than tanh, and with the reset before the product with U_c.
+        """
+        if self.activation != "tanh" or self.reset == "before":
+            raise ValueError(f'torch.nn.GRU has tanh and reset="after", not {self.activation} and "{self.reset}"')
+        W, U, b = self.weights()
+        weights = {"weight_ih": negate_update(W), "weight_hh": negate_update(U)}
+        if b is None:
+            return TorchForm("GRU", weights)
+        inner = torch.zeros_like(b[: self.output_size]) if self.bias_hn is None else self.bias_hn
+        second = torch.cat([torch.zeros_like(b[self.output_size :]), inner])
+        return TorchForm("GRU", weights | {"bias_ih": negate_update(b), "bias_hh": second})
 
 
 class GRU(RecurrentLayer, name="gru"):
