@@ -3,9 +3,10 @@
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from steadygrad.kernels import Recurrence, Steps, unroll_rows
+from steadygrad.layers.naming import Lender
 
 MOST_LAYERS = 10_000
 """largest ``num_layers`` of a layer; without a limit, a huge number fills the memory with cells, one by one"""
@@ -46,7 +47,7 @@ class Part(NamedTuple):
         return like.new_zeros(*leading, *(size or 0 for size in self.shape), dtype=self.dtype)
 
 
-class Cell(nn.Module):
+class Cell(Lender):
     """Base class of cells. A recurrent layer has one cell for each of its ``num_layers`` levels and each direction.
 
     A cell evaluates its matrices once, then runs over all time steps of a batch.
@@ -63,6 +64,8 @@ class Cell(nn.Module):
     state_sizes: tuple[int, ...]
     """sizes of the tensors (batch, size) with which the state begins; a memory of past states follows them"""
     output_size: int
+    shown: tuple[str, ...] = ()
+    """names of the attributes that `repr` of the layer shows, such as ``activation``"""
     resets_inside = False
     """whether `walk` itself resets the state to zeros where `Steps.resets` says so, if the C kernel runs"""
 
@@ -140,6 +143,11 @@ class Cell(nn.Module):
     def matrices(self) -> dict[str, Tensor]:
         """Return a dict of the recurrent matrices (hidden, hidden), which multiply the state, by name; here empty."""
         return {}
+
+    def options(self) -> dict[str, Any]:
+        """Return the options to show in `repr` of the layer, a dict by name: those in ``shown``, the kind of matrix."""
+        label = getattr(getattr(self, "weight_hh", None), "label", "")  # a parameter has none
+        return {name: getattr(self, name) for name in self.shown} | ({"recurrent": label} if label else {})
 
     def kinds(self) -> dict[Tensor, str]:
         """Return the kind of each parameter that has one, such as "matrix", without those of a `Matrix`; here none."""

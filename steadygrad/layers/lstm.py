@@ -126,12 +126,13 @@ class LSTM(RecurrentLayer, name="lstm"):
         num_layers: int = 1,
         *,
         recurrent: GateSpecs = "free",
-        bias: bool = True,
         forget_bias: float | None = None,
         start: str = "torch",
         **common: Unpack[Common],
     ) -> None:
         def make_cell(width: int) -> LSTMCell:
-            return self.cell(width, hidden_size, recurrent=recurrent, bias=bias, forget_bias=forget_bias, start=start)
+            return self.cell(
+                width, hidden_size, recurrent=recurrent, bias=self.bias, forget_bias=forget_bias, start=start
+            )
 
         super().__init__(make_cell, input_size, hidden_size, num_layers, **common)
