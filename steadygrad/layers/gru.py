@@ -58,6 +58,7 @@ class GRUCell(GatedCell):
     """
 
     GATES = ("reset", "update", "candidate")
+    shown = ("activation", "reset")
     resets_inside = True
     bias_modrelu = Owned()
     bias_hn = Owned()
@@ -173,7 +174,6 @@ class GRU(RecurrentLayer, name="gru"):
         *,
         activation: str = "tanh",
         recurrent: GateSpecs = "free",
-        bias: bool = True,
         reset: str = "before",
         start: str = "torch",
         **common: Unpack[Common],
@@ -184,7 +184,7 @@ class GRU(RecurrentLayer, name="gru"):
             options: dict[str, Any] = {
                 "activation": activation,
                 "recurrent": recurrent,
-                "bias": bias,
+                "bias": self.bias,
                 "reset": reset,
                 "start": law,
             }

@@ -79,10 +79,9 @@ class HenaffRNN(RecurrentLayer, name="henaff"):
         *,
         activation: str = "relu",
         recurrent: Spec = ORTHOGONAL_START,
-        bias: bool = True,
         **common: Unpack[Common],
     ) -> None:
         def make_cell(width: int) -> Cell:
-            return HenaffCell(width, hidden_size, activation=activation, recurrent=recurrent, bias=bias)
+            return HenaffCell(width, hidden_size, activation=activation, recurrent=recurrent, bias=self.bias)
 
         super().__init__(make_cell, input_size, hidden_size, num_layers, **common)
