@@ -22,7 +22,7 @@ from steadygrad.layers.naming import suffix
 from steadygrad.layers.parameters import ParameterOwner
 from steadygrad.layers.resets import rows_of_reset
 from steadygrad.matrices import Matrix
-from steadygrad.matrices.matrix import whole
+from steadygrad.matrices.parameters import whole
 
 State = Tensor | tuple[Tensor, ...]
 
