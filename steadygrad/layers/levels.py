@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import Steps, runs_in_c, traced
+from steadygrad.layers.caching import shared_weights
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.checkpointing import in_chunks
 from steadygrad.layers.resets import in_segments
@@ -82,9 +83,9 @@ def all_levels(
     In one direction a chunk runs through all levels. In two, each cell has chunks of its own.
     """
     if not checkpoint:
-        found, final = level_by_level(layer, list(layer.cells), table, x, steps, state)
+        found, final = level_by_level(layer, cell_runs(layer, False), table, x, steps, state)
         return found if output else None, final
-    cells = [evaluated(cast(Cell, cell)) for cell in layer.cells]
+    cells = cell_runs(layer, True)
     if not layer.bidirectional:
         run = partial(level_by_level, layer, cells, table)
         return in_chunks(run, x, steps, state, checkpoint, 1, output)
@@ -121,9 +122,18 @@ def level_by_level(
     return x, tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
 
 
-def evaluated(cell: Cell) -> CellRun:
-    """Return the cell as a function of x, steps, state and table. Its matrices are evaluated once, here."""
-    return partial(cell.run, cell.weights())
+def cell_runs(layer: Levels, evaluated: bool) -> list[CellRun]:
+    """Return the cells as functions of x, steps, state and table.
+
+    With ``evaluated`` their matrices are evaluated here, once for many runs. Inside `Cacheable.cached` they were
+    evaluated before.
+    """
+    weights = shared_weights(layer)
+    if weights is None and not evaluated:
+        return list(layer.cells)
+    cells = [cast(Cell, cell) for cell in layer.cells]
+    weights = [cell.weights() for cell in cells] if weights is None else weights
+    return [partial(cell.run, own) for cell, own in zip(cells, weights, strict=True)]
 
 
 def cell_in_chunks(

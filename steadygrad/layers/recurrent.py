@@ -13,6 +13,7 @@ from steadygrad.check import check_integers, check_share, enter
 from steadygrad.kernels import autocasts, own_precision, padded_steps, traced, untraced
 from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.baked import Bakeable
+from steadygrad.layers.caching import Cacheable, forget
 from steadygrad.layers.cell import MOST_LAYERS, Cell, Lookup
 from steadygrad.layers.checkpointing import check_chunk
 from steadygrad.layers.gates import FreeWeights
@@ -77,7 +78,7 @@ LAYERS: dict[str, LayerClass] = {}
 """layer classes by name; a class enters itself, see `RecurrentLayer`"""
 
 
-class RecurrentLayer(Bakeable, ParameterOwner):
+class RecurrentLayer(Bakeable, Cacheable, ParameterOwner):
     """Base class of recurrent layers, called as torch.nn.GRU: ``num_layers`` levels, one or two directions, dropout.
 
     A subclass with a name, ``class CoRNN(RecurrentLayer, name="cornn")``, enters itself into `LAYERS`.
@@ -208,6 +209,7 @@ class RecurrentLayer(Bakeable, ParameterOwner):
         """Clear the cached recurrent matrices. Needed after some in-place edits through ``.data``, see `Matrix`."""
         for matrix in self._maps():
             matrix.refresh()
+        forget(self)
 
     def _maps(self) -> Iterator[Matrix]:
         """Return an iterator over every `Matrix` of the layer."""
@@ -256,7 +258,8 @@ class RecurrentLayer(Bakeable, ParameterOwner):
         plain = reset is None and not checkpoint
         if traced() and not (plain and all(cell.traceable for cell in self._cells())):
             return untraced(self._name, self.forward, input, h_0, reset=reset, checkpoint=checkpoint, output=output)
-        kind = rows_of_input(self._name, input).device.type
+        rows = rows_of_input(self._name, input)
+        kind = "cpu" if rows.is_cpu else rows.device.type  # the name of a device takes longer
         if autocasts(kind):  # not used here: rounding errors would add up over the steps
             with own_precision(kind):
                 given = in_dtype(input, h_0, self._first_parameter().dtype)
@@ -304,10 +307,11 @@ class RecurrentLayer(Bakeable, ParameterOwner):
 
     def _first_parameter(self) -> Tensor:
         """Return the layer's first parameter, which has its dtype and device."""
-        for part in self.modules():  # parameters() would take longer than the forward pass of a short sequence
-            for parameter in part._parameters.values():
-                if parameter is not None:
-                    return parameter
+        for parameter in self._parameters.values():  # parameters() would take longer than a call of one step
+            if parameter is not None:
+                return parameter
+        for parameter in self.parameters():
+            return parameter
         raise ValueError(f"{self._name} has no parameters left to take its type from")
 
     def _initial(self, h_0: State | None, batch: int | None, like: Tensor) -> tuple[Tensor, ...]:

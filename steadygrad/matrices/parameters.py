@@ -24,8 +24,7 @@ def whole(tensor: Tensor) -> Tensor:
 
     Every process must call this. The gradient is sharded again. Another tensor is returned as it is.
     """
-    gathered: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[operator]
-    return gathered
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def free_kinds(map: nn.Module, count: int) -> tuple[str, ...]:
