@@ -163,11 +163,10 @@ class EigenvalueNormalized(nn.Module):
         return torch.where(normal, T / scale.to(T.dtype), T)
 
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Return W itself as the free tensor T.
-
-        `forward` divides it by ρ(W) + ε if ρ(W) > 1, or if it has normalised a matrix before.
-        """
-        return check_square("EigenvalueNormalized", W, self.size)
+        """Return W itself as the free tensor T, and start anew: `forward` normalises from the first ρ(T) > 1 on."""
+        check_square("EigenvalueNormalized", W, self.size)
+        self.normalised = torch.zeros_like(self.normalised)
+        return W
 
     def extra_repr(self) -> str:
         """Return the sizes and options to show in `repr`, as text."""
