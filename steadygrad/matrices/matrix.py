@@ -299,9 +299,10 @@ def skew_free(A: Tensor) -> Tensor:
 
 
 def is_orthogonal(W: Tensor) -> bool:
-    """Return whether WᵀW = I up to rounding: no entry differs by √eps of W's dtype or more. W is real."""
-    I = torch.eye(len(W), dtype=torch.float64, device=W.device)
-    return bool((W.double().mT @ W.double() - I).abs().max() < torch.finfo(W.dtype).eps ** 0.5)
+    """Return whether WᴴW = I up to rounding: no entry differs by √eps of W's dtype or more. W is real or complex."""
+    M = W.to(torch.promote_types(W.dtype, torch.float64))
+    I = torch.eye(len(W), dtype=M.dtype, device=W.device)
+    return bool((M.mH @ M - I).abs().max() < torch.finfo(W.dtype).eps ** 0.5)
 
 
 def nearest_orthogonal(W: Tensor, determinant: int | None = None) -> Tensor:
