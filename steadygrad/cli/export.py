@@ -2,7 +2,7 @@
 
 steadygrad export runs/nnrnn-copy-0 -o model.onnx              the run's whole model, with its state as input and output
 steadygrad export RUN -o model.pt2                             for torch.export.load; needs no steadygrad to run
-steadygrad export RUN -o model.c --prefix filter               one C99 file without dependencies: filter_step(&state, x, y)
+steadygrad export RUN -o model.c --prefix filter               a C99 file that needs libm only: filter_step(&state, x, y)
 steadygrad export nnrnn -o layer.onnx --layer.hidden_size 64   an untrained layer
 
 Matrices are evaluated and stored as plain weights. ONNX and torch.export are dynamic in time and batch. The C file
@@ -52,8 +52,9 @@ def run(options: argparse.Namespace) -> int:
         module, _, _ = load_model(RunDirectory(options.what), weights=options.weights or "best")
     else:
         raise ValueError(f"export expects a run's directory or a layer out of {', '.join(LAYERS)}; got {options.what}")
-    source = {"about": f"commit {known}"} if (known := commit()) else {}
-    names = {"prefix": options.prefix, "double": options.double}
-    export(module, Path(options.output), state=options.state, **names, **source)
+    known = commit()
+    about = f"commit {known}" if known else ""
+    target = Path(options.output)
+    export(module, target, state=options.state, prefix=options.prefix, double=options.double, about=about)
     note(f"written to {options.output}")
     return 0

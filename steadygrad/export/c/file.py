@@ -21,20 +21,20 @@ ADD_PRODUCT = """\
 /* y += x W for a vector x of `rows` numbers and a matrix W (rows, columns), eight rows at a time. */
 static void {name}({type} *restrict y, const {type} *restrict W, const {type} *restrict x, int rows, int columns)
 {{
-    int k = 0;
-    for (; k + 8 <= rows; k += 8, W += 8 * columns) {{
-        const {type} *const w0 = W, *const w1 = w0 + columns, *const w2 = w1 + columns, *const w3 = w2 + columns;
-        const {type} *const w4 = w3 + columns, *const w5 = w4 + columns, *const w6 = w5 + columns;
-        const {type} *const w7 = w6 + columns;
+    const int whole = rows - rows % 8;
+    for (int k = 0; k < whole; k += 8) {{
+        const {type} *const w0 = W + k * columns, *const w1 = w0 + columns, *const w2 = w1 + columns;
+        const {type} *const w3 = w2 + columns, *const w4 = w3 + columns, *const w5 = w4 + columns;
+        const {type} *const w6 = w5 + columns, *const w7 = w6 + columns;
         const {type} x0 = x[k], x1 = x[k + 1], x2 = x[k + 2], x3 = x[k + 3];
         const {type} x4 = x[k + 4], x5 = x[k + 5], x6 = x[k + 6], x7 = x[k + 7];
         for (int i = 0; i < columns; i++)
             y[i] += ((x0 * w0[i] + x1 * w1[i]) + (x2 * w2[i] + x3 * w3[i])) +
                     ((x4 * w4[i] + x5 * w5[i]) + (x6 * w6[i] + x7 * w7[i]));
     }}
-    for (; k < rows; k++, W += columns)
+    for (int k = whole; k < rows; k++)
         for (int i = 0; i < columns; i++)
-            y[i] += x[k] * W[i];
+            y[i] += x[k] * W[k * columns + i];
 }}"""
 MAIN = """\
 #ifdef {PREFIX}_MAIN
@@ -70,11 +70,16 @@ def c_source(module: nn.Module, prefix: str = "model", *, double: bool = False, 
     Raise ValueError for a ``prefix`` that is not a C identifier, and for a module that cannot be exported: one that is
     bidirectional, whose memory grows with time, or that has an operator without a counterpart.
     """
+    check_prefix(prefix)
+    return File(module, prefix, torch.float64 if double else torch.float32).text(about)
+
+
+def check_prefix(prefix: object) -> None:
+    """Raise ValueError unless a prefix is a C identifier."""
     if not (isinstance(prefix, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", prefix)):
         raise ValueError(
             f"export to C expects a prefix of letters, digits and _ that begins with no digit; got {prefix!r}"
         )
-    return File(module, prefix, torch.float64 if double else torch.float32).text(about)
 
 
 class File:

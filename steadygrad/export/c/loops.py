@@ -34,6 +34,7 @@ class Loop:
     before: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     texts: dict[Item, str] = field(default_factory=dict)
+    locals: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         last = self.unit[-1]
@@ -103,10 +104,11 @@ class Loop:
             self.texts[item] = self.local(item.dtype, text)
 
     def local(self, dtype: torch.dtype, text: str) -> str:
-        """Add a local constant and return its name."""
-        name = f"t{len(self.lines)}"
-        self.lines.append(f"const {TYPES[dtype]} {name} = {bare(text)};")
-        return name
+        """Add a local constant and return its name. Equal expressions have one name: they read the same entries."""
+        if text not in self.locals:
+            self.locals[text] = f"t{len(self.lines)}"
+            self.lines.append(f"const {TYPES[dtype]} {self.locals[text]} = {bare(text)};")
+        return self.locals[text]
 
     def code(self) -> list[str]:
         """Return the lines of C."""
@@ -161,7 +163,8 @@ class Loop:
         places = item.kind.startswith("arg")
         if item.kind in EXTREMES and not working.is_floating_point:
             raise ValueError(f"export to C does not support {item.kind} of {working}")
-        body = [*self.lines, *accumulated(item.kind, TYPES[working], text, self.names[-1] if self.names else "0")]
+        place = self.names[-1] if self.outer < len(self.groups) else "0"
+        body = [*self.lines, *accumulated(item.kind, TYPES[working], text, place)]
         found = "place" if places else "found"
         if item.kind == "mean":
             count = int(torch.Size(item.given.layout.shape[dim] for dim in item.dims).numel())
@@ -212,7 +215,7 @@ def unit_code(unit: Unit, memory: Memory) -> list[str]:
     if isinstance(last, Product):
         return product_code(last, memory)
     lines = Loop(unit, memory).code()
-    if any(not line.startswith(("for", " ", "}")) for line in lines):
+    if any(line.startswith(("const ", *(f"{name} " for name in TYPES.values()))) for line in lines):
         return ["{", *(INDENT + line for line in lines), "}"]
     return lines
 
