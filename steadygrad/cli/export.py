@@ -2,7 +2,7 @@
 
 steadygrad export runs/nnrnn-copy-0 -o model.onnx              the run's whole model, with its state as input and output
 steadygrad export RUN -o model.pt2                             for torch.export.load; needs no steadygrad to run
-steadygrad export RUN -o model.c --prefix filter               a C99 file that needs libm only: filter_step(&state, x, y)
+steadygrad export RUN -o model.c --prefix filter               a C99 file that needs only libm: filter_step(&state, …)
 steadygrad export nnrnn -o layer.onnx --layer.hidden_size 64   an untrained layer
 
 Matrices are evaluated and stored as plain weights. ONNX and torch.export are dynamic in time and batch. The C file
