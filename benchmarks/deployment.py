@@ -3,9 +3,10 @@
     python benchmarks/deployment.py                               trains five networks; about fifteen minutes
     python benchmarks/deployment.py --runs FOLDER --json deployment.json      keeps the networks, and reads them again
 
-Each network with 128 units is trained briefly on the adding or the copy task. Its C file is compiled by every compiler that is
-installed: gcc, clang, and gcc for aarch64 and 32-bit ARM, whose programs run in qemu. Sequences of the task follow each
-other for thousands of steps, without a reset. Times are processor times of one thread, minima of many rounds in turns.
+Each network with 128 units is trained briefly on the adding or the copy task. Its C file is compiled by every compiler
+that is installed: gcc, clang, and gcc for aarch64 and 32-bit ARM, whose programs run in qemu. Sequences of the task
+follow each other for thousands of steps, without a reset. Times are processor times of one thread, minima of many
+rounds in turns.
 """
 
 import argparse
@@ -204,7 +205,7 @@ def measured(name: str, run: RunDirectory, folder: Path) -> dict[str, Any]:
     single, double = outputs(model, x, torch.float32), outputs(model, x, torch.float64)
     row: dict[str, Any] = {
         "layer": name,
-        "task": task.name,
+        "task": NETWORKS[name].task["name"],
         "guessing": result["guessing_loss"],
         "loss": result["final"]["loss"],
         "parameters": sum(part.numel() for part in model.parameters()),
