@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from steadygrad.check import InputError
-from steadygrad.layers import GRU, LAYERS, LSTM, NCGRU, NNRNN, RNN, SAB, RecurrentLayer, RelRNN, StepCell
+from steadygrad.layers import GRU, LAYERS, LSTM, NCGRU, NNRNN, RNN, SAB, RecurrentLayer, RelRNN, Stack, StepCell
 from steadygrad.layers.naming import Owned
 from steadygrad.matrices import Matrix
 
@@ -254,6 +254,11 @@ def test_wrong_resets_raise_both_errors():
             GRU(I, N)(torch.randn(5, 2, I), reset=reset)
 
 
+def test_wrong_number_of_states_of_a_stack_raises_both_errors():
+    with pytest.raises(InputError, match="Stack expects a state of 3 tensors"):
+        Stack([GRU(I, N), LSTM(N, N)])(torch.randn(5, 2, I), torch.zeros(1, 2, N))
+
+
 @pytest.mark.parametrize(
     ("layer", "text"),
     [
@@ -335,3 +340,37 @@ def test_assignment_to_parts_of_cells_and_other_attributes():
     assert "bias_ih_l0" not in layer.state_dict()
     cell.cell.activation = "relu"
     assert layer.nonlinearity == "relu"
+
+
+@every_layer
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_state_of_zeros_is_the_default_state(make, batch_first):
+    """Zeros for every tensor of the state; a memory of past states is then empty."""
+    layer = make(I, N, batch_first=batch_first, **FORM).eval()
+    x = torch.randn(5, 2, I)
+    state = tuple(torch.zeros_like(part) for part in layer.default_states(x.shape[0 if batch_first else 1], x))
+    torch.testing.assert_close(layer(x, state if len(state) > 1 else state[0]), layer(x), rtol=0, atol=0)
+
+
+@every_layer
+def test_dropout_can_be_changed_after_construction(make):
+    """With a probability of 1 the second level receives zeros, whatever the input is."""
+    layer = make(I, N, 2, dtype=torch.float64)
+    x = torch.randn(5, 2, I, dtype=torch.float64)
+    whole = layer.eval()(x)[0]
+    layer.train().dropout = 1.0
+    output = layer(x)[0]
+    assert torch.equal(output, layer(2 * x)[0])
+    assert torch.equal(layer.eval()(x)[0], whole)
+    layer.train().dropout = 0.0
+    torch.testing.assert_close(layer(x)[0], whole)
+
+
+@every_layer
+def test_backward_passes_of_a_retained_graph_are_equal(make):
+    layer, x = make(I, N), torch.randn(5, 2, I, requires_grad=True)
+    leaves = [x, *layer.parameters()]
+    loss = layer(x)[0].square().sum()
+    first = torch.autograd.grad(loss, leaves, retain_graph=True)
+    for _ in range(2):
+        torch.testing.assert_close(torch.autograd.grad(loss, leaves, retain_graph=True), first, rtol=0, atol=0)
