@@ -31,7 +31,7 @@ def is_number(value: object, low: float = -LARGEST, high: float = LARGEST) -> Ty
 def check_integers(who: str, least: int = 1, most: int | None = None, **values: object) -> None:
     """Raise ValueError unless every further keyword argument is an integer of at least ``least``.
 
-    It must be at most ``most``, if that is given. ``who`` is the caller's name in the message:
+    The integers must be at most ``most``, if that is given. ``who`` is the caller's name in the message:
     ``check_integers("Train", batch=50)``. The error for another type than an integer is a TypeError, too.
     """
     for name, value in values.items():
@@ -50,28 +50,38 @@ def check_flags(who: str, **values: object) -> None:
 
 
 def check_size(who: str, size: int) -> int:
-    """Return ``size``, or raise ValueError unless it is an integer of at least 1."""
+    """Return ``size``, or raise ValueError unless it is an integer of at least 1.
+
+    ``who`` is the caller's name in the message.
+    """
     if not is_integer(size, 1):
         raise ValueError(f"{who} expects a size of at least 1; got {size!r}")
     return size
 
 
 def check_share(who: str, name: str, value: object) -> None:
-    """Raise ValueError unless ``value`` is a number from 0 to 1."""
+    """Raise ValueError unless ``value`` is a number from 0 to 1.
+
+    ``who`` is the caller's name in the message, and ``name`` that of the argument.
+    """
     if not is_number(value, 0, 1):
         raise ValueError(f"{who} expects {name} between 0 and 1; got {value!r}")
 
 
 def check_choice(who: str, name: str, value: object, known: Iterable[str]) -> None:
-    """Raise ValueError unless ``value`` is one of the known names."""
+    """Raise ValueError unless ``value`` is one of the strings ``known``.
+
+    ``who`` is the caller's name in the message, and ``name`` that of the argument.
+    """
     if value not in (known := tuple(known)):
         raise ValueError(f"{who} expects {name} to be one of {', '.join(known)}; got {value!r}")
 
 
 def enter(registry: dict[str, Any], name: str, entry: Any) -> None:
-    """Enter a class or function into a registry under this name. Raise ValueError if another one has it.
+    """Enter ``entry``, a class or function, into a registry, a dict, under ``name``.
 
-    One of the same module and name replaces the earlier one, because notebooks define classes again.
+    Raise ValueError if another class or function has this name. An entry that was defined in the same module under the
+    same name is replaced instead, because notebooks define classes again.
     """
     known = registry.get(name)
     if known is not None and (known.__module__, known.__qualname__) != (entry.__module__, entry.__qualname__):

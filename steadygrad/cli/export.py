@@ -29,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write a run's model, or an untrained layer, to the file of -o in the format of its ending. Return 0."""
+    """Write the model of a trained run, or an untrained layer, to the file of -o. Return the exit code 0.
+
+    The ending of the file selects the format: .onnx for ONNX, .pt2 for torch.export. ``options`` are the parsed
+    arguments of the command line. Raise ValueError if the arguments do not fit together.
+    """
     given = dotted(options.rest, ("layer",)).get("layer", {})
     from steadygrad.export import export
     from steadygrad.layers import LAYERS

@@ -43,7 +43,10 @@ class Streaming(nn.Module):
 
 
 def streamed(module: nn.Module) -> Streamed:
-    """Return a layer, `Stack` or model as a function of inputs and state. Raise ValueError for any other module."""
+    """Return a `Streamed` of a layer, `Stack` or model: a function of inputs and state, and an example of its inputs.
+
+    Raise ValueError for any other module.
+    """
     if isinstance(module, Model):
         return module.streamed()
     if not isinstance(module, RecurrentLayer | Stack):

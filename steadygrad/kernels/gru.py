@@ -26,7 +26,8 @@ class GRUInputs(NamedTuple):
     W (3 · hidden, inputs) multiplies the input x (rows, inputs), and U (3 · hidden, hidden) the state. The rows of W, U
     and the bias are in the order reset, update, candidate. ``modulus`` (hidden) is the bias that a modReLU candidate
     adds to the modulus. ``initial`` is (batch, hidden). ``activation`` is the name of the candidate's activation.
-    ``reset`` is "before" or "after": the reset gate acts before or after the product with U_c.
+    ``steps`` says which rows of x belong to which time step. ``reset`` is "before" or "after": the reset gate acts
+    before or after the product with U_c.
     """
 
     x: Tensor  # (rows, inputs)
@@ -130,10 +131,12 @@ def forward_c(given: GRUInputs) -> Saved:
 def backward_c(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bool) -> Gradients:
     """Return the gradients of x, W, U, the bias, modReLU's bias and the initial states, computed by the C kernel.
 
-    One loop computes all but that of x, while the gradients of the gates are in cache.
+    ``given`` are the arguments and ``saved`` the results of the forward pass. ``gradient`` (rows, hidden) is the
+    gradient of all states. Without ``need_x`` the gradient of x is None. The gradients of the bias and of modReLU's
+    bias are tensors even if the forward pass had no such bias.
 
-    Without ``need_x`` the gradient of x is None, and the gradients of the gates, ``deltas``, are not stored. Those of
-    both biases are returned even if a bias is None.
+    One loop over time computes all gradients except that of x, while the gradients of the gates are in cache. The
+    gradient of x needs the gradients of the gates at all steps: they are stored in ``deltas`` only with ``need_x``.
     """
     W, U, initial, steps = given.W, given.U, given.initial, given.steps
     N, I = U.shape[1], W.shape[1]
@@ -174,7 +177,7 @@ def forward_python(given: GRUInputs) -> Saved:
 def backward_python(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bool) -> Gradients:
     """Return the gradients of x, W, U, the bias, modReLU's bias and the initial states, computed by a Python loop.
 
-    Without ``need_x`` the gradient of x is None. Those of both biases are returned even if a bias is None.
+    The arguments and results are those of `backward_c`.
     """
     x, W, U, _, _, initial, activation, steps, _ = given
     states, gates, products = saved
@@ -283,7 +286,7 @@ def _(gradient: Tensor, states: Tensor, gates: Tensor, products: Tensor, *argume
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Save what the backward pass of `gru_forward` needs."""
+    """Save the tensors and settings that the backward pass of `gru_forward` needs."""
     ctx.save_for_backward(*output, *inputs[:7])
     ctx.settings = inputs[7:]
 

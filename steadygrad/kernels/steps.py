@@ -18,9 +18,9 @@ def shortened(sizes: tuple[object, ...]) -> str:
 class Steps:
     """Which rows of a (rows, features) tensor belong to which time step.
 
-    Rows are ordered by time step and, within a step, by sequence, longest sequence first: the layout of
-    `torch.nn.utils.rnn.PackedSequence`. Step t has ``sizes[t]`` rows. With ``reverse`` each sequence is processed from
-    its end to its beginning; the order of the rows does not change.
+    A row is one time step of one sequence. Rows are ordered by time step and, within a step, by sequence, longest
+    sequence first: the layout of `torch.nn.utils.rnn.PackedSequence`. Step t has ``sizes[t]`` rows. With ``reverse``
+    each sequence is processed from its end to its beginning; the order of the rows does not change.
 
     ``resets`` is None, or a Boolean tensor (rows,), see `with_resets`.
     """
@@ -30,7 +30,7 @@ class Steps:
     resets: Tensor | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless the sizes are those of a batch. C reads as many rows as they say."""
+        """Raise ValueError unless the sizes are those of a batch. The C kernels read as many rows as the sizes say."""
         sizes = self.sizes
         if not sizes or set(map(type, sizes)) != {int}:
             raise ValueError(
@@ -78,9 +78,10 @@ class Steps:
         return found
 
     def with_resets(self, resets: Tensor) -> "Steps":
-        """Return `Steps` of the same rows in which some rows begin anew: those where ``resets`` (rows,) is True.
+        """Return a copy of these `Steps` in which a new sequence begins at each row where ``resets`` is True.
 
-        The state before such a row is zero, and a memory of past states is empty. The C kernels and `unroll` do this.
+        ``resets`` is a Boolean tensor (rows,). The recurrent state before such a row is zero, and a memory of past
+        states is empty. This method only stores the mask. The C kernels and `unroll` reset the state.
         """
         steps = copy(self)  # with all that is cached
         object.__setattr__(steps, "resets", resets.contiguous())

@@ -24,25 +24,26 @@ class Lookup(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Shape, without the batch, and dtype of one tensor of a state.
+    """Shape, without the batch, and dtype of one tensor of a recurrent state.
 
-    None in the shape is a number of places that grows with time. The dtype None is that of the layer.
+    A size None stands for a number of places that grows with time, as in a memory of all past states. The dtype None
+    stands for the dtype of the layer.
     """
 
     shape: tuple[int | None, ...]
     dtype: torch.dtype | None = None
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Return whether ``shape``, without the batch, fits this part: as many dimensions, and equal sizes.
+        """Return whether ``shape`` has as many dimensions as this part's shape, and the same sizes.
 
-        None in the part's shape fits any size. The dtype is not compared.
+        Both shapes are without the batch. Where the part has None, any size fits. The dtype is not compared.
         """
         return len(shape) == len(self.shape) and all(map(lambda a, b: b in (None, a), shape, self.shape))
 
     def zeros(self, leading: tuple[int, ...], like: Tensor) -> Tensor:
         """Return a tensor of zeros of shape (*leading, *shape), where None in the part's shape becomes 0.
 
-        The device is that of ``like``. So is the dtype, unless the part has its own.
+        The device is that of ``like``. The dtype is the part's or, if the part has none, that of ``like``.
         """
         return like.new_zeros(*leading, *(size or 0 for size in self.shape), dtype=self.dtype)
 
@@ -141,7 +142,10 @@ class Cell(Lender):
         return None
 
     def matrices(self) -> dict[str, Tensor]:
-        """Return a dict of the recurrent matrices (hidden, hidden), which multiply the state, by name; here empty."""
+        """Return a dict by name of the recurrent matrices (hidden, hidden), which multiply the state.
+
+        `Cell` returns an empty dict.
+        """
         return {}
 
     def options(self) -> dict[str, Any]:
@@ -150,13 +154,16 @@ class Cell(Lender):
         return {name: getattr(self, name) for name in self.shown} | ({"recurrent": label} if label else {})
 
     def kinds(self) -> dict[Tensor, str]:
-        """Return the kind of each parameter that has one, such as "matrix", without those of a `Matrix`; here none."""
+        """Return a dict of the kind, such as "matrix", of each parameter that has one.
+
+        Parameters of a `Matrix` are left out: the `Matrix` has their kinds. `Cell` returns an empty dict.
+        """
         return {}
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
         """Return the states before the first input: a tuple of zeros (batch, …), one for each of ``state_parts``.
 
-        They have the device of ``like``, and its dtype unless the part has its own.
+        The device is that of ``like``. The dtype is the part's or, if the part has none, that of ``like``.
         """
         return tuple(part.zeros((batch,), like) for part in self.state_parts)
 

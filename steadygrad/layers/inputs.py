@@ -39,7 +39,8 @@ def in_dtype(input: Any, state: Any, dtype: torch.dtype) -> tuple[Any, Any]:
 def check_input(who: str, input: Tensor, size: int, ranks: tuple[int, ...], parameter: Tensor) -> None:
     """Raise InputError unless the input has ``size`` features and the dtype and device of the layer's parameters.
 
-    It must also be dense, with a number of dimensions in ``ranks``. ``parameter`` is one of the layer's parameters.
+    The input must also be dense, with a number of dimensions in ``ranks``. ``parameter`` is one of the layer's
+    parameters. ``who`` is the layer's name in the message.
     """
     check_like(who, "input", input, parameter)
     if input.dim() not in ranks:
@@ -50,7 +51,10 @@ def check_input(who: str, input: Tensor, size: int, ranks: tuple[int, ...], para
 
 
 def check_like(who: str, name: str, tensor: Tensor, parameter: Tensor) -> None:
-    """Raise InputError unless the tensor is dense, with the dtype and device of ``parameter``, one of the layer's."""
+    """Raise InputError unless the tensor is dense, with the dtype and device of ``parameter``, one of the layer's.
+
+    ``who`` and ``name`` are the names of the layer and of the tensor in the message.
+    """
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "a nested tensor" if tensor.is_nested else tensor.layout
         raise InputError(f"{who} expects {name} of layout {torch.strided}; got {kind}")
@@ -66,9 +70,10 @@ def same_device(one: Tensor, other: Tensor) -> bool:
 
 
 def check_table(who: str, table: Tensor, symbols: int, size: int, parameter: Tensor) -> None:
-    """Raise InputError unless the table of a `Lookup` is a dense tensor (symbols, size).
+    """Raise InputError unless the table of a `Lookup` is a dense tensor (``symbols``, ``size``).
 
-    It must also have the dtype and device of ``parameter``, one of the layer's. ``symbols`` and ``size`` are integers.
+    The table must also have the dtype and device of ``parameter``, one of the layer's parameters. ``who`` is the
+    layer's name in the message.
     """
     if table.shape != (symbols, size):
         raise InputError(f"{who} expects a table of shape {(symbols, size)}; got {tuple(table.shape)}")
@@ -78,10 +83,12 @@ def check_table(who: str, table: Tensor, symbols: int, size: int, parameter: Ten
 def check_state(
     who: str, state: Any, parts: Sequence[Part], leading: tuple[int, ...], like: Tensor
 ) -> tuple[Tensor, ...]:
-    """Return a state, which is a tensor or a tuple or list of tensors, as a tuple. Raise InputError if it does not fit.
+    """Return a recurrent state as a tuple of tensors. Raise InputError if it does not fit ``parts``.
 
-    It must have one dense tensor for each of ``parts``, of shape (*leading, *shape) with the shape of the part, on the
-    device of ``like`` and with its dtype, unless the part has its own.
+    ``state`` is a tensor, or a tuple or list of tensors: one dense tensor for each `Part` in ``parts``. The shape of
+    each must be (*leading, *part.shape). ``leading`` is (num_layers · directions, batch), or (num_layers · directions,)
+    for input without a batch. Device and dtype must be those of ``like``, unless the part has a dtype of its own.
+    ``who`` is the layer's name in the message.
     """
     given = tuple(state) if isinstance(state, tuple | list) else (state,)
     shapes = [(*leading, *part.shape) for part in parts]
@@ -103,10 +110,11 @@ def check_state(
 
 
 def packed_steps(who: str, input: PackedSequence, state: Any) -> Steps:
-    """Return the layout of a PackedSequence. Raise InputError if its parts do not fit together.
+    """Return the layout of a PackedSequence as `Steps`. Raise InputError if the sequence's parts do not fit together.
 
-    While traced, the number of sequences is that of ``state`` or of the indices, if there are any. Otherwise it is the
-    first batch size, a value that the compiler does not know.
+    While traced, the result is a `TracedSteps`. The number of sequences is then that of the sequence's indices or,
+    without indices, that of ``state``. Without either it is the first batch size, a value that the compiler does not
+    know.
     """
     if traced():
         indices, (time,) = input.sorted_indices, input.batch_sizes.shape

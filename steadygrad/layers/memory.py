@@ -33,8 +33,8 @@ class Items(NamedTuple):
 class Memory(nn.Module):
     """Base class of memories of past states. The tensors of a memory are part of the layer's state.
 
-    The module itself holds no states. Its methods take and return them as a tuple of tensors (batch, …), one for each
-    of ``parts``, or as `Contents`: a dict of the same tensors by name, with the ``keys`` of the states.
+    The module itself holds no states. Its methods take and return a memory as a tuple of tensors (batch, …), one for
+    each of ``parts``, or as `Contents`: a dict of the same tensors by name, with the ``keys`` of the states.
     """
 
     parts: dict[str, Part]
@@ -48,7 +48,10 @@ class Memory(nn.Module):
 
     @property
     def limits(self) -> tuple[int | None, int] | None:
-        """Pair of the numbers of recent (None for all) and relevant states; None if the fused kernel cannot be used."""
+        """Pair of the numbers of recent states (None for no limit) and relevant states that the memory holds.
+
+        It is None if the fused attention kernel does not support the memory.
+        """
         return None
 
     def carried(self, tensors: tuple[Tensor, ...]) -> Carried:
@@ -173,7 +176,7 @@ class Everything(Memory):
         """Return a new dict of contents with ``state`` and ``key`` in a new last place, and ``age`` increased by 1.
 
         Only sequences whose new age is a multiple of ``every`` store the state. The others get an empty place in front.
-        If no sequence stores it, no place is added. ``weights`` is not used.
+        If no sequence stores its state, no place is added. ``weights`` is not used.
         """
         after = contents | {"age": contents["age"] + 1}
         kept = after["age"] % self.every == 0
@@ -296,9 +299,12 @@ class Screening(Memory):
         return after
 
     def _screened(self, contents: Contents, received: Tensor) -> tuple[Tensor, Contents]:
-        """Return which place of R the oldest state of S enters, (batch, relevant), and the new scores and times of R.
+        """Return a mask of the place of R that the oldest state of S enters, and a dict of R's new scores and times.
 
-        The state has ``received`` so much attention. It enters no place if its score is too low.
+        S holds the recent states and R the relevant ones. The mask is Boolean, (batch, relevant), and has at most one
+        True for each sequence. It has none if no state leaves S yet, or if R is full and the score of the state is not
+        above the lowest score in R. ``received`` (batch,) is the attention that the oldest state received while it was
+        in S, on which its score may depend.
         """
         scores, age = contents["scores"].detach(), contents["age"]
         score = self.score(contents["states"][:, 0], received).detach()

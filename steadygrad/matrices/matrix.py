@@ -34,14 +34,15 @@ class Matrix(nn.Module):
     W raises `NonFiniteError` if a free tensor has NaN or infinity.
 
     A free tensor is a parameter with the name of its kind, such as ``skew`` or ``angle``; a map whose free tensors
-    share a kind names them in ``names``. One of fewer than two dimensions is stored as one row (1, k), because common
-    initialisers such as `torch.nn.init.orthogonal_` refuse vectors; the map receives it in its own shape.
+    share a kind names them in ``names``. A free tensor of fewer than two dimensions is stored as one row (1, k),
+    because common initialisers such as `torch.nn.init.orthogonal_` refuse vectors. The map receives the tensor in its
+    own shape.
 
     In evaluation mode, W is cached if gradients are disabled or all parameters are frozen. The cached W is used until a
     free tensor, or a parameter or buffer of the map, gets another version counter or data pointer. An in-place edit
-    through ``.data`` changes neither. It is noticed if one of the first `SAMPLE` entries of a free tensor changes, as
-    it does in initialisation loops and moving averages of weights. After an edit of other entries through ``.data``, or
-    of an inference tensor, which has no version counter, call `refresh`.
+    through ``.data`` changes neither. Such an edit is noticed if one of the first `SAMPLE` entries of a free tensor
+    changes, as in initialisation loops and moving averages of weights. Call `refresh` after an edit of other entries
+    through ``.data``, or of an inference tensor, which has no version counter.
     """
 
     def __init__(self, map: nn.Module, *free: Tensor) -> None:
@@ -156,7 +157,7 @@ class Matrix(nn.Module):
         self._cached = self._drawn = None
 
     def watch(self, name: str) -> None:
-        """Let the first evaluation warn if a program has overwritten the initial values of all free tensors by then.
+        """Let the first evaluation warn if the initial values of all free tensors have been overwritten before it.
 
         Loading a state dict, `refresh`, a copy and unpickling end the watch. ``name`` is that of the layer and the
         weight in the warning.
@@ -240,9 +241,10 @@ class Matrix(nn.Module):
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor that is sharded over processes, such as a parameter of FSDP2 between passes, as a whole.
+    """Return the whole tensor if ``tensor`` is sharded over processes, such as a parameter of FSDP2 between passes.
 
-    Every process must call this. The gradient is sharded again. Another tensor is returned as it is.
+    All processes must make this call together. The backward pass shards the gradient again. A tensor that is not
+    sharded is returned unchanged.
     """
     gather: Callable[[], Tensor] | None = getattr(tensor, "full_tensor", None)  # DTensor; its import takes a second
     return tensor if gather is None else gather()
@@ -332,7 +334,7 @@ def is_orthogonal(W: Tensor) -> bool:
 def nearest_orthogonal(W: Tensor, determinant: int | None = None) -> Tensor:
     """Return the orthogonal matrix, of this determinant (±1) if given, that is closest to W in the Frobenius norm.
 
-    It is detached and has the dtype of W. Raise ValueError if W is not square or not finite.
+    The result has no gradient history and the dtype of W. Raise ValueError if W is not square or not finite.
     """
     check_square("nearest_orthogonal", W)
     if not W.isfinite().all():

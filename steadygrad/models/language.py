@@ -116,7 +116,7 @@ class LanguageModel(Model):
         return self.readout(hidden).transpose(0, 1)
 
     def streamed(self) -> Streamed:
-        """Return the model as a function of tokens (batch, time) and state, for export. Memories are kept."""
+        """Return a `Streamed` for export. Its ``run`` is `walk_on`, which keeps the memories of past states."""
         example = torch.zeros(2, 7, dtype=torch.int64, device=self.embedding.weight.device)
         return Streamed(self.walk_on, self.layers, example, ("batch", "time"))
 
@@ -130,7 +130,7 @@ class LanguageModel(Model):
         return Inside(layer, self.embedding(tokens), self.read)
 
     def embedded(self, tokens: Tensor) -> Tensor | Lookup:
-        """Return the embedded tokens (time, batch), after dropout, as input of the first layer.
+        """Return the embeddings of tokens (time, batch), after dropout, as input of the first layer.
 
         The result is (time, batch, embedding_size). It is a `Lookup` instead if the vocabulary exceeds neither
         ``embedding_size`` nor the number of tokens, and no ``input_dropout`` is active. Raise ValueError for tokens
@@ -244,10 +244,10 @@ class Tokens:
         return int(chosen)
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Return the logits (vocabulary,) of the token that follows ``tokens`` (1, time), and advance the state.
+        """Run the model over new ``tokens`` (1, time). Return the logits (vocabulary,) of the token that follows them.
 
-        The model continues from the state after the previous call. Memories of past states are emptied at the end of a
-        window.
+        The model continues from the state after the previous call, and stores its new state for the next call. Memories
+        of past states are emptied after every ``window`` tokens (the ``window`` of `LanguageModel.generate`).
         """
         room = self.window - self.place
         for here in (tokens[:, :room], *tokens[:, room:].split(self.window, dim=1)):

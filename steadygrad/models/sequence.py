@@ -134,7 +134,7 @@ class SequenceModel(Model):
         return self.readout(hidden).transpose(0, 1)
 
     def streamed(self) -> Streamed:
-        """Return the model as a function of inputs (batch, time, input_size) and state, for export."""
+        """Return a `Streamed` for export. Its ``run`` is `walk`, on inputs (batch, time, input_size) and a state."""
         example = next(self.readout.parameters()).new_zeros(2, 7, self.layer.input_size)
         return Streamed(self.walk, self.layer, example, ("batch", "time"))
 

@@ -76,12 +76,12 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
-        """Whether all updates are done or the training data are used up."""
+        """Whether all updates are done or the training data, such as the frames of an agent, are used up."""
         return self.step >= self.options.steps or self.batches.is_over(self.step)
 
     @property
     def progress(self) -> tuple[int, int, str]:
-        """How much is done, the total, and the unit, "updates" or "frames", as a tuple."""
+        """Tuple of three: how much is done, the total, and the unit of both, "updates" or "frames"."""
         if self.options.frames is not None:
             return self.batches.counts()["frames"], self.options.frames, "frames"
         return self.step, self.options.steps, "updates"
@@ -249,7 +249,7 @@ class Trainer:
         )
 
     def tell(self, split: str, share: float) -> None:
-        """Report to the callbacks which share of an evaluation or round is done."""
+        """Report to the callbacks which share of an evaluation, or of a round of episodes, is done."""
         for callback in self.callbacks:
             callback.evaluating(self, split, share)
 
@@ -282,7 +282,7 @@ class Trainer:
     # checkpoints and the result
 
     def shown_weights(self) -> dict[str, dict[str, Tensor]]:
-        """Return the best and the last weights, each a dict by name, as a dict by file."""
+        """Return a dict by file name with the best and the last weights, each a dict by name."""
         return {BEST: self.best_weights, LAST: self.model.state_dict()}
 
     def save(self) -> None:

@@ -64,7 +64,7 @@ class JointOptimizer(Optimizer):
     """Steps several optimizers as one, each on its own parameter groups.
 
     The parts share ``param_groups`` and ``state`` with the joint optimizer. A schedule, ``zero_grad`` and a checkpoint
-    therefore treat it as a single optimizer.
+    therefore treat the joint optimizer as a single one.
     """
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:
@@ -99,7 +99,7 @@ class JointOptimizer(Optimizer):
 
 
 def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
-    """Return the optimizer of a model: a `JointOptimizer` if constrained parameters use another kind."""
+    """Return the optimizer of a model: a `JointOptimizer` if constrained parameters use another optimizer."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for group in parameter_groups(model, train):
         kind = group.pop("optimizer")
@@ -111,7 +111,7 @@ def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
 def of_kind(kind: str, groups: list[dict[str, Any]], train: Train) -> Optimizer:
     """Return an optimizer of the named kind, such as adam, for these parameter groups.
 
-    The kinds are those in `OPTIMIZERS`. Raise ValueError for another.
+    The kinds are those in `OPTIMIZERS`. Raise ValueError for any other name.
     """
     match kind:
         case "adam":
@@ -131,17 +131,24 @@ def of_kind(kind: str, groups: list[dict[str, Any]], train: Train) -> Optimizer:
 
 
 GROUPS = {"skew": "constrained", "reflector": "constrained", "transient": "transient"}
-"""parameter group of each kind of free tensor; the size of a skew part or reflector has another meaning than the size
-of a weight, so the constrained group has no weight decay"""
+"""kind of a free tensor → its parameter group. The constrained group has no weight decay, because the size of a skew
+matrix or a reflection vector has another meaning than the size of a weight."""
 
 
 def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
-    """Return the parameter groups of a model: dicts of ``params``, options and ``optimizer``, the kind of optimizer.
+    """Return the parameter groups of a model, as a list of dicts for an optimizer of torch.
 
-    Skew parts and reflectors have ``lr_constrained`` and ``optimizer_constrained``. Transients have
-    ``decay_transients``. Free matrices and the readout have their own groups if ``decay_matrices`` and
-    ``decay_readout`` are set. The last group holds all other parameters, including angles. Raise ValueError if
-    ``decay_readout`` is set and the model has no linear ``readout``.
+    A dict has ``params``, the options of the group and ``optimizer``, the name of an optimizer in `OPTIMIZERS`, which
+    `make_optimizer` removes. Groups without parameters are left out. The groups are
+
+    - constrained parameters, from which orthogonal matrices are computed: skew matrices and reflection vectors. They
+      have ``lr_constrained`` and ``optimizer_constrained``, and no weight decay
+    - transients, the part T of nnRNN's matrix P (Λ + T) Pᵀ: weight decay is ``decay_transients``
+    - free recurrent matrices, if ``decay_matrices`` is set, which is added to their weight decay
+    - the weight of the readout, if ``decay_readout`` is set, which is added to its weight decay
+    - all other parameters, including the rotation angles of a matrix
+
+    Raise ValueError if ``decay_readout`` is set and the model has no linear ``readout``.
     """
     groups: dict[Tensor, str] = {}
     kinds = GROUPS | ({"matrix": "matrix"} if train.decay_matrices else {})
