@@ -30,6 +30,7 @@ from steadygrad.kernels.plain import (
     with_graph,
 )
 from steadygrad.kernels.products import matmul
+from steadygrad.kernels.shared import Shared
 from steadygrad.kernels.steps import Steps
 from steadygrad.kernels.traced import TracedSteps, padded_steps, untraced
 from steadygrad.kernels.unroll import scanned, unroll, unroll_rows
@@ -45,6 +46,7 @@ __all__ = [
     "LSTMInputs",
     "Operator",
     "Recurrence",
+    "Shared",
     "Steps",
     "TracedSteps",
     "activate",

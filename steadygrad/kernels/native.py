@@ -4,7 +4,7 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 from steadygrad.kernels.arguments import SIZES, Field, addresses, expected
 from steadygrad.kernels.steps import Steps
 
-ABI = 10  # STEADYGRAD_ABI in c/steadygrad.c
+ABI = 11  # STEADYGRAD_ABI in c/steadygrad.c
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
 LIBRARY = Path(__file__).with_name("_native.dll" if sys.platform == "win32" else "_native.so")
@@ -127,9 +127,9 @@ def trim() -> None:
         loaded.steadygrad_trim()
 
 
-def contiguous(arguments: Iterable[Any]) -> Iterator[Any]:
-    """Return an iterator over the arguments of a kernel, with every tensor made contiguous."""
-    return (a.contiguous() if isinstance(a, Tensor) else a for a in arguments)
+def contiguous(arguments: Iterable[Any]) -> list[Any]:
+    """Return a list of the arguments of a kernel, with every tensor made contiguous."""
+    return [a.contiguous() if isinstance(a, Tensor) else a for a in arguments]
 
 
 def dense(tensor: Tensor) -> Tensor:

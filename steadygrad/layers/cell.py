@@ -7,6 +7,7 @@ from torch import Tensor
 
 from steadygrad.kernels import Recurrence, Steps, unroll_rows
 from steadygrad.layers.naming import Lender
+from steadygrad.layers.torch_form import TorchForm, Weights
 
 MOST_LAYERS = 10_000
 """largest ``num_layers`` of a layer; without a limit, a huge number fills the memory with cells, one by one"""
@@ -140,6 +141,20 @@ class Cell(Lender):
         `Cell` returns None.
         """
         return None
+
+    def from_torch(self, weights: Weights) -> Weights:
+        """Return the cell's parameters by name, from those of one level and direction of torch's layer of its kind.
+
+        Names have no suffix. `Cell` returns the weights unchanged: torch has no such layer.
+        """
+        return weights
+
+    def to_torch(self) -> TorchForm:
+        """Return the cell as one level and direction of a layer of torch.nn, in evaluation mode.
+
+        Raise ValueError, with the reason, if torch has no such layer. `Cell` raises it always.
+        """
+        raise ValueError(f"torch has no layer with the recurrence of {type(self).__name__}")
 
     def matrices(self) -> dict[str, Tensor]:
         """Return a dict by name of the recurrent matrices (hidden, hidden), which multiply the state.

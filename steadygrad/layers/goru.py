@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from steadygrad.layers.gru import GRUCell
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import uniform
+from steadygrad.layers.torch_form import Weights, negate_update
 from steadygrad.matrices import Free, Matrix, Spec
 
 
@@ -18,6 +19,8 @@ class GORUCell(GRUCell):
     With modReLU ``bias_ih`` has no rows of c; ``bias_modrelu`` (hidden,) is b_c and starts at 0.011. The kernel is
     that of `GRU`, whose update gate is u = 1 − g. Because 1 − σ(z) = σ(−z), `weights` negates the rows of g.
     """
+
+    inner_bias = False
 
     def __init__(
         self, input_size: int, hidden_size: int, *, recurrent: Spec, activation: str, bias: bool, reset_bias: float
@@ -42,13 +45,11 @@ class GORUCell(GRUCell):
         The shapes are (3 · hidden, inputs), (3 · hidden, hidden) and (3 · hidden,).
         """
         W, U, b = super().weights()
-        return turned(W), turned(U), None if b is None else turned(b)
+        return negate_update(W), negate_update(U), None if b is None else negate_update(b)
 
-
-def turned(rows: Tensor) -> Tensor:
-    """Return ``rows``, a third each for r, g and c, with the rows of the gate g negated. The shape stays the same."""
-    r, g, c = rows.chunk(3)
-    return torch.cat([r, -g, c])
+    def from_torch(self, weights: Weights) -> Weights:
+        """Return the weights unchanged: torch.nn.GRU has b_hn, which this cell has not."""
+        return weights
 
 
 def small(size: int) -> Matrix:

@@ -30,7 +30,9 @@ class Owned:
         layer = part.__dict__.get("_layer")
         if layer is None:
             raise AttributeError(self.name)  # Python then calls nn.Module.__getattr__
-        return getattr(layer, self.name + part.__dict__["_suffix"])
+        name = self.name + part.__dict__["_suffix"]
+        parameters = layer._parameters  # faster than attributes
+        return parameters[name] if name in parameters else getattr(layer, name)
 
 
 class Lender(nn.Module):

@@ -15,6 +15,7 @@ from steadygrad.layers.gates import FreeWeights, bare
 from steadygrad.layers.naming import Owned
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import BIAS_STARTS, INPUT_STARTS, Initialiser, choose, uniform
+from steadygrad.layers.torch_form import TorchForm, Weights, with_one_bias, with_two_biases
 from steadygrad.matrices import Matrix, Spec, build
 
 
@@ -118,6 +119,18 @@ class ElmanCell(Cell, FreeWeights):
         """Return U, W, b and the activation as a `Recurrence`; None if W is given as a function."""
         U, W = weights
         return Recurrence(U, W, self.bias, self.activation) if isinstance(W, Tensor) else None
+
+    def from_torch(self, weights: Weights) -> Weights:
+        """Return the weights of torch.nn.RNN as those of the cell: the two biases are added."""
+        return with_one_bias(weights)
+
+    def to_torch(self) -> TorchForm:
+        """Return the cell as a level of torch.nn.RNN. Raise ValueError for another activation than tanh and relu."""
+        if self.activation not in ("tanh", "relu"):
+            raise ValueError(f"torch.nn.RNN has the activations tanh and relu, not {self.activation}")
+        (W,) = self.matrices().values()
+        weights = {"weight_ih": self.weight_ih, "weight_hh": W, "bias_ih": self.bias_ih}
+        return TorchForm(f"RNN_{self.activation.upper()}", with_two_biases(weights))
 
     def matrices(self) -> dict[str, Tensor]:
         """Return {"recurrent": W} with W (hidden, hidden)."""

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from steadygrad.check import InputError
 from steadygrad.layers.baked import Bakeable
+from steadygrad.layers.caching import Cacheable
 from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import RecurrentLayer, State, as_tuple
 
 
-class Stack(Bakeable, nn.ModuleList):
+class Stack(Bakeable, Cacheable, nn.ModuleList):
     """h = L_k(… L_1(x)),  L_1 … L_k recurrent layers, called as one layer.
 
     Example: `Stack([NCGRU(43, 100), LSTM(100, 43)])`. The state is the tuple of the tensors of all layers' states, in

@@ -1,13 +1,30 @@
 """Free tensors of a matrix, as the parameters of a module: names, shapes, checks."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
+UNSHARDED = (nn.Parameter, Tensor)
+"""types of tensors that are not sharded over processes; other types are asked, which takes longer"""
+
 
 class NonFiniteError(ValueError):
     """Raised if a parameter or a state is NaN or infinite, usually because training has diverged."""
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Return whether a tensor is sharded over processes, as a parameter of FSDP2 is between passes."""
+    return type(tensor) not in UNSHARDED and hasattr(tensor, "full_tensor")  # DTensor; its import takes a second
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor that is sharded over processes, such as a parameter of FSDP2 between passes, as a whole.
+
+    Every process must call this. The gradient is sharded again. Another tensor is returned as it is.
+    """
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def free_kinds(map: nn.Module, count: int) -> tuple[str, ...]:
@@ -59,6 +76,20 @@ def is_frozen(free: Tensor) -> bool:
     Another tensor in a parameter's place does not count as frozen, because it may carry a tangent.
     """
     return isinstance(free, nn.Parameter) and not free.requires_grad
+
+
+def tensors_of(module: nn.Module) -> Iterator[Tensor]:
+    """Return an iterator over the parameters and buffers of a module and its parts, faster than `nn.Module` does.
+
+    A tensor that several parts share is returned several times.
+    """
+    for tensors in (module._parameters, module._buffers):
+        for tensor in tensors.values():
+            if tensor is not None:
+                yield tensor
+    for part in module._modules.values():
+        if part is not None:
+            yield from tensors_of(part)
 
 
 def version(tensor: Tensor) -> int:

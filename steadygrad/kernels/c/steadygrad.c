@@ -22,7 +22,7 @@
 #include <cpuid.h>
 #endif
 
-#define STEADYGRAD_ABI 10
+#define STEADYGRAD_ABI 11
 #define JOIN3_(a, b, c) a##_##b##_##c
 #define JOIN3(a, b, c) JOIN3_(a, b, c)
 #define NAME(function) JOIN3(function, REAL_TAG, ISA)
@@ -30,7 +30,7 @@
 
 enum activation { MODRELU, TANH, RELU, IDENTITY, COMPLEX_MODRELU }; /* the last one only in elman.h */
 
-enum reset { NO_RESET, RESET_BEFORE, RESET_AFTER }; /* in a GRU: U_c (r∘h), or r∘(U_c h) */
+enum reset { NO_RESET, RESET_BEFORE, RESET_AFTER }; /* in a GRU: U_c (r∘h), or r∘(U_c h + b_hn) */
 
 enum { CELL, QUERIES, KEYS }; /* the packed matrices in attention.h */
 
