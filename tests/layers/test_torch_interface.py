@@ -31,9 +31,9 @@ def test_arguments_by_position_are_those_by_name(make):
     named = {"num_layers": 2, "bias": False, "batch_first": True, "dropout": 0.5, "bidirectional": True}
     assert described(layer) == named
     assert repr(layer) == repr(make(I, N, **named))
-    count = 8 if make is RNN else 7
+    count = 8 if make in (RNN, LSTM) else 7
     with pytest.raises(TypeError, match=rf"{make.__name__} expects at most {count} positional arguments, .*; got 9"):
-        make(I, N, 2, *fourth, False, True, 0.5, True, *(None,) * (2 - len(fourth)))
+        make(I, N, 2, *fourth, False, True, 0.5, True, *(0,) * (2 - len(fourth)))
     with pytest.raises(TypeError, match=rf"{make.__name__} got two values for bias"):
         make(I, N, 2, *fourth, False, bias=True)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'hidden_size'"):
@@ -43,9 +43,10 @@ def test_arguments_by_position_are_those_by_name(make):
 @every_twin
 def test_positional_arguments_are_in_the_order_of_torch(make, twin):
     arguments = (I, N, 2, *(("relu",) if make is RNN else ()), False, True, 0.25, True)
+    arguments += (2,) if make is LSTM else ()
     ours, theirs = make(*arguments), twin(*arguments)
     assert described(ours) == described(theirs)
-    assert ours.mode == theirs.mode
+    assert (ours.mode, ours.proj_size) == (theirs.mode, theirs.proj_size)
 
 
 @every_layer
@@ -53,7 +54,7 @@ def test_signature_has_the_order_of_torch(make):
     kinds = inspect.signature(make).parameters
     positional = [name for name, one in kinds.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
     fourth = ["nonlinearity"] if make is RNN else []
-    common = ["bias", "batch_first", "dropout", "bidirectional"]
+    common = ["bias", "batch_first", "dropout", "bidirectional", *(["proj_size"] if make is LSTM else [])]
     assert positional == ["input_size", "hidden_size", "num_layers", *fourth, *common]
     assert {one.kind for name, one in kinds.items() if name not in positional} == {inspect.Parameter.KEYWORD_ONLY}
 
@@ -264,6 +265,7 @@ def test_wrong_number_of_states_of_a_stack_raises_both_errors():
     [
         (lambda: RNN(3, 4), "RNN(3, 4, activation=tanh)"),
         (lambda: LSTM(3, 4), "LSTM(3, 4)"),
+        (lambda: LSTM(3, 4, 2, proj_size=2), "LSTM(3, 4, proj_size=2, num_layers=2)"),
         (
             lambda: GRU(3, 4, 2, False, True, 0.5, True),
             "GRU(3, 4, num_layers=2, bias=False, batch_first=True, dropout=0.5, bidirectional=True, activation=tanh, "
