@@ -6,6 +6,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from steadygrad.check import InputError
 from steadygrad.layers.baked import Bakeable
 from steadygrad.layers.caching import Cacheable
 from steadygrad.layers.cell import Lookup
@@ -68,12 +69,12 @@ class Stack(Bakeable, Cacheable, nn.ModuleList):
     def parts(self, state: State | list[Tensor] | None) -> list[tuple[Tensor, ...]]:
         """Split a state into a list with one tuple of tensors for each layer. For None the tuples are empty.
 
-        Raise ValueError if the number of tensors is wrong.
+        Raise InputError if the number of tensors is wrong.
         """
         given = tuple(state) if isinstance(state, list) else as_tuple(state)
         needed = sum(len(layer.state_parts) for layer in self.layers())
         if state is not None and len(given) != needed:
-            raise ValueError(
+            raise InputError(
                 f"Stack expects a state of {needed} tensors, those of all layers in a row; got {len(given)}"
             )
         rest = iter(given)
