@@ -72,6 +72,8 @@ class RecurrentLayer(Bakeable, Cacheable, TorchNames, ParameterOwner):
     """
 
     initial_state: nn.ParameterList | None
+    suffixed = True
+    """whether the names of parameters end with the level and the direction, as ``_l0`` and ``_l0_reverse``"""
 
     def __init_subclass__(
         cls, name: str | None = None, positional: tuple[str, ...] = TORCH_ORDER, **options: object
@@ -152,7 +154,7 @@ class RecurrentLayer(Bakeable, Cacheable, TorchNames, ParameterOwner):
     def matrices(self) -> dict[str, Tensor]:
         """Return a dict of the recurrent matrices of all cells, with torch's suffixes: ``{"recurrent_l0": W, …}``."""
         return {
-            name + suffix(index, self.directions): whole(W)
+            name + suffix(self, index): whole(W)
             for index, cell in enumerate(self._cells())
             for name, W in cell.matrices().items()
         }
@@ -229,13 +231,15 @@ class RecurrentLayer(Bakeable, Cacheable, TorchNames, ParameterOwner):
             h_0 = hx
         plain = reset is None and not checkpoint
         if traced() and not (plain and all(cell.traceable for cell in self._cells())):
-            return untraced(self._name, self.forward, input, h_0, reset=reset, checkpoint=checkpoint, output=output)
+            return untraced(
+                self._name, RecurrentLayer.forward, self, input, h_0, reset=reset, checkpoint=checkpoint, output=output
+            )
         rows = rows_of_input(self._name, input)
         kind = "cpu" if rows.is_cpu else rows.device.type  # the name of a device takes longer
         if autocasts(kind):  # not used here: rounding errors would add up over the steps
             with own_precision(kind):
                 given = in_dtype(input, h_0, self._first_parameter().dtype)
-                return self.forward(*given, reset=reset, checkpoint=checkpoint, output=output)
+                return RecurrentLayer.forward(self, *given, reset=reset, checkpoint=checkpoint, output=output)
         input, table = input if isinstance(input, Lookup) else (input, None)
         parameter = self._first_parameter()
         options: dict[str, Any] = {"checkpoint": check_chunk(self._name, checkpoint), "output": output}

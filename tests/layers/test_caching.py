@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from steadygrad.layers import LAYERS, LSTM, NCGRU, NNRNN, RNN, ExpRNN, HDetachLSTM, Stack
 from steadygrad.layers.caching import ACTIVE
@@ -218,9 +218,8 @@ def test_contexts_nest_and_end_with_exceptions(evaluations):
     layer, x = build(NNRNN), inputs()
     with layer.cached():
         layer(x)
-        with pytest.raises(ZeroDivisionError), layer.cached():
-            layer(x)
-            _ = 1 / 0
+        with pytest.raises(ValueError, match="3 features"), layer.cached():
+            layer(torch.cat([x, x], dim=-1))
         layer(x)
         assert len(evaluations) == 1
     assert not ACTIVE.layers
@@ -249,6 +248,15 @@ def test_torch_checkpoint_inside(reentrant):
         loss_of(torch.cat(outputs)).backward()
     got = [p.grad for p in layer.parameters()]
     assert_same(got, expected, BOUND)
+
+
+def test_torch_checkpoint_without_reentry_and_backward_after_the_context_raises():
+    """The recomputation would evaluate the matrices, which the first computation did not."""
+    layer, x = build(NNRNN), inputs()
+    with layer.cached():
+        output = checkpoint(layer, x, use_reentrant=False)[0]
+    with pytest.raises(CheckpointError):
+        output.sum().backward()
 
 
 @pytest.mark.parametrize("options", [{"bidirectional": True}, {"num_layers": 2}], ids=["both ways", "deep"])
