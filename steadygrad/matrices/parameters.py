@@ -10,6 +10,11 @@ class NonFiniteError(ValueError):
     """Raised if a parameter or a state is NaN or infinite, usually because training has diverged."""
 
 
+CONSTRAINED = ("skew", "reflector")
+"""kinds of free tensors whose size has another meaning than the size of a weight: they have a learning rate of their
+own, and no weight decay"""
+
+
 def free_kinds(map: nn.Module, count: int) -> tuple[str, ...]:
     """Return the kinds of the ``count`` free tensors of a map, by default "matrix" for each."""
     return getattr(map, "kinds", None) or ("matrix",) * count
@@ -43,13 +48,14 @@ def is_own(free: Tensor) -> bool:
     return (free if free._base is None else free._base).is_leaf
 
 
-def check_finite(who: str, name: str, tensor: Tensor) -> None:
-    """Raise NonFiniteError, in the name of ``who``, if a tensor has NaN or infinity."""
+def check_finite(who: str, name: str, tensor: Tensor, kind: str = "matrix") -> None:
+    """Raise NonFiniteError, in the name of ``who``, if a tensor of this ``kind`` has NaN or infinity."""
     # one NaN or infinity makes the sum non-finite, and the sum is cheaper than a check of every entry
     if not math.isfinite(tensor.detach().sum().item()) and (wrong := tensor.numel() - int(tensor.isfinite().sum())):
+        rate = f" (lr_constrained for {name})" if kind in CONSTRAINED else ""
         raise NonFiniteError(
             f"{who} expects finite parameters; got {wrong} NaN or infinite values in {name} of shape "
-            f"{tuple(tensor.shape)}"
+            f"{tuple(tensor.shape)}. If training has diverged, lower the learning rate{rate}"
         )
 
 
