@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # at run time `__getattr__` imports them on first access
         SpectralRNN,
         Stack,
     )
+    from steadygrad.layers.groups import parameter_groups
+    from steadygrad.models.safe import safe_classes
 
 __all__ = [
     "ENRNN",
@@ -69,6 +71,8 @@ __all__ = [
     "SpectralRNN",
     "Stack",
     "diagnose",
+    "parameter_groups",
+    "safe_classes",
 ]
 
 try:
@@ -77,11 +81,14 @@ except metadata.PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 
+FROM = {"diagnose": "diagnostics", "parameter_groups": "layers.groups", "safe_classes": "models.safe"}
+"""modules of the names in `__all__` that are not layers"""
+
+
 def __getattr__(name: str) -> Any:
     """Import a layer or a module on first access, so that `import steadygrad` does not load torch."""
     if name in __all__:
-        home = import_module(f"{__name__}.{'diagnostics' if name == 'diagnose' else 'layers'}")
-        return getattr(home, name)
+        return getattr(import_module(f"{__name__}.{FROM.get(name, 'layers')}"), name)
     if not name.startswith("_") and util.find_spec(f"{__name__}.{name}"):
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ from steadygrad.matrices.matrix import Matrix, check_square, is_orthogonal
 from steadygrad.matrices.registry import entered
 
 ATTEMPTS = 40
-"""number of random starts from which `UnitaryEvolution.right_inverse` searches for the parameters of a unitary matrix"""
+"""number of random starts from which `UnitaryEvolution.right_inverse` searches"""
 LARGEST_SEARCH = 32
 """largest size for which `UnitaryEvolution.right_inverse` searches; its memory grows as n³"""
 

@@ -43,6 +43,9 @@ class Matrix(nn.Module):
     through ``.data``, or of an inference tensor, which has no version counter.
     """
 
+    place = ""
+    """name of this module in its layer, such as ``weight_hh_l0``, for error messages"""
+
     def __init__(self, map: nn.Module, *free: Tensor) -> None:
         super().__init__()
         self.map = map
@@ -198,8 +201,8 @@ class Matrix(nn.Module):
 
     def _check_finite(self, free: tuple[Tensor, ...]) -> None:
         """Raise NonFiniteError if a free tensor has NaN or infinity."""
-        for name, f in zip(self.names, free, strict=True):
-            check_finite(type(self.map).__name__, name, f)
+        for name, kind, f in zip(self.names, self.kinds, free, strict=True):
+            check_finite(type(self.map).__name__, f"{self.place}.{name}".removeprefix("."), f, kind)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Matrix":
         """Clear the cache, then apply ``fn`` to all tensors, as `nn.Module` does."""

@@ -20,11 +20,17 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor that is sharded over processes, such as a parameter of FSDP2 between passes, as a whole.
+    """Return the whole tensor if ``tensor`` is sharded over processes, such as a parameter of FSDP2 between passes.
 
-    Every process must call this. The gradient is sharded again. Another tensor is returned as it is.
+    All processes must make this call together. The backward pass shards the gradient again. A tensor that is not
+    sharded is returned unchanged.
     """
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+CONSTRAINED = ("skew", "reflector")
+"""kinds of free tensors whose size has another meaning than the size of a weight: they have a learning rate of their
+own, and no weight decay"""
 
 
 def free_kinds(map: nn.Module, count: int) -> tuple[str, ...]:
@@ -60,13 +66,14 @@ def is_own(free: Tensor) -> bool:
     return (free if free._base is None else free._base).is_leaf
 
 
-def check_finite(who: str, name: str, tensor: Tensor) -> None:
-    """Raise NonFiniteError, in the name of ``who``, if a tensor has NaN or infinity."""
+def check_finite(who: str, name: str, tensor: Tensor, kind: str = "matrix") -> None:
+    """Raise NonFiniteError, in the name of ``who``, if a tensor of this ``kind`` has NaN or infinity."""
     # one NaN or infinity makes the sum non-finite, and the sum is cheaper than a check of every entry
     if not math.isfinite(tensor.detach().sum().item()) and (wrong := tensor.numel() - int(tensor.isfinite().sum())):
+        rate = f" (lr_constrained for {name})" if kind in CONSTRAINED else ""
         raise NonFiniteError(
             f"{who} expects finite parameters; got {wrong} NaN or infinite values in {name} of shape "
-            f"{tuple(tensor.shape)}"
+            f"{tuple(tensor.shape)}. If training has diverged, lower the learning rate{rate}"
         )
 
 
