@@ -10,7 +10,8 @@ Matrices are evaluated and stored as plain weights. Both formats are dynamic in 
 import argparse
 from pathlib import Path
 
-from steadygrad.cli.common import add_threads, check_target, dotted, new_layer, note, set_threads
+from steadygrad.cli import known
+from steadygrad.cli.common import add_threads, check_target, new_layer, note, set_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,23 +31,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write a run's model, or an untrained layer, to the file of -o in the format of its ending. Return 0."""
-    given = dotted(options.rest, ("layer",)).get("layer", {})
+    given = known.settings(options, known.of_layer(options.what)).get("layer", {})
+    is_layer = options.what in known.names("layers")
+    if not (is_layer or known.is_run(options.what)):
+        raise known.no_layer("export expects a run's directory or", options.what)
     from steadygrad.export import export
-    from steadygrad.layers import LAYERS
     from steadygrad.training import RunDirectory, load_model
 
     set_threads(options)
     check_target("export", options.output, [".onnx", ".pt2"])
-    if options.what in LAYERS:
+    if is_layer:
         if options.weights is not None:
             raise ValueError("--weights goes with a run; got the name of a layer")
         module = new_layer(options.what, given, options.inputs)
-    elif RunDirectory(options.what).exists():
+    else:
         if given or options.inputs is not None:
             raise ValueError("--layer.KEY and --inputs go with the name of a layer; got a run, which has its own")
         module, _, _ = load_model(RunDirectory(options.what), weights=options.weights or "best")
-    else:
-        raise ValueError(f"export expects a run's directory or a layer out of {', '.join(LAYERS)}; got {options.what}")
     export(module, Path(options.output), state=options.state)
     note(f"written to {options.output}")
     return 0
