@@ -12,7 +12,8 @@ computes one time step of one sequence: cc -std=c99 -O3 -DFILTER_MAIN model.c -l
 import argparse
 from pathlib import Path
 
-from steadygrad.cli.common import add_threads, check_target, dotted, new_layer, note, set_threads
+from steadygrad.cli import known
+from steadygrad.cli.common import add_threads, check_target, new_layer, note, set_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,29 +36,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the model of a trained run, or an untrained layer, to the file of -o. Return the exit code 0.
 
-    The ending of the file selects the format: .onnx for ONNX, .pt2 for torch.export. ``options`` are the parsed
-    arguments of the command line. Raise ValueError if the arguments do not fit together.
+    The ending of the file selects the format: .onnx for ONNX, .pt2 for torch.export, .c for a C file. ``options`` are
+    the parsed arguments of the command line. Raise ValueError if the arguments do not fit together.
     """
-    given = dotted(options.rest, ("layer",)).get("layer", {})
+    given = known.settings(options, known.of_layer(options.what)).get("layer", {})
+    is_layer = options.what in known.names("layers")
+    if not (is_layer or known.is_run(options.what)):
+        raise known.no_layer("export expects a run's directory or", options.what)
     from steadygrad.export import export
-    from steadygrad.layers import LAYERS
     from steadygrad.training import RunDirectory, load_model
     from steadygrad.training.provenance import commit
 
     set_threads(options)
     check_target("export", options.output, [".onnx", ".pt2", ".c"])
-    if options.what in LAYERS:
+    if is_layer:
         if options.weights is not None:
             raise ValueError("--weights goes with a run; got the name of a layer")
         module = new_layer(options.what, given, options.inputs)
-    elif RunDirectory(options.what).exists():
+    else:
         if given or options.inputs is not None:
             raise ValueError("--layer.KEY and --inputs go with the name of a layer; got a run, which has its own")
         module, _, _ = load_model(RunDirectory(options.what), weights=options.weights or "best")
-    else:
-        raise ValueError(f"export expects a run's directory or a layer out of {', '.join(LAYERS)}; got {options.what}")
-    known = commit()
-    about = f"commit {known}" if known else ""
+    source = commit()
+    about = f"commit {source}" if source else ""
     target = Path(options.output)
     export(module, target, state=options.state, prefix=options.prefix, double=options.double, about=about)
     note(f"written to {options.output}")
