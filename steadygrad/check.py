@@ -7,6 +7,14 @@ from typing import Any, TypeGuard
 LARGEST = sys.float_info.max
 
 
+class InputError(ValueError, RuntimeError):
+    """Raised for an input or a state of the wrong shape, dtype or device. torch.nn.GRU raises RuntimeError for most."""
+
+
+class ArgumentTypeError(ValueError, TypeError):
+    """Raised for an argument of the wrong type, such as a float for a size. torch.nn.GRU raises TypeError."""
+
+
 def is_integer(value: object, least: float = -LARGEST) -> TypeGuard[int]:
     """Return whether ``value`` is an integer, not a bool, of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
@@ -24,13 +32,21 @@ def check_integers(who: str, least: int = 1, most: int | None = None, **values: 
     """Raise ValueError unless every further keyword argument is an integer of at least ``least``.
 
     The integers must be at most ``most``, if that is given. ``who`` is the caller's name in the message:
-    ``check_integers("Train", batch=50)``.
+    ``check_integers("Train", batch=50)``. The error for another type than an integer is a TypeError, too.
     """
     for name, value in values.items():
         if not is_integer(value, least):
-            raise ValueError(f"{who} expects {name} to be an integer of at least {least}; got {value!r}")
+            kind = ValueError if is_integer(value) else ArgumentTypeError
+            raise kind(f"{who} expects {name} to be an integer of at least {least}; got {value!r}")
         if most is not None and value > most:
             raise ValueError(f"{who} expects {name} to be at most {most:,}; got {value!r}")
+
+
+def check_flags(who: str, **values: object) -> None:
+    """Raise an error that is a TypeError and a ValueError unless every further keyword argument is True or False."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise ArgumentTypeError(f"{who} expects {name} to be True or False; got {value!r}")
 
 
 def check_size(who: str, size: int) -> int:

@@ -34,7 +34,7 @@ static int cells(arrays_t *a, int64_t reverse) {
     elman_forward_t elman = {walk, HIDDEN, INPUTS, TANH, g[0], g[1], g[2], g[3], g[4], f[0], SLICES};
     elman_backward_t elman_back = {walk, HIDDEN, INPUTS, TANH, g[5], g[0], f[0], NULL,
                                    g[3], g[4],   f[1],   f[2], f[3], f[4], f[5], SLICES};
-    gru_forward_t gru = {walk, HIDDEN, INPUTS, TANH, g[0], g[1], g[2], g[3], NULL, g[4], f[6], f[7], NULL, SLICES};
+    gru_forward_t gru = {walk, HIDDEN, INPUTS, TANH, g[0], g[1], g[2], g[3], NULL, NULL, g[4], f[6], f[7], NULL, SLICES};
     gru_backward_t gru_back = {walk, HIDDEN, INPUTS, TANH, g[5], g[0], f[6], f[7],  NULL,
                                g[3], g[4],   f[1],   f[2], f[3], f[4], f[5], SLICES};
     lstm_forward_t lstm = {walk, HIDDEN, INPUTS, g[0], g[1], g[2], g[3], g[4], g[6], f[8], f[9], f[10], SLICES};

@@ -250,6 +250,10 @@ class AttentiveCell(Cell):
             return torch.cat([h, attended], dim=1) @ self.weight_combine.mT
         return (h + attended) * cast(float, COMBINATIONS[self.combine])
 
+    def options(self) -> dict[str, Any]:
+        """Return the options of the inner cell to show in `repr` of the layer, then those of the memory."""
+        return self.cell.options() | self.memory.options()
+
     def matrices(self) -> dict[str, Tensor]:
         """Return the dict of the inner cell's recurrent matrices by name, without those of attention."""
         return self.cell.matrices()
@@ -262,11 +266,11 @@ class AttentiveCell(Cell):
 AttentionSpec = Mapping[str, Any] | Callable[[Cell], Cell]
 
 
-def attentive(cell: Cell, attention: AttentionSpec) -> Cell:
+def attentive(cell: Cell, attention: AttentionSpec, bias: bool = True) -> Cell:
     """Return the cell with attention, specified by a dict of options or a function cell → cell.
 
-    A dict gives an `AttentiveCell` around the cell. A function is called with the cell, and its result is returned. The
-    options are:
+    A dict gives an `AttentiveCell` around the cell. A function is called with the cell, and its result is returned.
+    Without ``bias`` a learned score has no bias. The options are:
 
     - ``short``: size of S, the last states; 10 by default, None for all past states. With None, ``relevant`` and
       ``score`` must not be given;
@@ -300,6 +304,6 @@ def attentive(cell: Cell, attention: AttentionSpec) -> Cell:
         raise ValueError(f"attention to all past states (short=None) keeps no others; got {' and '.join(surplus)}")
 
     def memory(units: int) -> Memory:
-        return Everything(units) if short is None else Screening(units, short, relevant, score)
+        return Everything(units) if short is None else Screening(units, short, relevant, score, bias)
 
     return AttentiveCell(cell, memory, alignment=alignment, combine=combine)

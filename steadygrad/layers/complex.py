@@ -28,6 +28,7 @@ class ComplexElmanCell(Cell, FreeWeights):
     returns a function, the steps use it, and W is not formed.
     """
 
+    shown = ("activation",)
     resets_inside = True
     weight_ih = Owned()
     weight_hh = Owned()

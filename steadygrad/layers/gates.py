@@ -64,6 +64,15 @@ class Gates(FreeWeights):
         for gate, matrix in matrices.items():
             setattr(self, gate, bare(matrix))
 
+    @property
+    def label(self) -> str:
+        """Kinds of the matrices under a constraint, such as "cayley" for all gates or "reset/candidate: neumann"."""
+        own = {gate: weight for gate in self.names if isinstance(weight := self[gate], Matrix)}
+        gates = {label: [g for g in own if own[g].label == label] for label in (m.label for m in own.values())}
+        if len(own) == len(self.names) and len(gates) == 1:
+            return next(iter(gates))
+        return "; ".join(f"{'/'.join(some)}: {label}" for label, some in gates.items())
+
     def __getitem__(self, gate: str) -> Tensor | Matrix:
         """Return the matrix of a gate: a parameter or a `Matrix`."""
         return cast(Tensor | Matrix, getattr(self, gate))

@@ -44,6 +44,8 @@ def product(x: Tensor, U: Tensor) -> Tensor:
 class HenaffCell(ElmanCell):
     """Cell of `HenaffRNN`, h_t = φ(U x_t + b) + V h_{t−1}. Its matrix W is the V of the equation."""
 
+    from_torch, to_torch = Cell.from_torch, Cell.to_torch  # torch has no such layer
+
     def walk(
         self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -77,10 +79,9 @@ class HenaffRNN(RecurrentLayer, name="henaff"):
         *,
         activation: str = "relu",
         recurrent: Spec = ORTHOGONAL_START,
-        bias: bool = True,
         **common: Unpack[Common],
     ) -> None:
         def make_cell(width: int) -> Cell:
-            return HenaffCell(width, hidden_size, activation=activation, recurrent=recurrent, bias=bias)
+            return HenaffCell(width, hidden_size, activation=activation, recurrent=recurrent, bias=self.bias)
 
         super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

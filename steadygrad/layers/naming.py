@@ -33,6 +33,20 @@ class Owned:
         return getattr(layer, self.name + part.__dict__["_suffix"])
 
 
+class Lender(nn.Module):
+    """Base class of cells, and of parts of cells, with attributes `Owned`.
+
+    An assignment to such an attribute changes the layer's parameter, once the layer has taken it over.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        layer = self.__dict__.get("_layer")
+        if layer is not None and isinstance(getattr(type(self), name, None), Owned):
+            setattr(layer, name + self.__dict__["_suffix"], value)
+        else:
+            super().__setattr__(name, value)
+
+
 class Place(NamedTuple):
     """Where a layer has a parameter, or the module of a constrained matrix, of one of its cells."""
 

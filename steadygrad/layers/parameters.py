@@ -7,9 +7,10 @@ from typing import Any
 from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from steadygrad.layers.former import rename
+from steadygrad.layers.former import complete, rename
 from steadygrad.layers.gates import Gates
 from steadygrad.layers.naming import take_over
+from steadygrad.layers.torch_form import read_torch_state
 from steadygrad.matrices import Matrix
 
 
@@ -71,7 +72,8 @@ class ParameterOwner(nn.Module):
     """Base class of layers that own the parameters of their ``cells``, under the names that torch.nn.GRU gives them.
 
     Tools that replace a weight by name work with matrices without a constraint and raise ValueError for others. State
-    dicts with the earlier names of the parameters are loaded, too (`steadygrad.layers.former`).
+    dicts with the earlier names of the parameters are loaded, too (`steadygrad.layers.former`), and those of torch.nn
+    (`steadygrad.layers.torch_form`).
     """
 
     cells: nn.ModuleList
@@ -122,6 +124,8 @@ class ParameterOwner(nn.Module):
         super().__delattr__(name)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Load the parameters, as `nn.Module` does, also under their earlier names."""
+        """Load the parameters, as `nn.Module` does, also under their earlier names and those of torch's layer."""
         rename(self, state, prefix)
+        read_torch_state(self, state, prefix)
+        complete(self, state, prefix)
         super()._load_from_state_dict(state, prefix, *rest)

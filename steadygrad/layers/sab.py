@@ -72,6 +72,11 @@ class SABCell(AttentiveCell):
         self.top, self.truncate = top, truncate
         self.state_sizes, self.output_size = cell.state_sizes, 2 * cell.output_size
 
+    def options(self) -> dict[str, Any]:
+        """Return the options to show in `repr` of the layer: ``every``, ``top`` and, if it is set, ``truncate``."""
+        own = {"top": self.top, "truncate": self.truncate}
+        return super().options() | {name: value for name, value in own.items() if value is not None}
+
     def step(
         self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None
     ) -> tuple[Tensor, tuple[Tensor, ...], Contents]:
@@ -152,7 +157,6 @@ class SAB(LSTM, name="sab"):
         top: int = 10,
         truncate: int | None = None,
         recurrent: GateSpecs = "free",
-        bias: bool = True,
         forget_bias: float | None = None,
         **common: Unpack[Common],
     ) -> None:
@@ -170,7 +174,6 @@ class SAB(LSTM, name="sab"):
             hidden_size,
             num_layers,
             recurrent=recurrent,
-            bias=bias,
             forget_bias=forget_bias,
             **with_attention(self._name, common, attention),
         )

@@ -53,6 +53,8 @@ class Matrix(nn.Module):
         self._shapes = [f.shape for f in free]  # as the map expects them
         for name, f in zip(self.names, free, strict=True):
             self.register_parameter(name, as_parameter(f))
+        self.label = type(map).__name__
+        """kind of the matrix to show in `repr` of a layer; `build` replaces it by the name that it was given"""
         self.dropout = 0.0
         """probability that an entry of W is set to zero in training; drawn anew at each call"""
         self._cached: tuple[Tensor, list[int], list[Tensor]] | None = None  # W, `_versions` and `_samples`

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 
 from torch import nn
 
-NOT_FOR_LAYERS = {"input_size", "batch_first", "device", "dtype"}
-"""keyword arguments of a layer that settings cannot give"""
+NOT_FOR_LAYERS = {"input_size", "batch_first", "device", "dtype", "nonlinearity"}
+"""keyword arguments of a layer that settings cannot give; nonlinearity is torch's name of activation"""
 
 Record = TypeVar("Record")
 

@@ -30,7 +30,7 @@
 
 enum activation { MODRELU, TANH, RELU, IDENTITY, COMPLEX_MODRELU }; /* the last one only in elman.h */
 
-enum reset { NO_RESET, RESET_BEFORE, RESET_AFTER }; /* in a GRU: U_c (r∘h), or r∘(U_c h) */
+enum reset { NO_RESET, RESET_BEFORE, RESET_AFTER }; /* in a GRU: U_c (r∘h), or r∘(U_c h + b_hn) */
 
 enum { CELL, QUERIES, KEYS }; /* the packed matrices in attention.h */
 
