@@ -24,6 +24,7 @@ from steadygrad.layers.levels import walk
 from steadygrad.layers.naming import suffix
 from steadygrad.layers.parameters import ParameterOwner
 from steadygrad.layers.resets import rows_of_reset
+from steadygrad.layers.stream import Streamable
 from steadygrad.layers.torch_names import TorchNames
 from steadygrad.matrices import Matrix
 from steadygrad.matrices.matrix import whole
@@ -50,7 +51,7 @@ LAYERS: dict[str, LayerClass] = {}
 """layer classes by name; a class enters itself, see `RecurrentLayer`"""
 
 
-class RecurrentLayer(Bakeable, TorchNames, ParameterOwner):
+class RecurrentLayer(Streamable, Bakeable, TorchNames, ParameterOwner):
     """Base class of recurrent layers, called as torch.nn.GRU: ``num_layers`` levels, one or two directions, dropout.
 
     A subclass with a name, ``class CoRNN(RecurrentLayer, name="cornn")``, enters itself into `LAYERS`.

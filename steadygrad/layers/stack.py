@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from steadygrad.layers.baked import Bakeable
 from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import RecurrentLayer, State, as_tuple
+from steadygrad.layers.stream import Stages, Streamable
 
 
-class Stack(Bakeable, nn.ModuleList):
+class Stack(Streamable, Bakeable, nn.ModuleList):
     """h = L_k(… L_1(x)),  L_1 … L_k recurrent layers, called as one layer.
 
     Example: `Stack([NCGRU(43, 100), LSTM(100, 43)])`. The state is the tuple of the tensors of all layers' states, in
@@ -81,6 +82,10 @@ class Stack(Bakeable, nn.ModuleList):
     def layers(self) -> Iterator[RecurrentLayer]:
         """Return an iterator over the layers, in order."""
         return cast(Iterator[RecurrentLayer], iter(self))
+
+    def stages(self) -> Stages:
+        """Return the `Stages` of a stream: the layers, in order."""
+        return Stages(list(self.layers()))
 
     @property
     def input_size(self) -> int:

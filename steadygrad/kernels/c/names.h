@@ -145,6 +145,8 @@
 #define row_sums NAME(row_sums)
 #define stream_product NAME(stream_product)
 #define add_bias NAME(add_bias)
+#define stream_activate NAME(stream_activate)
+#define stream_henaff NAME(stream_henaff)
 #define stream_elman NAME(stream_elman)
 #define stream_lstm NAME(stream_lstm)
 #define stream_gru_before NAME(stream_gru_before)

@@ -34,7 +34,7 @@ enum reset { NO_RESET, RESET_BEFORE, RESET_AFTER }; /* in a GRU: U_c (r∘h), or
 
 enum { CELL, QUERIES, KEYS }; /* the packed matrices in attention.h */
 
-enum stream_kind { ELMAN, GATED, GRU_BEFORE, GRU_AFTER, LINEAR }; /* of a level in stream.h; GATED is an LSTM */
+enum stream_kind { ELMAN, HENAFF, GATED, GRU_BEFORE, GRU_AFTER, LINEAR }; /* of a level in stream.h; GATED is an LSTM */
 
 /* Begins every stream: the functions for the instruction set and the floating-point type of its weights. */
 typedef struct {

@@ -50,6 +50,10 @@ static int stream_products(const stream_level_t *given, stream_product_t *found)
     source_t x_c = transposed(given->W + 2 * N * I, I), h_c = given->U ? transposed(given->U + 2 * N * N, N) : none;
     switch (given->kind) {
         case LINEAR: found[CELL] = (stream_product_t){N, x, none}; return 1;
+        case HENAFF:
+            found[0] = (stream_product_t){N, x, none};
+            found[1] = (stream_product_t){N, none, h};
+            return 2;
         case GRU_BEFORE:
             found[0] = (stream_product_t){2 * N, x, h};
             found[1] = (stream_product_t){N, x_c, h_c};
@@ -148,14 +152,31 @@ INLINE void add_bias(int64_t rows, int64_t N, const REAL *bias, REAL *z) {
         for (int64_t row = 0; row < rows; row++) add_scaled(z + row * N, 1, bias, N);
 }
 
+/* Apply bias and activation of an Elman unit to rows. */
+static void stream_activate(const stream_level_t *given, int64_t rows, REAL *z) {
+    int of_modulus = given->activation == MODRELU || given->activation == COMPLEX_MODRELU;
+    if (of_modulus) add_bias(rows, given->hidden, given->bias, z);
+    elman_activate_any(given->activation, rows, given->hidden, of_modulus ? given->modulus : given->bias, z);
+}
+
 static void stream_elman(const stream_cell_t *cell, int64_t rows, left_t x, left_t before, REAL *room) {
     const stream_level_t *given = &cell->given;
     int64_t N = given->hidden;
-    int of_modulus = given->activation == MODRELU || given->activation == COMPLEX_MODRELU;
     stream_product(rows, N, x, before, cell->packed[CELL], room, N);
-    if (of_modulus) add_bias(rows, N, given->bias, room);
-    elman_activate_any(given->activation, rows, N, of_modulus ? given->modulus : given->bias, room);
+    stream_activate(given, rows, room);
     memcpy(given->h, room, (size_t)(rows * N) * sizeof(REAL));
+}
+
+/* h ← φ(W x + b) + U h */
+static void stream_henaff(const stream_cell_t *cell, int64_t rows, left_t x, left_t before, REAL *room) {
+    const stream_level_t *given = &cell->given;
+    int64_t N = given->hidden;
+    REAL *inputs = room + rows * N;
+    stream_product(rows, N, no_rows(), before, cell->packed[1], room, N);
+    stream_product(rows, N, x, no_rows(), cell->packed[0], inputs, N);
+    stream_activate(given, rows, inputs);
+    add_scaled(inputs, 1, room, rows * N);
+    memcpy(given->h, inputs, (size_t)(rows * N) * sizeof(REAL));
 }
 
 static void stream_lstm(const stream_cell_t *cell, int64_t rows, left_t x, left_t before, REAL *gates) {
@@ -292,6 +313,7 @@ static void NAME(stream_step)(void *opaque, const void *x, void *y) {
                 stream_product(rows, given->hidden, input, no_rows(), cell->packed[CELL], given->h, given->hidden);
                 add_bias(rows, given->hidden, given->bias, given->h);
                 break;
+            case HENAFF: stream_henaff(cell, rows, input, before, stream->room); break;
             case GATED: stream_lstm(cell, rows, input, before, stream->room); break;
             case GRU_BEFORE: stream_gru_before(cell, rows, input, before, stream->room); break;
             case GRU_AFTER: stream_gru_after(cell, rows, input, before, stream->room); break;
