@@ -12,7 +12,7 @@ from torch import Tensor
 
 from steadygrad.kernels import native
 from steadygrad.kernels.activations import C_ENUM
-from steadygrad.kernels.arguments import addresses, biases, fields
+from steadygrad.kernels.arguments import Shape, addresses, biases, fields
 from steadygrad.kernels.attention import check_ages
 from steadygrad.kernels.attention_types import Attention
 from steadygrad.kernels.backend import choose
@@ -130,27 +130,22 @@ def describe_level(level: StreamLevel, states: States, oldest: Tensor, batch: in
     """
     kind, W, U, bias, modulus, bias_hn, activation, attention = level
     rows, inputs = W.shape
-    units = rows // GATES[kind]
-    code = C_ENUM.index(activation)
-    recurrent = kind != "linear"
-    A, B, v, factor, short, relevant = attention or (None, None, None, 0.0, 0, 0)
-    here = (batch, units)
-    weights = {"W": (GATES[kind] * units, inputs), "U": (rows, units) if recurrent else None, "bias": (rows,)}
-    others = {"modulus": (biases(units, code),), "bias_hn": (units,)}
-    places, square = (short or 0) + relevant, (units, units)
-    memory = {"A": square, "B": square, "v": (units,)}
-    own = {"h": here if recurrent else None, "c": here if kind == "lstm" else None}
-    past = {"s": here, "states": (batch, places, units), "received": (batch, short), "scores": (batch, relevant)}
-    counts = {"times": (batch, relevant), "ages": (batch,)}
+    N, code = rows // GATES[kind], C_ENUM.index(activation)
+    A, B, v, factor, most, relevant = attention or (None, None, None, 0.0, 0, 0)
+    short, square, here = most or 0, (N, N), (batch, N)
+    weights: dict[str, Shape] = {"W": (GATES[kind] * N, inputs), "U": None if U is None else (rows, N), "bias": (rows,)}
+    others: dict[str, Shape] = {"modulus": (biases(N, code),), "bias_hn": (N,), "A": square, "B": square, "v": (N,)}
+    own: dict[str, Shape] = {"h": None if U is None else here, "c": here if kind == "lstm" else None}
+    past: dict[str, Shape] = {"s": here, "states": (batch, short + relevant, N), "received": (batch, short)}
+    past |= {"scores": (batch, relevant), "times": (batch, relevant), "ages": (batch,)}
     if attention is None:
-        memory, past, counts = (dict.fromkeys(shapes) for shapes in (memory, past, counts))
-    wanted = fields("bias modulus bias_hn v", **weights, **others, **memory, **own, **past, **counts, oldest=(1,))
-    given = list(states)
-    shapes = (*own.values(), *past.values(), *counts.values())
-    present = [None if shape is None else given.pop(0) for shape in shapes]
+        others |= dict.fromkeys("ABv")
+        past = dict.fromkeys(past)
+    wanted = fields("bias modulus bias_hn v", **weights, **others, **own, **past, oldest=(1,))
+    rest = iter(states)
+    present = [None if shape is None else next(rest) for shape in (own | past).values()]
     found = addresses("stream", wanted, (W, U, bias, modulus, bias_hn, A, B, v, *present, oldest), dtype)
-    order = list(GATES).index(kind)
-    return LEVEL.pack(order, units, inputs, code, short or 0, relevant, factor, *found)
+    return LEVEL.pack(list(GATES).index(kind), N, inputs, code, short, relevant, factor, *found)
 
 
 def in_order(states: States, short: int, oldest: int) -> States:
@@ -176,7 +171,7 @@ def untyped(name: str) -> Callable[[int | None], None]:
         raise RuntimeError(f"steadygrad has no C kernel: {loaded}")
     found = getattr(loaded, f"steadygrad_stream_{name}")
     found.argtypes, found.restype = [ctypes.c_void_p], None
-    return found  # type: ignore[no-any-return]  # ctypes has no types
+    return found
 
 
 @cache
@@ -187,4 +182,4 @@ def step_function(releases: bool) -> Callable[[int | None, int, int], None]:
     functions = loaded if releases else ctypes.PyDLL(None, handle=loaded._handle)
     found = functions.steadygrad_stream_step
     found.argtypes, found.restype = [ctypes.c_void_p] * 3, None
-    return found  # type: ignore[no-any-return]  # ctypes has no types
+    return found

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.check import check_integers
-from steadygrad.kernels import Chain, States, StreamLevel, needs_plain, streams_in_c
+from steadygrad.kernels import Chain, States, StreamLevel, needs_plain, own_precision, streams_in_c
 from steadygrad.layers.baked import baked
 from steadygrad.layers.inputs import check_like, check_state
 
@@ -133,7 +133,7 @@ class Stream:
         self.input_size = layers[0].input_size
         self.output_size = layers[-1].output_size if readout is None else readout.out_features
         like = parameter.new_empty(self.batch, self.output_size)
-        self._outputs = {(self.batch, self.input_size): like}
+        self._outputs: dict[tuple[int, ...], Tensor] = {(self.batch, self.input_size): like}
         if self.batch == 1:
             self._outputs[(self.input_size,)] = like[0]
         self._chain = None if levels is None else Chain(levels, by_level(self._initial), self.batch)
@@ -164,7 +164,7 @@ class Stream:
             x = x.resolve_neg()
             self._step(self._handle, x.data_ptr(), y.data_ptr())
         else:
-            with torch.no_grad():
+            with torch.no_grad(), own_precision(x.device.type):
                 y.copy_(self._steps.step(x.reshape(self.batch, -1)).reshape(like.shape))
         return y
 
