@@ -43,7 +43,7 @@ class Walk(NamedTuple):
     slices: int
 
 
-DTYPES = dict.fromkeys(("kept", "members", "times", "ages"), torch.int64) | {"detached": torch.bool}
+DTYPES = dict.fromkeys(("kept", "members", "times", "ages", "oldest"), torch.int64) | {"detached": torch.bool}
 """dtypes of fields that hold no floating-point numbers, by name"""
 LSTM = -1
 """activation of an LSTM among the arguments of the attention kernels"""

@@ -15,7 +15,7 @@ from torch import Tensor
 from steadygrad.kernels.arguments import SIZES, Field, addresses, expected
 from steadygrad.kernels.steps import Steps
 
-ABI = 11  # STEADYGRAD_ABI in c/steadygrad.c
+ABI = 12  # STEADYGRAD_ABI in c/steadygrad.c
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
 LIBRARY = Path(__file__).with_name("_native.dll" if sys.platform == "win32" else "_native.so")

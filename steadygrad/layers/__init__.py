@@ -41,5 +41,6 @@ from steadygrad.layers.recurrent import LayerClass as LayerClass
 from steadygrad.layers.recurrent import RecurrentLayer as RecurrentLayer
 from steadygrad.layers.relevance import Score as Score
 from steadygrad.layers.stack import Stack as Stack
+from steadygrad.layers.stream import Stream as Stream
 from steadygrad.layers.torch_weights import from_torch as from_torch
 from steadygrad.layers.torch_weights import to_torch as to_torch

@@ -12,6 +12,7 @@ from steadygrad.check import check_choice
 from steadygrad.kernels import (
     Attention,
     Steps,
+    StreamLevel,
     TracedSteps,
     attentive_traced,
     attentive_unroll,
@@ -159,12 +160,23 @@ class AttentiveCell(Cell):
                 return self.step_by_step(weights, x, steps, state)
             fresh = self.initial_states(1, x)
             return in_segments(partial(self.step_by_step, weights), x, steps, state, fresh, dim=0)
-        own = len(self.state_sizes)
-        scores, v = self.alignment, self.alignment.weight_score
-        attention = Attention(scores.weight_query, scores.weight_key, None if v is None else v[0], factor, *limits)
+        own, attention = len(self.state_sizes), self._attention(factor, limits)
         unroll = attentive_traced if traced() else attentive_unroll
         outputs, final, carried = unroll(x, recurrence, attention, state[:own], self.memory.carried(state[own:]), steps)
         return outputs, (*final, *self.memory.from_carried(carried))
+
+    def _attention(self, factor: float, limits: tuple[int | None, int]) -> Attention:
+        """Return the weights of attention for the C kernel, with the factor f and the limits of the memory."""
+        scores, v = self.alignment, self.alignment.weight_score
+        return Attention(scores.weight_query, scores.weight_key, None if v is None else v[0], factor, *limits)
+
+    def stream_level(self, weights: Any) -> StreamLevel | None:
+        """Return the cell as a `StreamLevel`; None unless the C kernel supports its parts and the memory is limited."""
+        factor, limits, level = COMBINATIONS[self.combine], self.memory.limits, self.cell.stream_level(weights)
+        supported = self.in_kernel and self.cell.recurrence(weights) is not None
+        if level is None or not supported or factor is None or limits is None or limits[0] is None:
+            return None
+        return level._replace(attention=self._attention(factor, limits))
 
     def step_by_step(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...], trace: list[Trace] | None = None

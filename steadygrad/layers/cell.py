@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from steadygrad.kernels import Recurrence, Steps, unroll_rows
+from steadygrad.kernels import Recurrence, Steps, StreamLevel, unroll_rows
 from steadygrad.layers.naming import Lender
 from steadygrad.layers.torch_form import TorchForm, Weights
 
@@ -155,6 +155,13 @@ class Cell(Lender):
         Raise ValueError, with the reason, if torch has no such layer. `Cell` raises it always.
         """
         raise ValueError(f"torch has no layer with the recurrence of {type(self).__name__}")
+
+    def stream_level(self, weights: Any) -> StreamLevel | None:
+        """Return the cell with its evaluated ``weights`` as a `StreamLevel`; None if C has no single step of it.
+
+        `Cell` returns None.
+        """
+        return None
 
     def matrices(self) -> dict[str, Tensor]:
         """Return a dict by name of the recurrent matrices (hidden, hidden), which multiply the state.

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import GRUInputs, Steps, gru_unroll
+from steadygrad.kernels import GRUInputs, Steps, StreamLevel, gru_unroll
 from steadygrad.layers.gates import GatedCell, GateSpecs, build_gates
 from steadygrad.layers.naming import Owned
 from steadygrad.layers.recurrent import Common, RecurrentLayer
@@ -102,6 +102,10 @@ class GRUCell(GatedCell):
         biases = bias, self.bias_modrelu, self.bias_hn
         states = gru_unroll(GRUInputs(x, W, U, *biases, state[0], self.activation, steps, self.reset))
         return states, (steps.last(states),)
+
+    def stream_level(self, weights: tuple[Tensor, Tensor, Tensor | None]) -> StreamLevel:
+        """Return the cell as a `StreamLevel`."""
+        return StreamLevel(f"gru-{self.reset}", *weights, self.bias_modrelu, self.bias_hn, self.activation)
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the tuple (W, U, b) in the form that the kernel takes; b is None without bias.

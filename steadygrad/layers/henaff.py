@@ -5,7 +5,16 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from steadygrad.kernels import Recurrence, Steps, activate, in_own_precision, needs_plain, wants_graph, with_graph
+from steadygrad.kernels import (
+    Recurrence,
+    Steps,
+    StreamLevel,
+    activate,
+    in_own_precision,
+    needs_plain,
+    wants_graph,
+    with_graph,
+)
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.elman import ElmanWeights, elman_walk
 from steadygrad.layers.recurrent import Common, RecurrentLayer
@@ -55,6 +64,11 @@ class HenaffCell(ElmanCell):
         inputs = activate(self.activation, multiply(x, U), self.bias)
         identity = torch.eye(self.output_size, dtype=x.dtype, device=x.device)
         return elman_walk((identity, V), None, "identity", inputs, steps, state)
+
+    def stream_level(self, weights: ElmanWeights) -> StreamLevel | None:
+        """Return the cell as a `StreamLevel`; None if V is given as a function."""
+        level = super().stream_level(weights)
+        return None if level is None else level._replace(kind="henaff")
 
     def recurrence(self, weights: ElmanWeights) -> Recurrence | None:
         """Return None: the attention kernel applies φ to the whole sum, not to U x_t + b alone."""

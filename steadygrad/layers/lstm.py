@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.check import is_integer
-from steadygrad.kernels import LSTMInputs, Recurrence, Steps, lstm_unroll
+from steadygrad.kernels import LSTMInputs, Recurrence, Steps, StreamLevel, lstm_unroll
 from steadygrad.layers.constructor import TORCH_ORDER
 from steadygrad.layers.gates import GatedCell, GateSpecs, build_gates, fill
 from steadygrad.layers.naming import Owned
@@ -117,6 +117,10 @@ class LSTMCell(GatedCell):
     def recurrence(self, weights: tuple[Tensor, Tensor]) -> Recurrence | None:
         """Return W, U and b as a `Recurrence` for the attention kernel. Its activation is None, which means an LSTM."""
         return Recurrence(*weights, self.bias_ih)
+
+    def stream_level(self, weights: tuple[Tensor, Tensor]) -> StreamLevel | None:
+        """Return the cell as a `StreamLevel`; None with a projection, which the C kernel does not compute."""
+        return None if self.weight_hr is not None else StreamLevel("lstm", *weights, self.bias_ih)
 
     def matrices(self) -> dict[str, Tensor]:
         """Return a dict of the recurrent matrices (hidden, hidden) by the names of their gates.

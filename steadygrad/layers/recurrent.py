@@ -25,6 +25,7 @@ from steadygrad.layers.levels import walk
 from steadygrad.layers.naming import suffix
 from steadygrad.layers.parameters import ParameterOwner
 from steadygrad.layers.resets import rows_of_reset
+from steadygrad.layers.stream import Streamable
 from steadygrad.layers.torch_names import TorchNames
 from steadygrad.matrices import Matrix
 from steadygrad.matrices.parameters import whole
@@ -51,7 +52,7 @@ LAYERS: dict[str, LayerClass] = {}
 """layer classes by name; a class enters itself, see `RecurrentLayer`"""
 
 
-class RecurrentLayer(Bakeable, Cacheable, TorchNames, ParameterOwner):
+class RecurrentLayer(Streamable, Bakeable, Cacheable, TorchNames, ParameterOwner):
     """Base class of recurrent layers, called as torch.nn.GRU: ``num_layers`` levels, one or two directions, dropout.
 
     A subclass with a name, ``class CoRNN(RecurrentLayer, name="cornn")``, enters itself into `LAYERS`.

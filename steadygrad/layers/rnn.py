@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import ACTIVATIONS, Recurrence, Steps
+from steadygrad.kernels import ACTIVATIONS, Recurrence, Steps, StreamLevel
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.complex import COMPLEX_ACTIVATIONS, ComplexElmanCell
 from steadygrad.layers.constructor import TORCH_ORDER
@@ -119,6 +119,13 @@ class ElmanCell(Cell, FreeWeights):
         """Return U, W, b and the activation as a `Recurrence`; None if W is given as a function."""
         U, W = weights
         return Recurrence(U, W, self.bias, self.activation) if isinstance(W, Tensor) else None
+
+    def stream_level(self, weights: ElmanWeights) -> StreamLevel | None:
+        """Return the cell as a `StreamLevel`; None if W is given as a function."""
+        _, W = weights
+        if not isinstance(W, Tensor):
+            return None
+        return StreamLevel("elman", self.weight_ih, W, self.bias_ih, self.bias_modrelu, activation=self.activation)
 
     def from_torch(self, weights: Weights) -> Weights:
         """Return the weights of torch.nn.RNN as those of the cell: the two biases are added."""

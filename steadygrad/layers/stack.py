@@ -11,9 +11,10 @@ from steadygrad.layers.baked import Bakeable
 from steadygrad.layers.caching import Cacheable
 from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import RecurrentLayer, State, as_tuple
+from steadygrad.layers.stream import Stages, Streamable
 
 
-class Stack(Bakeable, Cacheable, nn.ModuleList):
+class Stack(Streamable, Bakeable, Cacheable, nn.ModuleList):
     """h = L_k(… L_1(x)),  L_1 … L_k recurrent layers, called as one layer.
 
     Example: `Stack([NCGRU(43, 100), LSTM(100, 43)])`. The state is the tuple of the tensors of all layers' states, in
@@ -83,6 +84,10 @@ class Stack(Bakeable, Cacheable, nn.ModuleList):
     def layers(self) -> Iterator[RecurrentLayer]:
         """Return an iterator over the layers, in order."""
         return cast(Iterator[RecurrentLayer], iter(self))
+
+    def stages(self) -> Stages:
+        """Return the `Stages` of a stream: the layers, in order."""
+        return Stages(list(self.layers()))
 
     @property
     def input_size(self) -> int:

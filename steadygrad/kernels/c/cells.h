@@ -13,6 +13,7 @@
 #include "gru.h"
 #include "lstm.h"
 #include "attention.h"
+#include "stream.h"
 #undef REAL
 #undef REAL_TAG
 #undef INTEGER
@@ -31,6 +32,7 @@
 #include "gru.h"
 #include "lstm.h"
 #include "attention.h"
+#include "stream.h"
 #undef REAL
 #undef REAL_TAG
 #undef INTEGER

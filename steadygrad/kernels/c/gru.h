@@ -21,6 +21,40 @@ typedef struct {
     int64_t slices;
 } gru_backward_t;
 
+/* Compute the reset gate r in place, and r∘h, from the products of the gates and the previous states h. */
+INLINE void gru_reset(int64_t rows, int64_t N, const REAL *bias, REAL *gates, const REAL *before, REAL *reset) {
+    for (int64_t row = 0; row < rows; row++)
+        EACH_VECTOR(j, left, N) {
+            REAL *gate = gates + row * 3 * N + j;
+            vec r = load_part(gate, left);
+            if (bias) r += load_part(bias + j, left);
+            r = vec_sigmoid(r);
+            store_part(gate, r, left);
+            store_part(reset + row * N + j, r * load_part(before + row * N + j, left), left);
+        }
+}
+
+/* Compute update gate and candidate in place, and the next states. `after` may be `before`. */
+INLINE void gru_next(int64_t rows, int64_t N, int64_t activation, const REAL *bias, const REAL *modulus, REAL *gates,
+                     const REAL *before, REAL *after) {
+    for (int64_t row = 0; row < rows; row++)
+        EACH_VECTOR(j, left, N) {
+            REAL *gate = gates + row * 3 * N + j;
+            vec u = load_part(gate + N, left), c = load_part(gate + 2 * N, left), b = {0};
+            vec old = load_part(before + row * N + j, left);
+            if (bias) {
+                u += load_part(bias + N + j, left);
+                c += load_part(bias + 2 * N + j, left);
+            }
+            if (modulus) b = load_part(modulus + j, left);
+            u = vec_sigmoid(u);
+            c = activate((int)activation, c, b);
+            store_part(gate + N, u, left);
+            store_part(gate + 2 * N, c, left);
+            store_part(after + row * N + j, old + u * (c - old), left);
+        }
+}
+
 static int gru_forward_slice(const void *arguments, part_t *part) {
     const gru_forward_t *given = arguments;
     int64_t N = given->hidden, I = given->inputs;
@@ -33,33 +67,9 @@ static int gru_forward_slice(const void *arguments, part_t *part) {
         left_t x = rows_of(given->x + here * I, I), h = rows_of(before, N), reset = rows_of(scratch, N);
         product(rows, N, x, h, part->packed[0], gates, 3 * N, 0);
         product(rows, N, x, h, part->packed[1], gates + N, 3 * N, 0);
-        for (int64_t row = 0; row < rows; row++)
-            EACH_VECTOR(j, left, N) {
-                REAL *gate = gates + row * 3 * N + j;
-                vec r = load_part(gate, left);
-                if (given->bias) r += load_part(given->bias + j, left);
-                r = vec_sigmoid(r);
-                store_part(gate, r, left);
-                store_part(scratch + row * N + j, r * load_part(before + row * N + j, left), left);
-            }
+        gru_reset(rows, N, given->bias, gates, before, scratch);
         product(rows, N, x, reset, part->packed[2], gates + 2 * N, 3 * N, 0);
-        REAL *after = given->states + here * N;
-        for (int64_t row = 0; row < rows; row++)
-            EACH_VECTOR(j, left, N) {
-                REAL *gate = gates + row * 3 * N + j;
-                vec u = load_part(gate + N, left), c = load_part(gate + 2 * N, left), b = {0};
-                vec old = load_part(before + row * N + j, left);
-                if (given->bias) {
-                    u += load_part(given->bias + N + j, left);
-                    c += load_part(given->bias + 2 * N + j, left);
-                }
-                if (given->modulus) b = load_part(given->modulus + j, left);
-                u = vec_sigmoid(u);
-                c = activate(given->activation, c, b);
-                store_part(gate + N, u, left);
-                store_part(gate + 2 * N, c, left);
-                store_part(after + row * N + j, old + u * (c - old), left);
-            }
+        gru_next(rows, N, given->activation, given->bias, given->modulus, gates, before, given->states + here * N);
     }
     give_back(scratch);
     return 0;
