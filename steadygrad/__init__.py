@@ -108,4 +108,4 @@ def __dir__() -> list[str]:
     from pkgutil import iter_modules
 
     modules = (module.name for module in iter_modules(__path__))
-    return sorted({*globals(), *__all__, *(name for name in modules if not name.startswith("_"))})
+    return sorted({*globals(), *__all__, "__version__", *(name for name in modules if not name.startswith("_"))})

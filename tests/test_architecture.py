@@ -140,7 +140,8 @@ def names_for_type_checkers() -> dict[str, str]:
 def test_every_layer_is_an_attribute_of_the_package():
     """Also for type checkers and for `dir`. A new layer needs its name in steadygrad/__init__.py."""
     classes = {make.__name__: make for make in layers.LAYERS.values()}
-    assert {*classes, "LAYERS", "Stack", "diagnose"} == set(steadygrad.__all__) == set(names_for_type_checkers())
+    known = {*classes, "LAYERS", "Stack", *steadygrad.FROM}
+    assert known == set(steadygrad.__all__) == set(names_for_type_checkers())
     assert steadygrad.__all__ == sorted(steadygrad.__all__, key=lambda name: (not name.isupper(), name))
     for name, module in names_for_type_checkers().items():
         assert getattr(steadygrad, name) is getattr(sys.modules[module], name)

@@ -54,7 +54,7 @@ def from_torch(module: nn.RNNBase) -> RecurrentLayer:
         warnings.simplefilter("ignore")  # that dropout does nothing with one level, which torch has said
         layer = pair.ours(module.input_size, module.hidden_size, **options, device=first.device, dtype=first.dtype)
     for index, cell in enumerate(layer._cells()):
-        end = suffix(index, layer.directions)
+        end = suffix(layer, index)
         given = {name: getattr(module, name + end) for name in NAMES if hasattr(module, name + end)}
         for name, value in cell.from_torch(given).items():
             replace(layer.get_parameter(name + end), value, value.requires_grad)
@@ -94,7 +94,7 @@ def to_torch(layer: RecurrentLayer) -> nn.RNNBase:
         own, _, _ = name.partition(".")
         trained[own] = trained.get(own, False) or parameter.requires_grad
     for index, form in enumerate(forms):
-        end = suffix(index, layer.directions)
+        end = suffix(layer, index)
         for name, value in form.weights.items():
             own = name.replace("bias_hh", "bias_ih") + end
             replace(module.get_parameter(name + end), value, trained.get(own, True))
