@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from steadygrad.export.graph import Converter, Graph, Last, Name, Value, type_of
+from steadygrad.export.program import example
 
 UNARY = {
     "abs": "Abs",
@@ -57,11 +58,6 @@ LARGEST = 2**63 - 1
 def size(value: Any) -> Any:
     """Return a symbolic size as it is, a value (1,) of the graph, and an integer as a list of it."""
     return [value] if isinstance(value, int) else value
-
-
-def example(node: Any) -> Any:
-    """Return the fake tensor or symbol of a node of a traced graph; a number as it is."""
-    return node.meta["val"] if isinstance(node, fx.Node) else node
 
 
 def unary(kind: str) -> Converter:
