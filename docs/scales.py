@@ -30,8 +30,8 @@ The sizes differ by a factor of {ratio} at {first} steps, because every layer st
 readout, a learning rate and a clipping threshold that fit one layer need not fit another.
 
 `steadygrad.layers.calibrate(layer, x, scale)` multiplies the input weights so that the outputs have a chosen size. The
-last column shows the sizes that it reaches on {first} steps, for one seed. Activations such as tanh saturate, and biases
-alone give an output. "any" means from 1e-9 to 1e9.
+last column shows the sizes that it reaches on {first} steps, for one seed. Activations such as tanh saturate, and
+biases alone give an output. "any" means from 1e-9 to 1e9.
 
 | layer | {heads} | reachable |
 |---|{rule}---|
