@@ -108,10 +108,11 @@ class Stream:
     def refresh(self) -> None:
         """Take over the present weights of the layer, in their present dtype and device. The state is kept."""
         with self._exclusive():
-            before = self._read()
-            self._open()
-            pairs = zip(before, self._initial, strict=True)
-            self._write([tuple(a.to(b) for a, b in zip(old, new, strict=True)) for old, new in pairs])
+            fresh = type(self)(self._module, self.batch)
+            pairs = zip(self._read(), fresh._initial, strict=True)
+            fresh._write([tuple(a.to(b) for a, b in zip(old, new, strict=True)) for old, new in pairs])
+            own = {"_enter": self._enter, "_leave": self._leave}  # the lock, which is held
+            self.__dict__.update(fresh.__dict__ | own)
 
     def _open(self) -> None:
         """Copy the weights of the module, and start from its initial state."""
