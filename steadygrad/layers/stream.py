@@ -108,10 +108,11 @@ class Stream:
     def refresh(self) -> None:
         """Take over the present weights of the layer, in their present dtype and device. The state is kept."""
         with self._exclusive():
-            before = self._read()
-            self._open()
-            pairs = zip(before, self._initial, strict=True)
-            self._write([tuple(a.to(b) for a, b in zip(old, new, strict=True)) for old, new in pairs])
+            fresh = type(self)(self._module, self.batch)
+            pairs = zip(self._read(), fresh._initial, strict=True)
+            fresh._write([tuple(a.to(b) for a, b in zip(old, new, strict=True)) for old, new in pairs])
+            own = {"_enter": self._enter, "_leave": self._leave}  # the lock, which is held
+            self.__dict__.update(fresh.__dict__ | own)
 
     def _open(self) -> None:
         """Copy the weights of the module, and start from its initial state."""
@@ -170,7 +171,22 @@ class Stream:
 
     def _checked_out(self, out: Tensor, like: Tensor) -> Tensor:
         """Return ``out`` if it can hold the output, or raise ValueError. Tell autograd that it is overwritten."""
-        if not isinstance(out, Tensor) or out.shape != like.shape or out.is_neg() or out.requires_grad:
+        if (
+            type(out) is not Tensor
+            or out.shape != like.shape
+            or out.dtype is not like.dtype
+            or out.requires_grad
+            or not out.is_cpu
+            or not out.is_contiguous()
+            or out.is_neg()
+        ):
+            self._check_out(out, like)
+        torch.autograd.graph.increment_version(out)
+        return out
+
+    def _check_out(self, out: Tensor, like: Tensor) -> None:
+        """Raise ValueError unless ``out`` can hold the output."""
+        if not isinstance(out, Tensor) or out.shape != like.shape or out.requires_grad or out.is_neg():
             got = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
             flags = " that requires a gradient" if isinstance(out, Tensor) and out.requires_grad else ""
             raise ValueError(
@@ -179,9 +195,6 @@ class Stream:
         check_like(self._who, "out", out, like)
         if not out.is_contiguous():
             raise ValueError(f"{self._who} expects out to be contiguous; got strides {out.stride()}")
-        if not out.is_inference():
-            torch.autograd.graph.increment_version(out)
-        return out
 
     def _checked_state(self, state: "State") -> list[States]:
         """Return the tensors of a state for each layer. Raise ValueError if they do not fit."""

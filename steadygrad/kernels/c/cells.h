@@ -13,6 +13,8 @@
 #include "gru.h"
 #include "lstm.h"
 #include "attention.h"
+#include "stream_levels.h"
+#include "stream_memory.h"
 #include "stream.h"
 #undef REAL
 #undef REAL_TAG
@@ -32,6 +34,8 @@
 #include "gru.h"
 #include "lstm.h"
 #include "attention.h"
+#include "stream_levels.h"
+#include "stream_memory.h"
 #include "stream.h"
 #undef REAL
 #undef REAL_TAG

@@ -30,7 +30,7 @@ int EXPORT(exponential_backward)(int64_t n, const REAL *table, const REAL *G, co
 }
 
 int EXPORT(stream_open)(const void *levels, int64_t count, int64_t batch, int64_t found) {
-    DISPATCH(stream_open, REAL_TAG, levels, count, batch, (void **)found)
+    DISPATCH(stream_open, REAL_TAG, levels, count, batch, (void **)(uintptr_t)found)
 }
 #undef EXPORT
 #undef EXPORT_WALK
