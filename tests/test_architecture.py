@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import steadygrad
+from steadygrad import layers
 
 ROOT = Path(steadygrad.__file__).parent
 
@@ -20,22 +21,46 @@ MAY_IMPORT = {
     "manifest": {"files"},
     "problem": set(),
     "duration": set(),
+    "catalog": {"check", "files"},  # reads the source of layers, models, tasks and training, and imports none of them
     "kernels": set(),
     "matrices": {"check", "kernels"},
     "layers": {"check", "matrices", "kernels"},
     "models": {"check", "layers", "kernels", "problem"},
     "integrations": {"layers"},  # other libraries, each imported by one module
     "tasks": {"check", "files", "problem"},
-    "training": {"check", "files", "records", "manifest", "duration", "models", "layers", "matrices", "tasks"},
+    "training": {
+        "catalog",
+        "check",
+        "files",
+        "records",
+        "manifest",
+        "duration",
+        "models",
+        "layers",
+        "matrices",
+        "tasks",
+    },
     "diagnostics": {"models", "layers", "matrices", "kernels"},
     "export": {"check", "files", "models", "layers", "kernels"},
-    "experiments": {"files", "records", "scores", "manifest", "models", "layers", "tasks", "training", "diagnostics"},
+    "experiments": {
+        "catalog",
+        "check",
+        "files",
+        "records",
+        "scores",
+        "manifest",
+        "models",
+        "layers",
+        "tasks",
+        "training",
+        "diagnostics",
+    },
     "report": {"check", "files", "records", "scores", "manifest", "duration"},  # reads result files only
 }
 """folders and modules of the package, and those that each may import"""
 MAY_IMPORT["cli"] = set(MAY_IMPORT)  # on top of all
 
-WITHOUT_TORCH = {"check", "files", "records", "scores", "manifest", "problem", "duration", "report"}
+WITHOUT_TORCH = {"check", "files", "records", "scores", "manifest", "problem", "duration", "catalog", "report"}
 
 
 def imported(source: str, package: str) -> Iterator[str]:
@@ -103,3 +128,28 @@ def test_subpackages_are_attributes_of_package():
         _ = steadygrad.nonsense
     for part in MAY_IMPORT:
         assert hasattr(steadygrad, part)
+
+
+def names_for_type_checkers() -> dict[str, str]:
+    """Names that the package imports under TYPE_CHECKING, each with the module that has it."""
+    source = ast.parse((ROOT / "__init__.py").read_text("utf-8"))
+    (block,) = (node for node in source.body if isinstance(node, ast.If))
+    return {alias.name: str(node.module) for node in block.body for alias in node.names}  # type: ignore[attr-defined]
+
+
+def test_every_layer_is_an_attribute_of_the_package():
+    """Also for type checkers and for `dir`. A new layer needs its name in steadygrad/__init__.py."""
+    classes = {make.__name__: make for make in layers.LAYERS.values()}
+    known = {*classes, "LAYERS", "Stack", *steadygrad.FROM}
+    assert known == set(steadygrad.__all__) == set(names_for_type_checkers())
+    assert steadygrad.__all__ == sorted(steadygrad.__all__, key=lambda name: (not name.isupper(), name))
+    for name, module in names_for_type_checkers().items():
+        assert getattr(steadygrad, name) is getattr(sys.modules[module], name)
+    assert all(getattr(steadygrad, name) is make for name, make in classes.items())
+    assert {*steadygrad.__all__, *MAY_IMPORT, "__version__"} <= set(dir(steadygrad))
+
+
+def test_dir_of_package_does_not_import_torch():
+    code = "import sys, steadygrad; assert 'NCGRU' in dir(steadygrad); print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"

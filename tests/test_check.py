@@ -4,7 +4,21 @@ import math
 
 import pytest
 
-from steadygrad.check import check_choice, check_integers, check_share, check_size, enter, is_integer, is_number
+from steadygrad.check import (
+    ArgumentTypeError,
+    check_choice,
+    check_flags,
+    check_integers,
+    check_name,
+    check_share,
+    check_size,
+    closest,
+    did_you_mean,
+    enter,
+    is_integer,
+    is_number,
+    refuse_unknown,
+)
 
 NEVER = [True, False, None, "1", math.nan, 1j, [1]]
 
@@ -53,3 +67,50 @@ def test_a_name_belongs_to_one_class():
     with pytest.raises(ValueError, match=r"the name 'own' belongs to .*\.Own; choose another name"):
         enter(registry, "own", type("Other", (), {}))
     assert registry == {"own": again}
+
+
+@pytest.mark.parametrize("value", [0, 1, None, "True", 1.0])
+def test_flags_are_booleans(value):
+    check_flags("Layer", bias=True, batch_first=False)
+    with pytest.raises(ArgumentTypeError, match=r"^Layer expects bias to be True or False; got "):
+        check_flags("Layer", batch_first=False, bias=value)
+
+
+def test_integer_of_wrong_type_raises_type_error_and_out_of_range_does_not():
+    with pytest.raises(TypeError, match=r"got 2\.5"):
+        check_integers("Layer", size=2.5)
+    with pytest.raises(ValueError, match="got 0") as found:
+        check_integers("Layer", size=0)
+    assert not isinstance(found.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "names"),
+    [
+        ("lstmm", ["rnn", "lstm", "memlstm"], ["lstm"]),
+        ("Hidden-Size", ["hidden_size", "size"], ["hidden_size"]),
+        ("learning_rate", ["lr", "lr_every", "log_every"], ["lr"]),
+        ("batch_size", ["batch", "steps"], ["batch"]),
+        ("lr", ["lr_factor", "lr", "lr_constrained"], ["lr"]),
+        ("nnrnn-2018", ["nnrnn", "nnrnn-2019", "ncgru"], ["nnrnn", "nnrnn-2019"]),
+        ("zebra", ["rnn", "lstm"], []),
+        ("*", ["rnn", "lstm"], []),
+        ("", ["rnn", "lstm"], []),
+        ("lstm", [], []),
+    ],
+)
+def test_closest_names_have_similar_letters_or_same_words(given, known, names):
+    assert closest(given, known) == names
+    assert did_you_mean(given, known) == (f"; did you mean {' or '.join(names)}?" if names else "")
+
+
+def test_errors_on_names_end_with_closest_name():
+    with pytest.raises(ValueError, match=r"^no layer 'lstmm'; known: rnn, lstm; did you mean lstm\?$"):
+        check_name("layer", "lstmm", ["rnn", "lstm"])
+    with pytest.raises(ValueError, match=r"^no layer \['lstm'\]; known: rnn, lstm$"):
+        check_name("layer", ["lstm"], ["rnn", "lstm"])
+    with pytest.raises(ValueError, match=r"^task copy: unknown key 'dealy'; known: delay; did you mean delay\?$"):
+        refuse_unknown("task copy", ["delay", "dealy"], ["delay"])
+    with pytest.raises(ValueError, match=r"; got 'adm'; did you mean adam\?$"):
+        check_choice("Train", "optimizer", "adm", ["sgd", "adam"])
+    assert check_name("layer", "rnn", ["rnn"]) == "rnn"

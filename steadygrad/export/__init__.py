@@ -1,5 +1,6 @@
-"""Export of layers and models: ONNX graphs, programs of torch.export that load without steadygrad, AOTInductor."""
+"""Export of layers and models: ONNX, programs of torch.export that load without steadygrad, AOTInductor, C files."""
 
+from steadygrad.export.c import c_source as c_source
 from steadygrad.export.file import export as export
 from steadygrad.export.inductor import aot_package as aot_package
 from steadygrad.export.onnx import onnx_model as onnx_model

@@ -43,7 +43,7 @@ class Walk(NamedTuple):
     slices: int
 
 
-DTYPES = dict.fromkeys(("kept", "members", "times", "ages"), torch.int64) | {"detached": torch.bool}
+DTYPES = dict.fromkeys(("kept", "members", "times", "ages", "oldest"), torch.int64) | {"detached": torch.bool}
 """dtypes of fields that hold no floating-point numbers, by name"""
 LSTM = -1
 """activation of an LSTM among the arguments of the attention kernels"""
@@ -99,9 +99,9 @@ def gru_forward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...
     N is the number of units and I the number of inputs. ``activation`` does not matter.
     """
     states, initial = (walk.rows, N), (walk.batch, N)
-    weights = {"W": (3 * N, I), "bias": (3 * N,), "U": (3 * N, N), "modulus": (N,), "initial": initial}
+    weights = {"W": (3 * N, I), "bias": (3 * N,), "U": (3 * N, N), "modulus": (N,), "bias_hn": (N,), "initial": initial}
     results = {"states": states, "gates": (walk.rows, 3 * N), "products": states}
-    return fields("bias modulus products", x=(walk.rows, I), **weights, **results)
+    return fields("bias modulus bias_hn products", x=(walk.rows, I), **weights, **results)
 
 
 def gru_backward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...]:
@@ -111,7 +111,7 @@ def gru_backward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ..
     """
     states, initial, gates = (walk.rows, N), (walk.batch, N), (walk.rows, 3 * N)
     saved = {"x": (walk.rows, I), "states": states, "gates": gates, "products": states, "U": (3 * N, N)}
-    results = {"deltas": gates, "d_U": (3 * N, N), "d_W": (3 * N, I), "d_bias": (4 * N,), "d_initial": initial}
+    results = {"deltas": gates, "d_U": (3 * N, N), "d_W": (3 * N, I), "d_bias": (5 * N,), "d_initial": initial}
     return fields("products deltas", gradient=states, **saved, initial=initial, **results)
 
 

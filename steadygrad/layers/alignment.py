@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from steadygrad.layers.naming import Owned
+from steadygrad.layers.naming import Lender, Owned
 
 
-class Alignment(nn.Module):
+class Alignment(Lender):
     """Base class of attention scores: modules that compute the attention logits from queries and keys.
 
     The keys are computed once from the past states (`keys`), and `forward` compares them with the query of each step.

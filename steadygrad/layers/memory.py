@@ -1,7 +1,7 @@
 """Memories of the past states that a layer attends to: all states, every k-th, or the last and most relevant ones."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,10 @@ class Memory(nn.Module):
     """the tensors by name; zeros are an empty memory; ``states`` is (places, units)"""
     relevant = 0
     """number of places at the end of ``states`` that belong to R, the states kept for their score"""
+
+    def options(self) -> dict[str, Any]:
+        """Return the sizes of the memory to show in `repr` of the layer, a dict by name. `Memory` returns none."""
+        return {}
 
     @property
     def limits(self) -> tuple[int | None, int] | None:
@@ -122,6 +126,10 @@ class Everything(Memory):
         self.every = every
         self.parts = {"states": Part((None, units)), "age": Part((), torch.int64)}
 
+    def options(self) -> dict[str, Any]:
+        """Return {"short": None}, as for attention to all past states, or {"every": …}."""
+        return {"short": None} if self.every == 1 else {"every": self.every}
+
     @property
     def limits(self) -> tuple[None, int] | None:
         """Pair (None, 0), all recent states and no relevant ones, if every state is stored; None if ``every`` > 1."""
@@ -189,21 +197,28 @@ class Screening(Memory):
 
     The score of a state is computed once, when the state leaves S. If R has room, the state enters R. Otherwise it
     replaces the state with the lowest score in R if its own score is higher (Kerg et al., 2020, algorithm 1). ``score``
-    is a name in `SCORES` or a function units → `Score`.
+    is a name in `SCORES` or a function units → `Score`; without ``bias`` a score of `SCORES` has no bias.
 
     Its tensors are ``states`` (batch, short + relevant, units), first the places of S with the latest state last, then
     those of R; ``received`` (batch, short), the attention received in S; ``scores`` and ``times`` (batch, relevant) of
     R; and ``age`` (batch,), the number of steps so far.
     """
 
-    def __init__(self, units: int, short: int, relevant: int, score: str | Callable[[int], Score] = "received") -> None:
+    def __init__(
+        self,
+        units: int,
+        short: int,
+        relevant: int,
+        score: str | Callable[[int], Score] = "received",
+        bias: bool = True,
+    ) -> None:
         super().__init__()
         check_integers("a memory", short=short)
         check_integers("a memory", 0, relevant=relevant)
         if isinstance(score, str) and score not in SCORES:
             raise ValueError(f"a memory expects a score out of {', '.join(SCORES)}, or a function; got {score!r}")
         self.short, self.relevant = short, relevant
-        self.score = (SCORES[score] if isinstance(score, str) else score)(units)
+        self.score = SCORES[score](units, bias) if isinstance(score, str) else score(units)
         self.parts = {
             "states": Part((short + relevant, units)),
             "received": Part((short,)),
@@ -211,6 +226,10 @@ class Screening(Memory):
             "times": Part((relevant,), torch.int64),
             "age": Part((), torch.int64),
         }
+
+    def options(self) -> dict[str, Any]:
+        """Return the numbers of states in S and R, {"short": …, "relevant": …}."""
+        return {"short": self.short, "relevant": self.relevant}
 
     @property
     def limits(self) -> tuple[int, int] | None:

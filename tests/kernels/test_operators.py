@@ -61,7 +61,8 @@ def test_elman_operators(sizes, reverse, activation):
 @pytest.mark.parametrize(("activation", "reset"), [("tanh", "before"), ("modrelu", "after")])
 def test_gru_operators(sizes, activation, reset):
     rows, modulus = rows_of(sizes), random(N) if activation == "modrelu" else None
-    tensors = (random(rows, I), random(3 * N, I), random(3 * N, N), random(3 * N), modulus, random(B, N))
+    bias_hn = random(N) if reset == "after" else None
+    tensors = (random(rows, I), random(3 * N, I), random(3 * N, N), random(3 * N), modulus, bias_hn, random(B, N))
     given = (*tensors, sizes, activation, reset, False)
     check(gru_forward, given)
     check_backward(gru_backward, (random(rows, N), *gru_forward(*given), *given, True))
