@@ -1,7 +1,6 @@
 """Recurrent networks in PyTorch whose gradients neither vanish nor explode."""
 
-from importlib import import_module, metadata, util
-from pkgutil import iter_modules
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # at run time `__getattr__` imports them on first access
@@ -37,6 +36,8 @@ if TYPE_CHECKING:  # at run time `__getattr__` imports them on first access
         SpectralRNN,
         Stack,
     )
+    from steadygrad.layers.groups import parameter_groups
+    from steadygrad.models.safe import safe_classes
 
 __all__ = [
     "ENRNN",
@@ -69,25 +70,42 @@ __all__ = [
     "SpectralRNN",
     "Stack",
     "diagnose",
+    "parameter_groups",
+    "safe_classes",
 ]
 
-try:
-    __version__ = metadata.version("steadygrad")
-except metadata.PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
+__version__: str
+
+
+FROM = {"diagnose": "diagnostics", "parameter_groups": "layers.groups", "safe_classes": "models.safe"}
+"""modules of the names in `__all__` that are not layers"""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a layer or a module on first access, so that `import steadygrad` does not load torch."""
+    """Return the version, or import a layer or a module such as `steadygrad.layers` on first access.
+
+    `import steadygrad` is fast, because it loads neither torch nor the package's metadata.
+    """
+    if name == "__version__":
+        from importlib import metadata
+
+        try:
+            return metadata.version("steadygrad")
+        except metadata.PackageNotFoundError:  # a source tree that was never installed
+            return "0+unknown"
     if name in __all__:
-        home = import_module(f"{__name__}.{'diagnostics' if name == 'diagnose' else 'layers'}")
-        return getattr(home, name)
-    if not name.startswith("_") and util.find_spec(f"{__name__}.{name}"):
-        return import_module(f"{__name__}.{name}")
+        return getattr(import_module(f"{__name__}.{FROM.get(name, 'layers')}"), name)
+    if not name.startswith("_"):
+        from importlib import util
+
+        if util.find_spec(f"{__name__}.{name}"):
+            return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """Return the names of the package: its layers and modules, also those that are not imported yet."""
+    from pkgutil import iter_modules
+
     modules = (module.name for module in iter_modules(__path__))
-    return sorted({*globals(), *__all__, *(name for name in modules if not name.startswith("_"))})
+    return sorted({*globals(), *__all__, "__version__", *(name for name in modules if not name.startswith("_"))})

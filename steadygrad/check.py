@@ -1,10 +1,13 @@
 """Checks of arguments and their error texts. Nothing here needs torch."""
 
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
 
 LARGEST = sys.float_info.max
+SIMILAR = 0.7
+"""least similarity of two names, from 0 to 1, of which one may be a typing error of the other"""
 
 
 class InputError(ValueError, RuntimeError):
@@ -74,7 +77,65 @@ def check_choice(who: str, name: str, value: object, known: Iterable[str]) -> No
     ``who`` is the caller's name in the message, and ``name`` that of the argument.
     """
     if value not in (known := tuple(known)):
-        raise ValueError(f"{who} expects {name} to be one of {', '.join(known)}; got {value!r}")
+        hint = did_you_mean(value, known)
+        raise ValueError(f"{who} expects {name} to be one of {', '.join(known)}; got {value!r}{hint}")
+
+
+def check_name(kind: str, name: object, known: Iterable[str]) -> str:
+    """Return ``name``, or raise ValueError unless it is one of the known names of this kind, such as "layer"."""
+    known = list(known)
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f"no {kind} {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
+    return name
+
+
+def refuse_unknown(who: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise ValueError if a given key is not known."""
+    known = list(known)
+    if unknown := [key for key in given if key not in known]:
+        hints = "".join(did_you_mean(key, known) for key in unknown)
+        raise ValueError(f"{who}: unknown key {', '.join(map(repr, unknown))}; known: {', '.join(known)}{hints}")
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """Return "; did you mean NAME?" for the end of an error message, with the known names closest to the given one.
+
+    The text is empty if no known name is close. `closest` decides which are.
+    """
+    return suggestion(closest(given, known) if isinstance(given, str) else [])
+
+
+def suggestion(names: Sequence[str]) -> str:
+    """Return "; did you mean NAME?" for the end of an error message; an empty text without names."""
+    return f"; did you mean {' or '.join(names)}?" if names else ""
+
+
+def closest(given: str, known: Iterable[str]) -> list[str]:
+    """Return at most two of the known names that a user may have meant by ``given``, the best first.
+
+    A name is close if it has the same words, if all words of one are words of the other (``batch_size`` and ``batch``),
+    if it has the initials of the words (``learning_rate`` and ``lr``), or if the letters are similar.
+    """
+    from difflib import SequenceMatcher  # slow to import
+
+    def similarity(name: str) -> float:
+        own, other = words(given), words(name)
+        if own == other:
+            return 1.0
+        shared = bool(own) and (set(own) <= set(other) or set(other) <= set(own))
+        abbreviated = len(own) > 1 and "".join(word[0] for word in own) == name
+        alike = SequenceMatcher(None, "".join(own), "".join(other)).ratio()
+        return max(alike, 0.9 if shared or abbreviated else 0.0)
+
+    scores = {name: similarity(name) for name in known}
+    best = max(scores.values(), default=0.0)
+    close = [name for name, score in scores.items() if score >= max(SIMILAR, best - 0.05)]
+    return sorted(close, key=lambda name: -scores[name])[:2]
+
+
+def words(name: str) -> list[str]:
+    """Return the words of a name in lower case, a list: ``hidden-size`` and ``Hidden_size`` have the same."""
+    return [word for word in re.split(r"[\W_]+", name.lower()) if word]
 
 
 def enter(registry: dict[str, Any], name: str, entry: Any) -> None:

@@ -21,22 +21,46 @@ MAY_IMPORT = {
     "manifest": {"files"},
     "problem": set(),
     "duration": set(),
+    "catalog": {"check", "files"},  # reads the source of layers, models, tasks and training, and imports none of them
     "kernels": set(),
     "matrices": {"check", "kernels"},
     "layers": {"check", "matrices", "kernels"},
     "models": {"check", "layers", "kernels", "problem"},
     "integrations": {"layers"},  # other libraries, each imported by one module
     "tasks": {"check", "files", "problem"},
-    "training": {"check", "files", "records", "manifest", "duration", "models", "layers", "matrices", "tasks"},
+    "training": {
+        "catalog",
+        "check",
+        "files",
+        "records",
+        "manifest",
+        "duration",
+        "models",
+        "layers",
+        "matrices",
+        "tasks",
+    },
     "diagnostics": {"models", "layers", "matrices", "kernels"},
     "export": {"check", "files", "models", "layers", "kernels"},
-    "experiments": {"files", "records", "scores", "manifest", "models", "layers", "tasks", "training", "diagnostics"},
+    "experiments": {
+        "catalog",
+        "check",
+        "files",
+        "records",
+        "scores",
+        "manifest",
+        "models",
+        "layers",
+        "tasks",
+        "training",
+        "diagnostics",
+    },
     "report": {"check", "files", "records", "scores", "manifest", "duration"},  # reads result files only
 }
 """folders and modules of the package, and those that each may import"""
 MAY_IMPORT["cli"] = set(MAY_IMPORT)  # on top of all
 
-WITHOUT_TORCH = {"check", "files", "records", "scores", "manifest", "problem", "duration", "report"}
+WITHOUT_TORCH = {"check", "files", "records", "scores", "manifest", "problem", "duration", "catalog", "report"}
 
 
 def imported(source: str, package: str) -> Iterator[str]:
@@ -116,7 +140,8 @@ def names_for_type_checkers() -> dict[str, str]:
 def test_every_layer_is_an_attribute_of_the_package():
     """Also for type checkers and for `dir`. A new layer needs its name in steadygrad/__init__.py."""
     classes = {make.__name__: make for make in layers.LAYERS.values()}
-    assert {*classes, "LAYERS", "Stack", "diagnose"} == set(steadygrad.__all__) == set(names_for_type_checkers())
+    known = {*classes, "LAYERS", "Stack", *steadygrad.FROM}
+    assert known == set(steadygrad.__all__) == set(names_for_type_checkers())
     assert steadygrad.__all__ == sorted(steadygrad.__all__, key=lambda name: (not name.isupper(), name))
     for name, module in names_for_type_checkers().items():
         assert getattr(steadygrad, name) is getattr(sys.modules[module], name)

@@ -9,11 +9,15 @@ from steadygrad.check import (
     check_choice,
     check_flags,
     check_integers,
+    check_name,
     check_share,
     check_size,
+    closest,
+    did_you_mean,
     enter,
     is_integer,
     is_number,
+    refuse_unknown,
 )
 
 NEVER = [True, False, None, "1", math.nan, 1j, [1]]
@@ -78,3 +82,35 @@ def test_integer_of_wrong_type_raises_type_error_and_out_of_range_does_not():
     with pytest.raises(ValueError, match="got 0") as found:
         check_integers("Layer", size=0)
     assert not isinstance(found.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "names"),
+    [
+        ("lstmm", ["rnn", "lstm", "memlstm"], ["lstm"]),
+        ("Hidden-Size", ["hidden_size", "size"], ["hidden_size"]),
+        ("learning_rate", ["lr", "lr_every", "log_every"], ["lr"]),
+        ("batch_size", ["batch", "steps"], ["batch"]),
+        ("lr", ["lr_factor", "lr", "lr_constrained"], ["lr"]),
+        ("nnrnn-2018", ["nnrnn", "nnrnn-2019", "ncgru"], ["nnrnn", "nnrnn-2019"]),
+        ("zebra", ["rnn", "lstm"], []),
+        ("*", ["rnn", "lstm"], []),
+        ("", ["rnn", "lstm"], []),
+        ("lstm", [], []),
+    ],
+)
+def test_closest_names_have_similar_letters_or_same_words(given, known, names):
+    assert closest(given, known) == names
+    assert did_you_mean(given, known) == (f"; did you mean {' or '.join(names)}?" if names else "")
+
+
+def test_errors_on_names_end_with_closest_name():
+    with pytest.raises(ValueError, match=r"^no layer 'lstmm'; known: rnn, lstm; did you mean lstm\?$"):
+        check_name("layer", "lstmm", ["rnn", "lstm"])
+    with pytest.raises(ValueError, match=r"^no layer \['lstm'\]; known: rnn, lstm$"):
+        check_name("layer", ["lstm"], ["rnn", "lstm"])
+    with pytest.raises(ValueError, match=r"^task copy: unknown key 'dealy'; known: delay; did you mean delay\?$"):
+        refuse_unknown("task copy", ["delay", "dealy"], ["delay"])
+    with pytest.raises(ValueError, match=r"; got 'adm'; did you mean adam\?$"):
+        check_choice("Train", "optimizer", "adm", ["sgd", "adam"])
+    assert check_name("layer", "rnn", ["rnn"]) == "rnn"

@@ -5,18 +5,16 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from steadygrad.check import closest, did_you_mean, suggestion
 from steadygrad.files import DEEPEST, is_nested_deeper, parse_value
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from torch import nn
 
 TABLES = ("layer", "task", "train")
@@ -59,20 +57,25 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that reports an error in one line instead of printing the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the error message as one line on stderr and exit with code 2."""
-        sys.exit(fail(f"{message}; {self.prog} --help lists the options"))
+        """Print the error message as one line on stderr and exit with code 2. A wrong choice gets the closest one."""
+        wrong = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        hint = did_you_mean(wrong[1], [choice.strip("'") for choice in wrong[2].split(", ")]) if wrong else ""
+        sys.exit(fail(f"{message}; {self.prog} --help lists the options{hint}"))
 
 
-def console() -> Console:
+def console() -> "Console":
     """Return a rich console: coloured on a terminal, otherwise plain and 200 characters wide for other programs."""
+    from rich.console import Console
+
     plain = Console()
     return plain if plain.is_terminal else Console(width=200, no_color=True, highlight=False)
 
 
-def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES) -> dict[str, dict[str, Any]]:
+def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES, known: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
     """Parse dotted settings of the command line into a dict of tables. Raise ValueError for any other argument.
 
-    ``--layer.hidden_size 64 --task.delay=100`` gives {"layer": {"hidden_size": 64}, "task": {"delay": 100}}.
+    ``--layer.hidden_size 64 --task.delay=100`` gives {"layer": {"hidden_size": 64}, "task": {"delay": 100}}. ``known``
+    are the options that the error may propose.
     """
     found: dict[str, dict[str, Any]] = {}
     words = list(rest)
@@ -81,14 +84,29 @@ def dotted(rest: Sequence[str], tables: Sequence[str] = TABLES) -> dict[str, dic
         key, equals, value = word.partition("=")
         table, dot, name = key.removeprefix("--").partition(".")
         if not key.startswith("--") or not dot or table not in tables or not name:
-            known = f"settings are {', '.join(f'--{table}.KEY' for table in tables)}, and " if tables else ""
-            raise ValueError(f"unknown argument {word!r}; {known}--help lists the options")
+            where = f"settings are {', '.join(f'--{table}.KEY' for table in tables)}, and " if tables else ""
+            hint = suggestion(close_options(key, known))
+            raise ValueError(f"unknown argument {word!r}; {where}--help lists the options{hint}")
         if not equals:
             if not words or words[0].startswith("--"):
                 raise ValueError(f"{key} expects a value")
             value = words.pop(0)
         found.setdefault(table, {})[name] = parsed(key, value)
     return found
+
+
+def close_options(word: str, known: Iterable[str]) -> list[str]:
+    """Return the known options closest to a word of the command line, at most two: --lr → --train.lr.
+
+    Their last parts are compared, so that a missing or wrong table does not matter. Of equal ones, that of the same
+    table comes first. The list is empty for a word that is no option.
+    """
+    if not word.startswith("--"):
+        return []
+    table, _, name = word.removeprefix("--").rpartition(".")
+    options = sorted(known, key=lambda option: option.startswith(f"--{table}."))  # the last one wins in the dict
+    last_parts = {option.removeprefix("--").rpartition(".")[2]: option for option in options}
+    return [last_parts[part] for part in closest(name, last_parts)]
 
 
 def parsed(key: str, text: str) -> Any:
@@ -133,6 +151,9 @@ def say(text: str) -> None:
 
 def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right_from: int = 1) -> None:
     """Print a table with a title to the console. Columns from ``right_from`` on, counted from 0, are right-aligned."""
+    from rich.table import Table
+    from rich.text import Text
+
     if title:
         console().print(Text(printable(title), "bold"), soft_wrap=True)
     result = Table(header_style="bold", box=None, pad_edge=False)

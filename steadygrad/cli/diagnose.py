@@ -15,10 +15,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from steadygrad.check import is_integer
-from steadygrad.cli.common import add_threads, check_target, dotted, new_layer, note, say, set_threads, users_code
+from steadygrad.cli import known
+from steadygrad.cli.common import add_threads, check_target, new_layer, note, say, set_threads, users_code
 from steadygrad.files import finite, json_text
 
 if TYPE_CHECKING:
@@ -45,10 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure a run, a layer or a user's module, print the findings and return 0. -o also writes a page with charts."""
-    given = dotted(options.rest, ("layer",)).get("layer", {})
+    given = known.settings(options, known.of_layer(options.what)).get("layer", {})
+    is_layer = options.what in known.names("layers")
+    if not is_layer and given:
+        raise ValueError(f"--layer.KEY goes with the name of a layer; got {options.what}")
+    if not (is_layer or known.is_run(options.what) or ".py:" in options.what):
+        raise known.no_layer("diagnose expects a run's directory, FILE.py:FUNCTION or", options.what)
+    from rich.console import Console
+
     from steadygrad.diagnostics import diagnose
     from steadygrad.experiments import trained_layer
-    from steadygrad.layers import LAYERS
     from steadygrad.report import html
     from steadygrad.training import RunDirectory
 
@@ -59,25 +64,18 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--inputs expects at least 1; got {options.inputs}")
     check_target("diagnose", options.output, [".html"])
     users: AbstractContextManager[None] = nullcontext()
-    if options.what not in LAYERS and given:
-        raise ValueError(f"--layer.KEY goes with the name of a layer; got {options.what}")
-    if options.what in LAYERS:
+    if is_layer:
         module, x = fresh_layer(options, given)
     elif RunDirectory(options.what).exists():
         if options.steps is not None or options.inputs is not None:
             raise ValueError("--steps and --inputs are for random inputs; a run is measured on its own task")
         module, x = trained_layer(RunDirectory(options.what))
-    elif ".py:" in options.what:
+    else:
         module = load_module(options.what)
         file = Path(options.what.rpartition(":")[0])
         with users_code(file):
             x = random_inputs(module, options)
         users = users_code(file)
-    else:
-        known = ", ".join(LAYERS)
-        raise ValueError(
-            f"diagnose expects a run's directory, FILE.py:FUNCTION or a layer out of {known}; got {options.what}"
-        )
     with Console(stderr=True).status("measuring gradients along time"), users:  # the status: only on a terminal
         found = diagnose(module, x)
         page = make_page(module, x, found.name) if options.output else ""

@@ -13,7 +13,8 @@ this command does.
 import argparse
 from typing import Any
 
-from steadygrad.cli.common import add_threads, dotted, set_threads, show_table
+from steadygrad.cli import known
+from steadygrad.cli.common import add_threads, set_threads, show_table
 from steadygrad.files import json_text, parse_value
 
 
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Evaluate a trained run on a held-out split, for each given task setting. Print a table or JSON and return 0."""
-    given = dotted(options.rest, ("task",)).get("task", {})
+    given = known.settings(options, known.of_run_directory(options.run_directory)).get("task", {})
     from steadygrad.experiments.transfer import evaluate_changes
     from steadygrad.training import RunDirectory, ShowProgress
     from steadygrad.training.evaluate import examples_of

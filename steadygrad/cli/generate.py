@@ -7,7 +7,8 @@ steadygrad generate RUN --length 2000 --temperature 0.7 --seed 3
 import argparse
 import sys
 
-from steadygrad.cli.common import add_threads, dotted, printable, set_threads
+from steadygrad.cli import known
+from steadygrad.cli.common import add_threads, printable, set_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a text that a trained language model generates after --prompt, token by token. Return 0."""
-    dotted(options.rest, ())
+    known.settings(options, {})
     from steadygrad.experiments.generate import generate_text
     from steadygrad.training import RunDirectory
 

@@ -12,7 +12,8 @@ pip install steadygrad[speech].
 import argparse
 from pathlib import Path
 
-from steadygrad.cli.common import add_threads, dotted, note, say, set_threads, show_table
+from steadygrad.cli import known
+from steadygrad.cli.common import add_threads, note, say, set_threads, show_table
 from steadygrad.files import json_text
 
 
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write predicted TIMIT sentences of a run as WAV files, print quality scores of the test sentences, return 0."""
-    dotted(options.rest, ())
+    known.settings(options, {})
     from steadygrad.experiments.listen import listen
     from steadygrad.tasks.speech_quality import missing_scores
     from steadygrad.training import RunDirectory, ShowProgress

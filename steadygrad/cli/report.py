@@ -9,8 +9,10 @@ steadygrad report runs/a runs/b                       only prints the table
 import argparse
 from itertools import groupby
 from pathlib import Path
+from shlex import join
 
-from steadygrad.cli.common import check_target, dotted, say, show_table
+from steadygrad.cli import known
+from steadygrad.cli.common import check_target, say, show_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a table of the runs in the folders for each task and return 0. Options also write a page or figures."""
-    dotted(options.rest, ())
+    known.settings(options, {})
     import steadygrad
     from steadygrad.report import html, runs, tables
 
@@ -37,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
             show_table(f"{task}: {title.lower()}", header, rows)
     for problem in found.problems:
         say(f"problem: {problem}")
+    if not options.output and not options.figures:
+        say(f"next: steadygrad report {join(options.folders)} -o report.html writes a page with charts")
     if options.output:
         target = Path(options.output)
         if target.suffix == ".md":

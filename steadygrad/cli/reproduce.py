@@ -21,7 +21,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steadygrad.cli.common import add_threads, check_folder, dotted, fail, printable, say, set_threads, show_table
+from steadygrad.catalog import papers
+from steadygrad.cli import known
+from steadygrad.cli.common import add_threads, check_folder, fail, printable, say, set_threads, show_table
 from steadygrad.records import TableRow, TableRun
 
 if TYPE_CHECKING:
@@ -53,14 +55,15 @@ def run(options: argparse.Namespace) -> int:
 
     With --missing, run the queue instead.
     """
-    dotted(options.rest, ())
-    from steadygrad.experiments import reproduce, select
-
+    known.settings(options, {})
+    papers.select(options.rows)  # raises an error before the import of torch
     given = {name: value for name in QUEUE if (value := getattr(options, name)) is not None and value is not False}
     if given and not options.missing:
         raise ValueError(f"--{next(iter(given)).replace('_', '-')} expects --missing; add --missing to use the queue")
     if options.missing and options.threads is not None:
         raise ValueError("--missing gives each run one thread; got --threads: use --jobs N to use N cores")
+    from steadygrad.experiments import reproduce, select
+
     set_threads(options)
     recipes = select(options.rows)
     out = Path(options.out or f"runs/{options.scale}")

@@ -3,139 +3,143 @@
 steadygrad show                     everything, one line each
 steadygrad show nnrnn               a layer: its equation and options
 steadygrad show copy                a task: an example and its options
+steadygrad show copy --guessing [--task.KEY V]            the loss of guessing, with these settings
 steadygrad show rmts --picture rmts.png [--task.KEY V]    problems of a task of objects
 steadygrad show corelnet            a network that relates objects
 steadygrad show nnrnn-2019          a paper: its tables, row by row
 steadygrad show nnrnn-2019 --bibtex
+steadygrad show train               the settings of training
 steadygrad show kernels             which implementation runs here, and why
 """
 
 import argparse
-import inspect
 from collections import defaultdict
-from dataclasses import fields
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
-from steadygrad.cli.common import dotted, say, show_table
+from steadygrad.catalog import networks, papers
+from steadygrad.catalog.source import Class, Option
+from steadygrad.check import check_name, did_you_mean
+from steadygrad.cli import known
+from steadygrad.cli.common import say, show_table
 
 PROBLEMS = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `steadygrad show` to its parser."""
-    parser.add_argument("name", nargs="?", help="a layer, a network, a task, a paper, or kernels")
+    parser.add_argument("name", nargs="?", help="a layer, a network, a task, a paper, train or kernels")
     parser.add_argument("--bibtex", action="store_true", help="print the BibTeX entry of a paper or layer")
+    parser.add_argument("--guessing", action="store_true", help="print the loss of guessing on a task")
     parser.add_argument("--picture", metavar="FILE", help="draw problems of a task of objects: .png, .svg or .pdf")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print an overview, or describe one layer, network, task or paper, the training settings or kernels. Return 0.
 
-    --bibtex prints a BibTeX entry; --picture draws problems to a file.
+    --bibtex prints a BibTeX entry, --guessing the loss of guessing; --picture draws problems to a file. Only kernels
+    and the last two import torch.
     """
-    given = dotted(options.rest, ("task",) if options.picture else ())
-    from steadygrad import experiments, kernels
-    from steadygrad.layers import LAYERS
-    from steadygrad.models import MODELS
-    from steadygrad.tasks import TASKS
-    from steadygrad.training import Train
-
-    name = options.name
+    name, tasks = options.name, networks.tasks()
+    keys = networks.task_options(name) if name in tasks else None
+    given = known.settings(options, {"task": keys} if options.picture or options.guessing else {}).get("task", {})
     if options.bibtex:
-        say(experiments.bibtex(name))
+        say(papers.bibtex(name))
     elif options.picture:
-        draw_task(name, given.get("task", {}), options.picture)
+        objects = [task for task in tasks if networks.kind_of(task)[1]]
+        if name not in objects:
+            got = f"{name or 'no name'}{did_you_mean(name, objects)}"
+            raise ValueError(f"--picture expects a task of objects, out of {', '.join(objects)}; got {got}")
+        draw_task(name, given, options.picture)
+    elif options.guessing:
+        say(guessing(check_name("task", name, tasks), given))
     elif name is None:
         overview()
     elif name == "kernels":
+        from steadygrad import kernels
+
         say(kernels.describe())
     elif name == "train":
-        show_table("", ["option", "default"], [[f"--train.{f.name}", str(f.default)] for f in fields(Train)], 9)
-    elif name in LAYERS or name in MODELS:
+        show_options("train", networks.train_options())
+    elif name in networks.layers() or name in networks.networks():
         describe_networks(name)
-    elif name in TASKS:
+    elif name in tasks:
         describe_task(name)
-    elif name in experiments.names():
+    elif name in papers.names():
         describe_paper(name)
     else:
-        known = [*dict.fromkeys([*LAYERS, *MODELS]), *TASKS, *experiments.names(), "kernels", "train"]
-        raise ValueError(f"nothing is called {name!r}; known: {', '.join(known)}")
+        names = [*dict.fromkeys([*networks.layers(), *networks.networks()]), *tasks, *papers.names()]
+        names += ["kernels", "train"]
+        raise ValueError(f"nothing is called {name!r}; known: {', '.join(names)}{did_you_mean(name, names)}")
     return 0
 
 
 def overview() -> None:
-    """Print one line for each layer, relational network, task and paper, then which kernels run here."""
-    from steadygrad import experiments, kernels
-    from steadygrad.layers import LAYERS
-    from steadygrad.models import MODELS
-    from steadygrad.tasks import TASKS
-
-    show_table("layers", ["name", "equation"], [[name, first_line(layer)] for name, layer in LAYERS.items()], 9)
-    say("")
-    show_table("relational networks", ["name", "equation"], [[n, first_line(model)] for n, model in MODELS.items()], 9)
-    say("")
-    show_table("tasks", ["name", "description"], [[name, first_line(task)] for name, task in TASKS.items()], 9)
-    say("")
-    papers = [experiments.load(name) for name in experiments.names()]
-    rows = [[p.name, p.title, ", ".join(dict.fromkeys(r.table for r in p.recipes))] for p in papers]
+    """Print one line for each layer, relational network, task and paper."""
+    for title, column, classes in (
+        ("layers", "equation", networks.layers()),
+        ("relational networks", "equation", networks.networks()),
+        ("tasks", "description", networks.tasks()),
+    ):
+        show_table(title, ["name", column], [[name, cls.first_line] for name, cls in classes.items()], 9)
+        say("")
+    found = {name: papers.load(name) for name in papers.names()}
+    rows = [[name, str(paper.header.get("title", name)), ", ".join(paper.tables)] for name, paper in found.items()]
     show_table("papers", ["name", "title", "tables"], rows, 9)
-    say("")
-    say(kernels.describe())
+    say(
+        "\nsteadygrad show NAME describes one of them, show train the settings of training, show kernels what runs here"
+    )
 
 
-def first_line(thing: object) -> str:
-    """Return the first line of the docstring of a layer, model or task."""
-    return (thing.__doc__ or "").strip().splitlines()[0].replace("``", "")
+def show_options(table: str, options: Mapping[str, Option]) -> None:
+    """Print options as dotted settings of a table, with their defaults and, where there are any, descriptions."""
+    rows = [
+        [f"--{table}.{key}", "required" if option.default is None else option.default, option.description]
+        for key, option in options.items()
+    ]
+    columns = ["option", "default", *(["description"] if any(row[2] for row in rows) else [])]
+    show_table("", columns, [row[: len(columns)] for row in rows], 9)
 
 
 def describe_networks(name: str) -> None:
     """Print the docstring and options of the layer of this name, of the relational network of this name, or of both."""
-    from steadygrad.layers import LAYERS
-    from steadygrad.models import MODELS
-    from steadygrad.training.typed import keyword_options, layer_options
-
-    layer, model = LAYERS.get(name), MODELS.get(name)
+    layer, network = networks.layers().get(name), networks.networks().get(name)
     if layer:
-        say(f"{name}: steadygrad.layers.{layer.__name__}\n")
-        describe(layer, layer_options(layer))
-    if model:
-        say(f"{chr(10) if layer else ''}{name} among objects: steadygrad.models.relational.{model.__name__}\n")
-        describe(model, keyword_options(model))
-
-
-def describe(network: object, options: dict[str, inspect.Parameter]) -> None:
-    """Print the docstring and the options, with their defaults, of a layer or model."""
-    say(inspect.cleandoc(network.__doc__ or "") + "\n")
-    rows = [
-        [f"--layer.{key}", "required" if option.default is inspect.Parameter.empty else str(option.default)]
-        for key, option in options.items()
-    ]
-    show_table("", ["option", "default"], rows, 9)
+        say(f"{name}: steadygrad.layers.{layer.name}\n\n{layer.doc}\n")
+        show_options("layer", networks.layer_options(name))
+    if network:
+        above = "\n" if layer else ""
+        say(f"{above}{name} among objects: steadygrad.models.relational.{network.name}\n\n{network.doc}\n")
+        show_options("layer", networks.network_options(name))
+    say(f"\nnext: steadygrad train {name} {'copy' if layer else 'same-different'}")
 
 
 def describe_task(name: str) -> None:
-    """Print the docstring, options and guessing loss of a task, and the model that surrounds a layer on this task."""
+    """Print the docstring and options of a task, and the model that surrounds a layer on this task."""
+    task, (around, _) = networks.tasks()[name], networks.kind_of(name)
+    say(f"{name}: steadygrad.tasks.{task.name}\n")
+    say("\n\n".join([task.doc, *inherited_notes(task)]) + "\n")
+    show_options("task", networks.task_options(name))
+    say(f"\nA layer that is trained on it is part of a {around.name}:\n\n{around.doc}\n")
+    show_options("layer", networks.model_options(name))
+    say(f"\nnext: steadygrad train nnrnn {name}, or steadygrad show {name} --guessing for the loss of guessing")
+
+
+def guessing(name: str, given: dict[str, Any]) -> str:
+    """Return a line of text with the loss of guessing on a task with the options ``given``.
+
+    Raise ValueError if an option is wrong or if the task's data are missing.
+    """
     from steadygrad.tasks import TASKS
-    from steadygrad.training.kinds import kind_of
-    from steadygrad.training.typed import keyword_options
+    from steadygrad.training.typed import build
 
-    task = TASKS[name]
-    say(f"{name}: steadygrad.tasks.{task.__name__}\n")
-    say("\n\n".join([inspect.cleandoc(task.__doc__ or ""), *inherited_notes(task)]) + "\n")
-    show_table("", ["option", "default"], [[f"--task.{f.name}", str(f.default)] for f in fields(task)], 9)
-    around = kind_of(name).model
-    say(f"\nA layer that is trained on it is part of a {around.__name__}:\n")
-    describe(around, keyword_options(around))
-    try:
-        say(f"\nguessing has a loss of {task().guessing_loss:.4g}")
-    except ValueError as error:  # the guessing loss depends on data that are missing
-        say(f"\n{error}")
+    return f"guessing has a loss of {build(TASKS[name], given, f'task {name}').guessing_loss:.4g}"
 
 
-def draw_task(name: str | None, given: dict[str, Any], target: str) -> None:
+def draw_task(name: str, given: dict[str, Any], target: str) -> None:
     """Draw example problems of a task of objects, each above its answer, to the image file ``target``.
 
-    ``given`` are options of the task. Raise ValueError for another kind of task.
+    ``given`` are options of the task. Raise ValueError if one is wrong.
     """
     from torch import Generator
 
@@ -143,32 +147,28 @@ def draw_task(name: str | None, given: dict[str, Any], target: str) -> None:
     from steadygrad.tasks import TASKS, ObjectTask
     from steadygrad.training.typed import build
 
-    tasks = {key: task for key, task in TASKS.items() if issubclass(task, ObjectTask)}
-    if name not in tasks:
-        raise ValueError(f"--picture expects a task of objects, out of {', '.join(tasks)}; got {name or 'no name'}")
-    task, generator = build(tasks[name], given, f"task {name}"), Generator().manual_seed(0)
+    task, generator = cast(ObjectTask, build(TASKS[name], given, f"task {name}")), Generator().manual_seed(0)
     examples = [task.example(generator) for _ in range(PROBLEMS)]
     draw_problems([Problem(picture, f"answer {answer}") for picture, answer in examples], target)
     say(f"written to {target}")
 
 
-def inherited_notes(task: type) -> list[str]:
+def inherited_notes(task: Class) -> list[str]:
     """Return the paragraphs on options in the docstrings of a task's base classes, as a list of strings."""
-    texts = [inspect.cleandoc(base.__doc__ or "") for base in task.__mro__[1:]]
+    texts = [base.doc for base in task.lineage[1:]]
     paragraphs = [part for text in texts if text.startswith("Base class") for part in text.split("\n\n")]
     return [part for part in paragraphs if part.startswith("``")]
 
 
 def describe_paper(name: str) -> None:
     """Print the title and source of a paper, and its tables row by row with the published numbers."""
-    from steadygrad import experiments
-
-    paper = experiments.load(name)
-    say(paper.title)
+    header, tables = papers.load(name)
+    say(str(header.get("title", name)))
     for line in ("{authors}, {venue} {year}", "{url}"):
-        say(line.format_map(defaultdict(str, paper.header)))
-    for number, recipe in enumerate(paper.recipes):
-        if number == 0 or recipe.table != paper.recipes[number - 1].table:
-            say(f"\n{name}/{recipe.table}: {recipe.caption}")
-        published = ", ".join(f"{key} {value:g}" for key, value in recipe.published.items())
-        say(f"  {recipe.row:14} {published}".rstrip())
+        say(line.format_map(defaultdict(str, header)))
+    for table, content in tables.items():
+        say(f"\n{name}/{table}: {content.caption}")
+        for row in content.rows:
+            published = ", ".join(f"{key} {float(value):g}" for key, value in content.published(row).items())
+            say(f"  {row:14} {published}".rstrip())
+    say(f"\nnext: steadygrad reproduce {name}/{next(iter(tables))}")

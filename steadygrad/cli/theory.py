@@ -10,7 +10,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from steadygrad.cli.common import add_threads, check_target, dotted, say, set_threads, show_table
+from steadygrad.cli import known
+from steadygrad.cli.common import add_threads, check_target, say, set_threads, show_table
 
 
 class Option(NamedTuple):
@@ -80,11 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         own.add_argument("-o", "--output", metavar="FILE", help="draw the figure to FILE.png, FILE.svg or FILE.pdf")
         own.add_argument("--json", action="store_true", help="print the tables as JSON")
         add_threads(own)
+        own.set_defaults(parser=own)
 
 
 def run(options: argparse.Namespace) -> int:
     """Compute the chosen theory, print its tables and notes, draw its figure with -o, and return 0."""
-    dotted(options.rest, ())
+    known.settings(options, {})
     set_threads(options)
     from steadygrad.diagnostics import theory
     from steadygrad.files import json_text
@@ -92,12 +94,12 @@ def run(options: argparse.Namespace) -> int:
     from steadygrad.report.figures import FORMATS
 
     check_target(f"theory {options.what}", options.output, list(FORMATS))
-    _, known = THEORIES[options.what]
-    given = {key: getattr(options, key) for key in known}
+    _, choices = THEORIES[options.what]
+    given = {key: getattr(options, key) for key in choices}
     for key, value in given.items():
-        if not all(map(known[key].accepts, as_list(value))):
+        if not all(map(choices[key].accepts, as_list(value))):
             got = listed(as_list(value))
-            raise ValueError(f"theory {options.what} expects --{key} {known[key].range}; got {got}")
+            raise ValueError(f"theory {options.what} expects --{key} {choices[key].range}; got {got}")
     found = getattr(theory, options.what)(**given)
     draw = getattr(theory_figures, options.what)
     figure = draw(**found.curves, path=options.output) if options.output else None

@@ -13,10 +13,12 @@ Ctrl-C stops the run between two updates and saves a checkpoint.
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from steadygrad.check import is_number
-from steadygrad.cli.common import add_threads, dotted, fail, say, set_threads
+from steadygrad.cli import known
+from steadygrad.cli.common import add_threads, fail, say, set_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,29 +42,24 @@ def run(options: argparse.Namespace) -> int:
 
     Return the exit code: 0, 1 if training diverged, 130 if it was interrupted.
     """
-    given = dotted(options.rest)
-    from steadygrad.experiments import Observer, nearest
-    from steadygrad.experiments.recipe import layer_with, train_with
-    from steadygrad.training import Settings, ShowProgress, TensorBoard, train
+    given = known.settings(options, known.of_run(options.layer, options.task))
+    from steadygrad.experiments import Observer, settings_for
+    from steadygrad.training import ShowProgress, TensorBoard, train
 
     set_threads(options)
-    near = nearest(options.layer, options.task)
-    tables = {
-        "layer": layer_with(near.tables["layer"], given.get("layer", {})),
-        "task": near.tables["task"] | given.get("task", {}),
-        "train": train_with(near.tables["train"], given.get("train", {})),
-    }
-    settings = Settings.from_tables({**tables, "seed": options.seed}, "train")
+    settings, source = settings_for(options.layer, options.task, given, options.seed)
     out = options.out or f"runs/{options.layer}-{options.task}-{options.seed}"
-    note = f"settings: {near.source}" + (", with your changes" if given else "")
     callbacks = [
-        ShowProgress(f"{options.layer} {options.task}", note=note),
+        ShowProgress(f"{options.layer} {options.task}", note=f"settings: {source}"),
         Observer(),
         *([TensorBoard()] if options.tensorboard else []),
     ]
     choice = {"resume": options.resume, "restart": options.restart}
     result = train(settings, out, **choice, callbacks=callbacks, device=options.device)
     say(summary(result, out))
+    if result["status"] == "done":
+        name = quote(str(out))
+        say(f"next: steadygrad evaluate {name}, or steadygrad report {name} -o report.html for a page with charts")
     if result["status"] == "diverged":
         return fail(f"diverged {result['why']}", 1)
     return 130 if result["status"] == "interrupted" else 0

@@ -1,9 +1,10 @@
 """Reproduction of papers: recipes with settings and published numbers, and the runs that we compare with them."""
 
-from steadygrad.experiments.defaults import nearest
+from steadygrad.catalog.papers import bibtex, names
+from steadygrad.experiments.defaults import nearest, settings_for
 from steadygrad.experiments.observer import Observer, recurrent_part, trained_layer
 from steadygrad.experiments.queue import run_missing
-from steadygrad.experiments.recipe import SCALES, Paper, Recipe, bibtex, every, load, names, select
+from steadygrad.experiments.recipe import SCALES, Paper, Recipe, every, load, select
 from steadygrad.experiments.reproduce import reproduce, seeds_of, summary
 from steadygrad.experiments.stored import StoredResults
 
@@ -23,6 +24,7 @@ __all__ = [
     "run_missing",
     "seeds_of",
     "select",
+    "settings_for",
     "summary",
     "trained_layer",
 ]

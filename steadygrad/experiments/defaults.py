@@ -1,12 +1,21 @@
 """Default settings for a layer and a task, taken from the nearest row of a paper."""
 
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, cast
 
-from steadygrad.experiments.recipe import Recipe, every, train_with
+import torch
+
+from steadygrad.catalog.papers import Table
+from steadygrad.check import check_name
+from steadygrad.experiments.recipe import Recipe, every, layer_with, train_with
+from steadygrad.files import value_text
 from steadygrad.tasks import TASKS, DataTask
 from steadygrad.training.kinds import kind_of
-from steadygrad.training.settings import named, named_network
+from steadygrad.training.settings import Settings, named_network
 
 OF_THE_LAYER = (
     *("optimizer", "optimizer_constrained", "lr", "lr_constrained", "smoothing", "beta1"),
@@ -33,7 +42,7 @@ def nearest(layer: str, task: str) -> Nearest:
     layers, because rows of slow layers are short. On data sets, gradients of layers without a row are clipped. Raise
     ValueError if there is no such task, or no such layer for it.
     """
-    named("task", {"name": task}, TASKS)
+    check_name("task", task, TASKS)
     named_network({"name": layer}, task)
     kind = kind_of(task)
     known = (row for row in every() if not row.ablation)
@@ -60,6 +69,66 @@ def nearest(layer: str, task: str) -> Nearest:
     train |= {key: value for key, value in other["train"].items() if key in OF_THE_LAYER}
     source = f"{origin}, the layer as in {for_layer[0].name}, at desk scale"
     return Nearest(base | {"layer": other["layer"], "train": train}, source)
+
+
+def settings_for(layer: str, task: str, changes: Mapping[str, Table] = {}, seed: int = 0) -> tuple[Settings, str]:
+    """Return the settings of a layer on a task with ``changes``, and a text that says where they come from.
+
+    ``changes`` has the tables layer, task and train, or some of them. The other settings are those of `nearest`. One of
+    them that does not fit the changes is left out, so that the layer's, task's or training's default applies: a row's
+    ``reflections = 80`` does not fit 16 units. Raise ValueError if the changes themselves are wrong.
+    """
+    near = nearest(layer, task)
+    if not any(changes.values()):
+        return Settings.from_tables({**near.tables, "seed": seed}, "train"), near.source
+    source = f"{near.source}, with your changes"
+    try:
+        return buildable(near.tables, changes, seed), source
+    except ValueError:
+        for left_out in droppable(near.tables, changes):
+            with suppress(ValueError):
+                lent = {
+                    table: {key: value for key, value in content.items() if (table, key) not in left_out}
+                    for table, content in near.tables.items()
+                }
+                settings = buildable(lent, changes, seed)
+                words = [f"{table}.{key} = {value_text(near.tables[table][key])}" for table, key in left_out]
+                return settings, f"{source}, without {' and '.join(words)}, which does not fit"
+        raise
+
+
+def buildable(lent: Mapping[str, Table], changes: Mapping[str, Table], seed: int) -> Settings:
+    """Return the settings ``lent`` by rows with ``changes``. Raise ValueError if no model can be built with them.
+
+    The model is built on the meta device, without numbers, which takes milliseconds.
+    """
+    tables = {
+        "layer": layer_with(lent["layer"], changes.get("layer", {})),
+        "task": {**lent["task"], **changes.get("task", {})},
+        "train": train_with(lent["train"], changes.get("train", {})),
+        "seed": seed,
+    }
+    settings = Settings.from_tables(tables, "train")
+    with warnings.catch_warnings(), torch.device("meta"):
+        warnings.simplefilter("ignore")  # training will give them
+        settings.build_model(settings.build_task())
+    return settings
+
+
+def droppable(lent: Mapping[str, Table], changes: Mapping[str, Table]) -> Iterator[tuple[tuple[str, str], ...]]:
+    """Return an iterator over sets of lent settings, tuples of (table, key), to leave out in turn: single ones first.
+
+    Settings in ``changes`` and names are in none of them. Pairs and all settings of the layer follow the single ones.
+    """
+    given = {(table, key) for table, content in changes.items() for key in content}
+    own = {
+        table: [(table, key) for key in lent[table] if key != "name" and (table, key) not in given]
+        for table in ("layer", "train", "task")
+    }
+    yield from ((one,) for keys in own.values() for one in keys)
+    yield from combinations(own["layer"], 2)
+    if len(own["layer"]) > 2:
+        yield tuple(own["layer"])
 
 
 def lends(task: str, other: str) -> bool:

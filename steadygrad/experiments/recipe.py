@@ -1,45 +1,21 @@
 """Rows of papers' tables as data: layer, task, training settings and published numbers."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
-from steadygrad.files import parse_toml
+from steadygrad.catalog import papers
+from steadygrad.catalog.papers import Table, merge, names, need_table
+from steadygrad.check import did_you_mean, refuse_unknown
 from steadygrad.tasks import TASKS
 from steadygrad.training import Settings, check_sizes
 from steadygrad.training.kinds import networks_for
 from steadygrad.training.options import SMOOTHED, Train
-from steadygrad.training.typed import build, check_type, refuse_unknown
+from steadygrad.training.typed import build, check_type
 
-PAPERS = Path(__file__).parent / "papers"
 SCALES = ("smoke", "desk", "paper")
-
-HEADER = {"title", "authors", "venue", "year", "url", "code", "bibtex"}
-SHARED = {
-    "ablation",
-    "defaults",
-    "layer",
-    "task",
-    "train",
-    "transfer",
-    "seeds",
-    "seeded",
-    "metric",
-    "attained",
-    "counts",
-    "parameters",
-    "published",
-    "note",
-    "desk",
-    "smoke",
-}
-"""keys that a row may have, and that a table may give for all its rows"""
-OF_TABLE = {"caption", "figures"}
-"""keys that only a table may have"""
 OF_ALL_ROWS = ("held-out",)
 """kinds of figure that are drawn from the results of all rows together"""
 OF_SCALE = {
@@ -48,8 +24,6 @@ OF_SCALE = {
     "defaults": ("layer", "task", "train"),
 }
 """tables that each scale, and ``defaults``, may change"""
-
-Table = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -174,26 +148,10 @@ def check_transfer(who: str, settings: Settings, change: dict[str, Any]) -> None
         raise ValueError(f"{who}: {error}") from None
 
 
-def names() -> list[str]:
-    """Return the names of all papers that the package reproduces."""
-    return sorted(path.stem for path in PAPERS.glob("*.toml"))
-
-
-def bibtex(name: str | None) -> str:
-    """Return the BibTeX entry of a paper or of a layer's paper, as text, by name. Raise ValueError if there is none."""
-    papers = [paper for paper in map(load, names()) if "bibtex" in paper.header]
-    for paper in papers:
-        if name in (paper.name, paper.name.rpartition("-")[0]):
-            return str(paper.header["bibtex"]).strip()
-    raise ValueError(f"bibtex expects one of {', '.join(paper.name for paper in papers)}, or a layer; got {name}")
-
-
 @cache
 def load(paper: str) -> Paper:
     """Return the `Paper` of this name: header and rows. Raise ValueError if there is none."""
-    if paper not in names():
-        raise ValueError(f"no paper {paper!r}; known: {', '.join(names())}")
-    return read(paper, (PAPERS / f"{paper}.toml").read_text("utf-8"))
+    return complete(paper, papers.load(paper))
 
 
 def read(paper: str, text: str) -> Paper:
@@ -201,26 +159,17 @@ def read(paper: str, text: str) -> Paper:
 
     Raise ValueError if the text is no TOML or a key or value is wrong. ``paper`` is the paper's name.
     """
-    document = parse_toml(f"{paper}.toml", text)
-    header = document.pop("paper", {})
-    need_table(f"{paper}.toml [paper]", header)
-    refuse_unknown(f"{paper}.toml [paper]", header, sorted(HEADER))
-    recipes = []
-    for table, content in document.items():
-        need_table(f"{paper}.toml [{table}]", content)
-        shared = {key: value for key, value in content.items() if key in SHARED | OF_TABLE}
-        rows = {key: value for key, value in content.items() if key not in shared}
-        if not rows:
-            raise ValueError(f"{paper}.toml [{table}]: no rows")
-        for row, own in rows.items():
-            who = f"{paper}.toml [{table}.{row}]"
-            if not isinstance(own, dict):
-                raise ValueError(
-                    f"{paper}.toml [{table}]: unknown key {row!r}; known: {', '.join(sorted(SHARED | OF_TABLE))}"
-                )
-            refuse_unknown(who, own, sorted(SHARED))
-            recipes.append(assemble(who, paper, table, row, shared, own))
-    return Paper(paper, header, tuple(recipes))
+    return complete(paper, papers.read(paper, text))
+
+
+def complete(paper: str, file: papers.PaperFile) -> Paper:
+    """Return the `Paper` in a file, of which only the keys have been checked. Raise ValueError if a value is wrong."""
+    recipes = [
+        assemble(f"{paper}.toml [{table}.{row}]", paper, table, row, content.shared, own)
+        for table, content in file.tables.items()
+        for row, own in content.rows.items()
+    ]
+    return Paper(paper, file.header, tuple(recipes))
 
 
 def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Table) -> Recipe:
@@ -252,19 +201,14 @@ def assemble(who: str, paper: str, table: str, row: str, shared: Table, own: Tab
     task, layer = merged["task"]["name"], merged["layer"]["name"]
     for kind, name, registry in (("task", task, TASKS), ("layer", layer, networks_for(task) if task in TASKS else {})):
         if name not in registry:
-            raise ValueError(f"{who}: no {kind} {name!r}; known: {', '.join(registry)}")
+            hint = did_you_mean(name, registry)
+            raise ValueError(f"{who}: no {kind} {name!r}; known: {', '.join(registry)}{hint}")
     recipe = build(Recipe, {"paper": paper, "table": table, "row": row, "scales": scales, **merged}, who)
     if recipe.counts == "test" and not TASKS[task].has_splits:
         raise ValueError(f"{who} expects a task with a data set if its test counts; got {task}")
     if not recipe.seeds:
         raise ValueError(f"{who} expects at least one seed; got none")
     return recipe
-
-
-def need_table(who: str, value: object) -> None:
-    """Raise ValueError unless the value is a TOML table, that is a dict."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{who} expects a table; got {value!r}")
 
 
 def need_tests(who: str, tests: Any, task: Table) -> None:
@@ -277,14 +221,6 @@ def need_tests(who: str, tests: Any, task: Table) -> None:
     for key, values in tests.items():
         if not isinstance(values, list) or not values or len(set(map(str, values))) < len(values):
             raise ValueError(f"{who} expects {key} to be a list of different values; got {values!r}")
-
-
-def merge(shared: Table, own: Table) -> dict[str, Any]:
-    """Return the settings ``shared`` updated with ``own``. Nested tables are merged too."""
-    both = dict(shared)
-    for key, value in own.items():
-        both[key] = merge(both[key], value) if isinstance(value, dict) and isinstance(both.get(key), dict) else value
-    return both
 
 
 def layer_with(layer: Table, changes: Table) -> dict[str, Any]:
@@ -312,22 +248,9 @@ def select(pattern: str) -> list[Recipe]:
 
     Raise ValueError if there are none.
     """
-    if pattern == "all":
-        return list(every())
-    paper, *rest = pattern.split("/")
-    if len(rest) > 2:
-        raise ValueError(f"expected PAPER[/TABLE[/ROW]]; got {pattern!r}")
-    table, row = [*rest, "*", "*"][:2]
-    recipes = load(paper).recipes
-    tables = list(dict.fromkeys(recipe.table for recipe in recipes if fnmatchcase(recipe.table, table)))
-    if not tables:
-        known = ", ".join(dict.fromkeys(recipe.table for recipe in recipes))
-        raise ValueError(f"no table {table!r} in {paper}; known: {known}")
-    found = [recipe for recipe in recipes if recipe.table in tables and fnmatchcase(recipe.row, row)]
-    if not found:
-        known = ", ".join(recipe.row for recipe in recipes if recipe.table in tables)
-        raise ValueError(f"no row {row!r} in {paper}/{table}; known: {known}")
-    return found
+    chosen = papers.select(pattern)
+    recipes = (recipe for paper in dict.fromkeys(paper for paper, _, _ in chosen) for recipe in load(paper).recipes)
+    return [recipe for recipe in recipes if (recipe.paper, recipe.table, recipe.row) in chosen]
 
 
 def every() -> Iterator[Recipe]:

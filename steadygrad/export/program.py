@@ -106,9 +106,19 @@ def exported_program(module: nn.Module, *, state: bool = True, kept: tuple[str, 
         start = tuple(part for layer in layers_of(run.layer) for part in layer.default_states(batch, like))
     of_state = tuple({1: Dim.AUTO} for _ in start)
     shapes: Any = ({0: Dim.AUTO, 1: Dim.AUTO}, *([of_state] if start else []))
+    return Exported(traced(run, module, (example, *start), shapes, kept), names_of(run.layer, state), run.axes)
+
+
+def traced(
+    run: Streamed, module: nn.Module, arguments: tuple[Tensor, ...], shapes: Any = None, kept: tuple[str, ...] = ()
+) -> ExportedProgram:
+    """Return a baked module, whose function is ``run``, as a program of torch.export in torch's core operators.
+
+    ``arguments`` are examples of x and of the state. ``shapes`` are their dynamic dimensions; by default all sizes are
+    fixed. Loops with an activation in ``kept`` are operators of steadygrad.
+    """
     with portable(*kept), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch warns of its own deprecated functions
-        arguments = (example, *(part.contiguous() for part in start))
-        program = torch.export.export(Streaming(module, run), arguments, dynamic_shapes=shapes, strict=False)
-        program = program.run_decompositions()
-    return Exported(program, names_of(run.layer, state), run.axes)
+        given = tuple(part.contiguous() for part in arguments)
+        program = torch.export.export(Streaming(module, run), given, dynamic_shapes=shapes, strict=False)
+        return program.run_decompositions()

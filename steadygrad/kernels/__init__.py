@@ -30,6 +30,7 @@ from steadygrad.kernels.plain import (
     with_graph,
 )
 from steadygrad.kernels.products import matmul
+from steadygrad.kernels.shared import Shared
 from steadygrad.kernels.steps import Steps
 from steadygrad.kernels.stream import Chain, States, StreamLevel, streams_in_c
 from steadygrad.kernels.traced import TracedSteps, padded_steps, untraced
@@ -47,6 +48,7 @@ __all__ = [
     "LSTMInputs",
     "Operator",
     "Recurrence",
+    "Shared",
     "States",
     "Steps",
     "StreamLevel",

@@ -68,7 +68,12 @@ def gru_unroll(given: GRUInputs) -> Tensor:
         *tensors, activation, steps, reset = given
         return gru_forward(*tensors, steps.sizes, activation, reset, steps.reverse)[0]
     backend = choose_for(given.x, given.U, given.steps.resets is not None)
-    return gru_unroll_reference(given) if backend == "reference" else GRU.apply(*native.contiguous(given), backend)
+    if backend == "reference":
+        return gru_unroll_reference(given)
+    arguments = native.contiguous(given)
+    if not torch.is_grad_enabled():  # without the cost of an autograd function
+        return FORWARD[backend](GRUInputs(*arguments)).states
+    return GRU.apply(*arguments, backend)
 
 
 def gru_unroll_reference(given: GRUInputs) -> Tensor:

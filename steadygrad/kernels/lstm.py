@@ -63,7 +63,12 @@ def lstm_unroll(given: LSTMInputs, projection: Tensor | None = None) -> tuple[Te
         *tensors, steps, detached = given
         return lstm_forward(*tensors, detached, steps.sizes, steps.reverse)[:2]
     backend = choose_for(given.x, given.U, given.steps.resets is not None)
-    return lstm_unroll_reference(given) if backend == "reference" else LSTM.apply(*native.contiguous(given), backend)
+    if backend == "reference":
+        return lstm_unroll_reference(given)
+    arguments = native.contiguous(given)
+    if not torch.is_grad_enabled():  # without the cost of an autograd function
+        return FORWARD[backend](LSTMInputs(*arguments))[:2]
+    return LSTM.apply(*arguments, backend)
 
 
 def lstm_unroll_reference(given: LSTMInputs, projection: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -127,9 +127,9 @@ def trim() -> None:
         loaded.steadygrad_trim()
 
 
-def contiguous(arguments: Iterable[Any]) -> Iterator[Any]:
-    """Return an iterator over the arguments of a kernel, with every tensor made contiguous."""
-    return (a.contiguous() if isinstance(a, Tensor) else a for a in arguments)
+def contiguous(arguments: Iterable[Any]) -> list[Any]:
+    """Return a list of the arguments of a kernel, with every tensor made contiguous."""
+    return [a.contiguous() if isinstance(a, Tensor) else a for a in arguments]
 
 
 def dense(tensor: Tensor) -> Tensor:

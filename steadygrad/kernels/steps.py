@@ -97,12 +97,12 @@ class Steps:
         """Number of time steps."""
         return len(self.sizes)
 
-    @property
+    @cached_property
     def batch(self) -> int:
         """Number of sequences."""
         return self.sizes[0]
 
-    @property
+    @cached_property
     def uniform(self) -> bool:
         """Whether all sequences have the same length."""
         return self.sizes[0] == self.sizes[-1]
@@ -128,7 +128,7 @@ class Steps:
             return torch.arange(len(self.sizes) + 1, device="cpu") * self.batch
         return torch.tensor(self.offsets, dtype=torch.int64, device="cpu")
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Total number of rows: one for each time step of each sequence."""
         return len(self.sizes) * self.batch if self.uniform else self.offsets[-1]
@@ -179,9 +179,9 @@ class Steps:
         With ``reverse`` it is the state at the first time step, which is processed last.
         """
         if self.reverse:
-            return states[: self.batch]
+            return states if len(self.sizes) == 1 else states[: self.batch]
         if self.uniform:
-            return states[-self.batch :]
+            return states if len(self.sizes) == 1 else states[-self.batch :]
         return states.index_select(0, self._last_rows.to(states.device))
 
     @cached_property

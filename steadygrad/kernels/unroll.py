@@ -51,8 +51,6 @@ def unroll_rows(
 ) -> tuple[Tensor, ...]:
     """Return what `unroll` returns for the inputs of each step in the rows of x (rows, …), also while traced."""
     if isinstance(steps, TracedSteps):
-        if steps.sizes is None and is_single_step(steps.time):  # a loop in each step of another loop
-            return step(x, initial)
         return tuple(map(steps.packed, scanned(step, x, initial, steps)[1]))
     return unroll(step, x.split(steps.sizes), initial, steps)
 
@@ -67,8 +65,11 @@ def scanned(
 
     Return the pair of the final state and the results of all steps, each (time, batch, …) in the order of processing.
     """
-    inputs, there = steps.padded(x)
     count, dtypes = len(initial), [part.dtype for part in initial]
+    if steps.sizes is None and is_single_step(steps.time):  # such as a loop in each step of another loop
+        only = step(x, initial)
+        return only[:count], tuple(part[None] for part in only)
+    inputs, there = steps.padded(x)
 
     def masked(state: list[Tensor], now: tuple[Tensor, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         row, present = now

@@ -57,8 +57,8 @@ class AttentiveCell(Cell):
     cell's state, then s_t, then the tensors of the memory.
 
     ``memory`` is a function units → `Memory`. ``alignment`` gives the score a: a name in `ALIGNMENTS` or a function
-    units → `Alignment`. ``combine`` is a name in `COMBINATIONS`; the equation shows ``"average"``. ``normalise`` is a
-    function (logits, taken) → α, each (batch, places). Unknown names raise ValueError.
+    units → `Alignment`. ``combine`` is a name in `COMBINATIONS`; the equation shows ``"average"``. Unknown names raise
+    ValueError. A subclass may override `normalise`, which computes α from the scores.
     """
 
     weight_combine = Owned()
@@ -70,7 +70,6 @@ class AttentiveCell(Cell):
         *,
         alignment: str | Callable[[int], Alignment] = "additive",
         combine: str = "average",
-        normalise: Callable[[Tensor, Tensor], Tensor] = softmax,
     ) -> None:
         super().__init__()
         named = "additive" if callable(alignment) else alignment
@@ -79,7 +78,7 @@ class AttentiveCell(Cell):
         units = cell.output_size
         self.cell, self.memory = cell, memory(units)
         self.alignment = (ALIGNMENTS[alignment] if isinstance(alignment, str) else alignment)(units)
-        self.combine, self.normalise = combine, normalise
+        self.combine = combine
         self.weight_combine = (
             nn.Parameter(torch.eye(units).repeat(1, 2) / 2) if combine == "concatenate" else None
         )  # starts as the mean of h and the attended state
@@ -125,7 +124,11 @@ class AttentiveCell(Cell):
     @property
     def in_kernel(self) -> bool:
         """Whether the C kernel supports the alignment and the normalisation."""
-        return self.alignment.in_kernel and self.normalise is softmax
+        return self.alignment.in_kernel and getattr(self.normalise, "__func__", None) is AttentiveCell.normalise
+
+    def normalise(self, logits: Tensor, taken: Tensor) -> Tensor:
+        """Return the weights α of the places from their scores a; here their `softmax`. All are (batch, places)."""
+        return softmax(logits, taken)
 
     @property
     def traceable(self) -> bool:

@@ -20,11 +20,16 @@ class Common(TypedDict, total=False):
     """
 
     bias: bool
+    """whether the layer has bias vectors"""
     batch_first: bool
     dropout: float
+    """probability that an output of a layer is set to zero before the next one"""
     bidirectional: bool
+    """whether a second set of cells reads the sequence backwards"""
     attention: AttentionSpec | None
+    """table of options of attention over past states"""
     trained_state: bool
+    """whether the initial state is trained"""
     device: torch.device | str | None
     dtype: torch.dtype | None
 

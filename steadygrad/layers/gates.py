@@ -48,7 +48,7 @@ class FreeWeights(nn.Module):
     def checked(self, name: str, weight: Tensor) -> Tensor:
         """Return the weight of this name. Raise NonFiniteError if it has NaN or infinity, unless it is traced."""
         if not torch.compiler.is_compiling() and not needs_plain(weight):
-            check_finite(type(self).__name__, name, weight)
+            check_finite(type(self).__name__, name + self.__dict__.get("_suffix", ""), weight)
         return weight
 
 

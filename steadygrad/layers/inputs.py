@@ -91,16 +91,17 @@ def check_state(
     ``who`` is the layer's name in the message.
     """
     given = tuple(state) if isinstance(state, tuple | list) else (state,)
-    shapes = [(*leading, *part.shape) for part in parts]
-    if len(given) != len(shapes):
+    if len(given) != len(parts):
+        shapes = [(*leading, *part.shape) for part in parts]
         raise InputError(f"{who} expects a state of {len(shapes)} tensor(s) {shapes}; got {len(given)}")
     start = len(leading)
-    for tensor, shape, part in zip(given, shapes, parts, strict=True):
+    for tensor, part in zip(given, parts, strict=True):
+        shape = (*leading, *part.shape)
         if not isinstance(tensor, Tensor):
             raise InputError(f"{who} expects a hidden state of shape {shape}; got {tensor!r}")
         if tensor.layout is not torch.strided or tensor.is_nested:
             raise InputError(f"{who} expects a hidden state of layout {torch.strided}; got {tensor.layout}")
-        if (size := tensor.shape)[:start] != leading or not part.fits(size[start:]):
+        if (size := tensor.shape) != shape and (size[:start] != leading or not part.fits(size[start:])):
             raise InputError(f"{who} expects a hidden state of shape {shape}; got {tuple(size)}")
         if tensor.dtype is not (dtype := part.dtype or like.dtype):
             raise InputError(f"{who} expects a hidden state of type {dtype}; got {tensor.dtype}")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from steadygrad.check import is_integer
 from steadygrad.kernels import LSTMInputs, Recurrence, Steps, StreamLevel, lstm_unroll
+from steadygrad.layers.constructor import TORCH_ORDER
 from steadygrad.layers.gates import GatedCell, GateSpecs, build_gates, fill
 from steadygrad.layers.naming import Owned
 from steadygrad.layers.recurrent import Common, RecurrentLayer
@@ -160,7 +161,7 @@ def check_projection(hidden_size: int, proj_size: int, recurrent: GateSpecs) -> 
         )
 
 
-class LSTM(RecurrentLayer, name="lstm"):
+class LSTM(RecurrentLayer, name="lstm", positional=(*TORCH_ORDER, "proj_size")):
     """c_t = f∘c_{t−1} + i∘g,  h_t = o∘tanh(c_t),  i, f, o = σ(W x_t + U h_{t−1} + b),  g = tanh(W x_t + U h_{t−1} + b).
 
     Each gate has its own W, U and b. The state is the tuple (h, c). ``recurrent`` is one kind of matrix for all gates
@@ -207,7 +208,3 @@ class LSTM(RecurrentLayer, name="lstm"):
 
         super().__init__(make_cell, input_size, hidden_size, num_layers, **common)
         self.proj_size = proj_size
-
-    def extra_repr(self) -> str:
-        """Return the sizes and options to show in `repr`, a positive ``proj_size`` among them, as text."""
-        return super().extra_repr() + (f", proj_size={self.proj_size}" if self.proj_size else "")

@@ -86,14 +86,14 @@ class ParameterOwner(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.__dict__["_parameters"] = Guarded(self, self._parameters)
-        self.__dict__["parametrizations"] = GuardedParametrizations(self)
+        self._guard()
 
     def take_over(self) -> None:
         """Move the parameters of the cells into the layer, and let its matrices notice if they are overwritten."""
         take_over(self)
         for name, part in self.named_modules():
             if isinstance(part, Matrix):
+                part.place = name
                 part.watch(f"{type(self).__name__}.{name}")
 
     def reset_parameters(self) -> None:
@@ -117,6 +117,21 @@ class ParameterOwner(nn.Module):
         if isinstance(param, Matrix | Gates):
             raise refusal(self, next(own for own, part in self._modules.items() if part is param))
         super().register_parameter(name, param)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for a copy or a pickle, with ordinary dicts in place of those that guard names."""
+        state = {name: value for name, value in self.__dict__.items() if name != "parametrizations"}
+        return state | {"_parameters": dict(self._parameters)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the attributes, and guard the names of constrained matrices again."""
+        super().__setstate__(state)
+        self._guard()
+
+    def _guard(self) -> None:
+        """Let tools that would replace a constrained matrix by its name raise ValueError."""
+        self.__dict__["_parameters"] = Guarded(self, self._parameters)
+        self.__dict__["parametrizations"] = GuardedParametrizations(self)
 
     def __delattr__(self, name: str) -> None:
         if isinstance(self._modules.get(name), Matrix | Gates):

@@ -13,6 +13,7 @@ from steadygrad.check import InputError, check_flags, check_integers, check_shar
 from steadygrad.kernels import autocasts, own_precision, padded_steps, traced, untraced
 from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.baked import Bakeable
+from steadygrad.layers.caching import Cacheable, forget
 from steadygrad.layers.cell import MOST_LAYERS, Cell, Lookup
 from steadygrad.layers.checkpointing import check_chunk
 from steadygrad.layers.constructor import TORCH_ORDER, in_torch_order
@@ -27,7 +28,7 @@ from steadygrad.layers.resets import rows_of_reset
 from steadygrad.layers.stream import Streamable
 from steadygrad.layers.torch_names import TorchNames
 from steadygrad.matrices import Matrix
-from steadygrad.matrices.matrix import whole
+from steadygrad.matrices.parameters import whole
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -51,7 +52,7 @@ LAYERS: dict[str, LayerClass] = {}
 """layer classes by name; a class enters itself, see `RecurrentLayer`"""
 
 
-class RecurrentLayer(Streamable, Bakeable, TorchNames, ParameterOwner):
+class RecurrentLayer(Streamable, Bakeable, Cacheable, TorchNames, ParameterOwner):
     """Base class of recurrent layers, called as torch.nn.GRU: ``num_layers`` levels, one or two directions, dropout.
 
     A subclass with a name, ``class CoRNN(RecurrentLayer, name="cornn")``, enters itself into `LAYERS`.
@@ -72,6 +73,8 @@ class RecurrentLayer(Streamable, Bakeable, TorchNames, ParameterOwner):
     """
 
     initial_state: nn.ParameterList | None
+    suffixed = True
+    """whether the names of parameters end with the level and the direction, as ``_l0`` and ``_l0_reverse``"""
 
     def __init_subclass__(
         cls, name: str | None = None, positional: tuple[str, ...] = TORCH_ORDER, **options: object
@@ -152,7 +155,7 @@ class RecurrentLayer(Streamable, Bakeable, TorchNames, ParameterOwner):
     def matrices(self) -> dict[str, Tensor]:
         """Return a dict of the recurrent matrices of all cells, with torch's suffixes: ``{"recurrent_l0": W, …}``."""
         return {
-            name + suffix(index, self.directions): whole(W)
+            name + suffix(self, index): whole(W)
             for index, cell in enumerate(self._cells())
             for name, W in cell.matrices().items()
         }
@@ -184,6 +187,7 @@ class RecurrentLayer(Streamable, Bakeable, TorchNames, ParameterOwner):
         """Clear the cached recurrent matrices. Needed after some in-place edits through ``.data``, see `Matrix`."""
         for matrix in self._maps():
             matrix.refresh()
+        forget(self)
 
     def _maps(self) -> Iterator[Matrix]:
         """Return an iterator over every `Matrix` of the layer."""
@@ -228,12 +232,15 @@ class RecurrentLayer(Streamable, Bakeable, TorchNames, ParameterOwner):
             h_0 = hx
         plain = reset is None and not checkpoint
         if traced() and not (plain and all(cell.traceable for cell in self._cells())):
-            return untraced(self._name, self.forward, input, h_0, reset=reset, checkpoint=checkpoint, output=output)
-        kind = rows_of_input(self._name, input).device.type
+            return untraced(
+                self._name, RecurrentLayer.forward, self, input, h_0, reset=reset, checkpoint=checkpoint, output=output
+            )
+        rows = rows_of_input(self._name, input)
+        kind = "cpu" if rows.is_cpu else rows.device.type  # the name of a device takes longer
         if autocasts(kind):  # not used here: rounding errors would add up over the steps
             with own_precision(kind):
                 given = in_dtype(input, h_0, self._first_parameter().dtype)
-                return self.forward(*given, reset=reset, checkpoint=checkpoint, output=output)
+                return RecurrentLayer.forward(self, *given, reset=reset, checkpoint=checkpoint, output=output)
         input, table = input if isinstance(input, Lookup) else (input, None)
         parameter = self._first_parameter()
         options: dict[str, Any] = {"checkpoint": check_chunk(self._name, checkpoint), "output": output}
@@ -277,10 +284,11 @@ class RecurrentLayer(Streamable, Bakeable, TorchNames, ParameterOwner):
 
     def _first_parameter(self) -> Tensor:
         """Return the layer's first parameter, which has its dtype and device."""
-        for part in self.modules():  # parameters() would take longer than the forward pass of a short sequence
-            for parameter in part._parameters.values():
-                if parameter is not None:
-                    return parameter
+        for parameter in self._parameters.values():  # parameters() would take longer than a call of one step
+            if parameter is not None:
+                return parameter
+        for parameter in self.parameters():
+            return parameter
         raise ValueError(f"{self._name} has no parameters left to take its type from")
 
     def _initial(self, h_0: State | None, batch: int | None, like: Tensor) -> tuple[Tensor, ...]:

@@ -81,7 +81,7 @@ def rows_of_reset(who: str, reset: Any, input: Tensor | PackedSequence, batch_fi
     """Return a mask of resets as one flag for each row of the input, in the order of `Steps`.
 
     The mask has the shape of the input without its features. For a PackedSequence it is one too, or the flags of its
-    rows. Raise ValueError if the mask is no Boolean tensor of this shape on the input's device.
+    rows. Raise InputError if the mask is no Boolean tensor of this shape on the input's device.
     """
     packed = isinstance(input, PackedSequence)
     rows = input.data if isinstance(input, PackedSequence) else input

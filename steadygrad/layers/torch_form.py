@@ -57,7 +57,7 @@ def read_torch_state(layer: Any, state: dict[str, Tensor], prefix: str) -> None:
     keys are those of the layer itself, and nothing is changed.
     """
     for index, cell in enumerate(layer.cells):
-        end = suffix(index, layer.directions)
+        end = suffix(layer, index)
         keys = {name: f"{prefix}{name}{end}" for name in NAMES}
         if {keys["bias_ih"], keys["bias_hh"]} <= state.keys():
             given = {name: state.pop(key) for name, key in keys.items() if key in state}

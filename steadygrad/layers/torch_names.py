@@ -59,7 +59,7 @@ class TorchNames(nn.Module):
         """
         found = []
         for index in range(len(self.cells)):
-            end, inside = suffix(index, self.directions), f"cells.{index}."
+            end, inside = suffix(self, index), f"cells.{index}."
             named = self.named_parameters()
             found.append([p for name, p in named if name.partition(".")[0].endswith(end) or name.startswith(inside)])
         return found

@@ -54,7 +54,7 @@ def from_torch(module: nn.RNNBase) -> RecurrentLayer:
         warnings.simplefilter("ignore")  # that dropout does nothing with one level, which torch has said
         layer = pair.ours(module.input_size, module.hidden_size, **options, device=first.device, dtype=first.dtype)
     for index, cell in enumerate(layer._cells()):
-        end = suffix(index, layer.directions)
+        end = suffix(layer, index)
         given = {name: getattr(module, name + end) for name in NAMES if hasattr(module, name + end)}
         for name, value in cell.from_torch(given).items():
             replace(layer.get_parameter(name + end), value, value.requires_grad)
@@ -66,8 +66,8 @@ def to_torch(layer: RecurrentLayer) -> nn.RNNBase:
 
     Each matrix is copied as it is now. What a layer does in training only is not carried over: torch's layer has no
     constraint on a matrix, no ``penalty()`` and no dropout of weights. Torch's second bias ``bias_hh`` is 0, except for
-    b_hn of a GRU. Options, dtype, device and training mode are kept. A parameter requires a gradient if that of the
-    layer, or one of those from which it is computed, does.
+    b_hn of a GRU. Options, dtype, device and training mode are kept. A parameter that is frozen in the layer is
+    frozen in torch's layer, too.
 
     Raise ValueError if torch has no such layer: with another activation than tanh and relu, for a GRU with
     ``reset="before"``, with complex units, attention or a trained initial state.
@@ -89,12 +89,15 @@ def to_torch(layer: RecurrentLayer) -> nn.RNNBase:
             dtype=first.dtype,
             **options,
         )
-    trained = {name.split(".")[0] for name, parameter in layer.named_parameters() if parameter.requires_grad}
+    trained: dict[str, bool] = {}  # a matrix under a constraint has several tensors, such as weight_hh_l0.skew
+    for name, parameter in layer.named_parameters():
+        own, _, _ = name.partition(".")
+        trained[own] = trained.get(own, False) or parameter.requires_grad
     for index, form in enumerate(forms):
-        end = suffix(index, layer.directions)
+        end = suffix(layer, index)
         for name, value in form.weights.items():
             own = name.replace("bias_hh", "bias_ih") + end
-            replace(module.get_parameter(name + end), value, own in trained)
+            replace(module.get_parameter(name + end), value, trained.get(own, True))
     return module.train(layer.training)
 
 

@@ -178,11 +178,12 @@ class EigenvalueNormalized(nn.Module):
     def right_inverse(self, W: Tensor) -> Tensor:
         """Return W unchanged, as the free tensor T. Raise ValueError if its shape is wrong.
 
-        `forward` returns W for this T, with two exceptions: the spectral radius ρ(W) exceeds 1, or this module has
-        normalised a matrix in an earlier call (the buffer ``normalised``). `forward` then returns W / (ρ(W) + ε), where
-        ε is ``epsilon``.
+        The buffer ``normalised`` becomes False, as in a new module. `forward` returns W for this T unless the spectral
+        radius ρ(W) exceeds 1; then it returns W / (ρ(W) + ε), where ε is ``epsilon``.
         """
-        return check_square("EigenvalueNormalized", W, self.size)
+        check_square("EigenvalueNormalized", W, self.size)
+        self.normalised = torch.zeros_like(self.normalised)
+        return W
 
     def extra_repr(self) -> str:
         """Return the sizes and options to show in `repr`, as text."""

@@ -44,6 +44,11 @@ class ComplexFree(nn.Module):
         """Return W = X + iY. Raise ValueError unless X and Y are (size, size)."""
         return torch.complex(*(check_square("ComplexFree", part, self.size) for part in (X, Y)))
 
+    def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the real and the imaginary part of W, a tuple. Raise ValueError if the shape of W is wrong."""
+        W = check_square("ComplexFree", W, self.size).to(W.dtype.to_complex())
+        return W.real.clone(), W.imag.clone()
+
 
 def frozen(W: Tensor) -> Matrix:
     """Return a `Matrix` without a constraint, in evaluation mode and not trained, with the value W (n, n).

@@ -7,7 +7,7 @@ from torch import Generator, Tensor, nn
 
 from steadygrad.check import check_size, is_integer
 from steadygrad.kernels import Operator, in_own_precision, matmul, needs_plain, wants_graph, with_graph
-from steadygrad.matrices.matrix import Matrix, check_square, index_of, nearest_orthogonal
+from steadygrad.matrices.matrix import Matrix, check_square, index_of, is_orthogonal, nearest_orthogonal
 from steadygrad.matrices.registry import entered
 
 
@@ -137,17 +137,17 @@ class Householder(nn.Module):
     def right_inverse(self, W: Tensor) -> Tensor:
         """Return the packed unit vectors whose reflections have the product W.
 
-        A W that is not orthogonal is first replaced by the nearest orthogonal matrix of determinant (−1)^k. A matrix
-        that k reflections cannot represent raises ValueError; with k < n − 1 that is almost every matrix.
+        A W that is not orthogonal is first replaced by an orthogonal matrix that k reflections can represent: the
+        nearest one of determinant (−1)^k and, with k < n − 1, of that one the part that differs most from I. An
+        orthogonal W that k reflections cannot represent raises ValueError.
         """
         check_square("Householder", W, self.size)
         eps = torch.finfo(W.dtype).eps
         I = torch.eye(self.size, dtype=torch.float64, device=W.device)
-        U = W.double()
-        orthogonal = bool((U.mT @ U - I).abs().max() < eps**0.5)
-        U = nearest_orthogonal(U, None if orthogonal else self.determinant)
+        orthogonal = is_orthogonal(W)
+        U = nearest_orthogonal(W.double(), None if orthogonal else self.determinant)
         Q = torch.linalg.svd(U - I).U[:, : self.reflections]  # spans the directions that W changes, if W can be reached
-        C = nearest_orthogonal(Q.mT @ U @ Q)  # W = I + Q (C − I) Qᵀ
+        C = nearest_orthogonal(Q.mT @ U @ Q, self.determinant)  # W = I + Q (C − I) Qᵀ
         V = torch.zeros_like(U[: self.reflections])
         for i in range(self.reflections):
             w = mirror(Q[i])  # new basis, of which only the first vector is not orthogonal to e_i
@@ -156,7 +156,7 @@ class Householder(nn.Module):
             V[i] = Q @ v
             Q, C = Q[:, 1:], reflected(C.mT, v).mT[1:, 1:]  # e_i is done
         free = V.view(-1).index_select(0, trapezoid(self.size, self.reflections, V.device))
-        if not (self(free) - U).abs().max() < eps**0.5:
+        if orthogonal and not (self(free) - U).abs().max() < eps**0.5:
             raise ValueError(
                 f"Householder with reflections={self.reflections} cannot reach this orthogonal matrix, only those with "
                 f"determinant {self.determinant} and rank(W − I) ≤ {self.reflections}; choose other reflections"

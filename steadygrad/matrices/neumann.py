@@ -169,6 +169,10 @@ class NeumannCayley(ScaledCayley):
         )
         return not error <= self.max_drift * self.size**0.5
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for a copy or a pickle, without the W of the last evaluation."""
+        return self.__dict__ | {"_evaluated": None}
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NeumannCayley":
         """Apply ``fn`` to all tensors, as `nn.Module` does. A new dtype invalidates the stored inverse."""
         dtype = self.inverse.dtype

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from steadygrad.check import check_integers, is_number
 from steadygrad.kernels import traced
 from steadygrad.layers import RecurrentLayer
+from steadygrad.layers.caching import Evaluated, own_layers, shared
 from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import State
 from steadygrad.layers.stack import Stack
@@ -229,6 +230,7 @@ class Tokens:
             raise ValueError(f"generate expects a window of at least 1 token; got {window!r}")
         self.model, self.temperature, self.generator = model, temperature, generator
         self.window = sys.maxsize if window is None else window
+        self.layers, self.evaluated = own_layers(model), dict[Any, Evaluated | None]()
         self.next: Tensor = tokens.unsqueeze(0)
         self.state: State | None = None
         self.place = 0
@@ -242,7 +244,8 @@ class Tokens:
         if was_training := self.model.training:
             self.model.eval()
         try:
-            last = self.read(self.next)
+            with shared(self.layers, self.evaluated):
+                last = self.read(self.next)
         finally:
             if was_training:
                 self.model.train()

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from steadygrad.layers import RecurrentLayer, Stack
 from steadygrad.layers.baked import Bakeable
+from steadygrad.layers.caching import Cacheable
 from steadygrad.layers.recurrent import State
 
 
@@ -24,7 +25,7 @@ class Streamed(NamedTuple):
     """names of the first two dimensions of the inputs, "batch" and "time" in the model's order"""
 
 
-class Model(Bakeable, nn.Module):
+class Model(Bakeable, Cacheable, nn.Module):
     """Base class of the models that tasks train: inputs (batch, …) → outputs. A recurrent model overrides `walk`."""
 
     def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State | None]:

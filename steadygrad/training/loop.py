@@ -208,7 +208,10 @@ class Trainer:
 
     def diverged(self, what: str, step: int | None = None) -> DivergedError:
         """Return a DivergedError whose message says at which update, what happened and what to try."""
-        advice = "try a smaller train.lr" + ("" if self.options.clip else " or train.clip 1.0")
+        known = {p: name for name, p in self.model.named_parameters()}
+        slow = [known[p] for g in self.optimizer.param_groups if g["name"] == "constrained" for p in g["params"]]
+        ways = ["a smaller train.lr", *([f"a smaller train.lr_constrained (for {slow[0]})"] if slow else [])]
+        advice = "try " + " or ".join([*ways, *([] if self.options.clip else ["train.clip 1.0"])])
         before = "" if self.last_loss is None else f"; the loss before was {self.last_loss:.3g}"
         return DivergedError(f"at update {step or self.step} {what}{before}; {advice}")
 

@@ -6,11 +6,10 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from steadygrad.layers import Cell
-from steadygrad.matrices import Matrix
+from steadygrad.layers.groups import Group, parameter_groups
 from steadygrad.training.options import OPTIMIZERS, Train
 
 
@@ -101,7 +100,7 @@ class JointOptimizer(Optimizer):
 def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
     """Return the optimizer of a model: a `JointOptimizer` if constrained parameters use another optimizer."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
-    for group in parameter_groups(model, train):
+    for group in train_groups(model, train):
         kind = group.pop("optimizer")
         by_kind.setdefault(kind, []).append(group)
     parts = [of_kind(kind, groups, train) for kind, groups in by_kind.items()]
@@ -130,53 +129,28 @@ def of_kind(kind: str, groups: list[dict[str, Any]], train: Train) -> Optimizer:
     raise ValueError(f"no optimizer {kind!r}; known: {', '.join(OPTIMIZERS)}")
 
 
-GROUPS = {"skew": "constrained", "reflector": "constrained", "transient": "transient"}
-"""kind of a free tensor → its parameter group. The constrained group has no weight decay, because the size of a skew
-matrix or a reflection vector has another meaning than the size of a weight."""
+def train_groups(model: nn.Module, train: Train) -> list[Group]:
+    """Return the parameter groups of a model with the options of ``train``, as a list of dicts.
 
-
-def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
-    """Return the parameter groups of a model, as a list of dicts for an optimizer of torch.
-
-    A dict has ``params``, the options of the group and ``optimizer``, the name of an optimizer in `OPTIMIZERS`, which
-    `make_optimizer` removes. Groups without parameters are left out. The groups are
-
-    - constrained parameters, from which orthogonal matrices are computed: skew matrices and reflection vectors. They
-      have ``lr_constrained`` and ``optimizer_constrained``, and no weight decay
-    - transients, the part T of nnRNN's matrix P (Λ + T) Pᵀ: weight decay is ``decay_transients``
-    - free recurrent matrices, if ``decay_matrices`` is set, which is added to their weight decay
-    - the weight of the readout, if ``decay_readout`` is set, which is added to its weight decay
-    - all other parameters, including the rotation angles of a matrix
-
-    Raise ValueError if ``decay_readout`` is set and the model has no linear ``readout``.
+    They are those of `steadygrad.parameter_groups`, with one more key: ``optimizer``, the name of an optimizer in
+    `OPTIMIZERS`, which `make_optimizer` removes. Skew matrices and reflection vectors, from which orthogonal matrices
+    are computed, have ``lr_constrained`` and ``optimizer_constrained``. Transients, the part T of nnRNN's matrix
+    P (Λ + T) Pᵀ, have ``decay_transients``. Free matrices and the readout have groups of their own if
+    ``decay_matrices`` and ``decay_readout`` are set, which are added to their weight decay. Raise ValueError if
+    ``decay_readout`` is set and the model has no linear ``readout``.
     """
-    groups: dict[Tensor, str] = {}
-    kinds = GROUPS | ({"matrix": "matrix"} if train.decay_matrices else {})
-    for module in model.modules():
-        if isinstance(module, Matrix):
-            groups |= {free: kinds.get(kind, "other") for free, kind in zip(module.free, module.kinds, strict=True)}
-        elif isinstance(module, Cell):
-            groups |= {weight: kinds.get(kind, "other") for weight, kind in module.kinds().items()}
-    if train.decay_readout:
-        if not isinstance(readout := getattr(model, "readout", None), nn.Linear):
-            raise ValueError(f"decay_readout expects a model with a linear readout; got {type(model).__name__}")
-        groups[readout.weight] = "readout"
-    own: dict[str, dict[str, Any]] = {
-        "constrained": {
-            "lr": train.lr if train.lr_constrained is None else train.lr_constrained,
-            "weight_decay": 0.0,
-            "optimizer": train.optimizer_constrained or train.optimizer,
-        },
+    groups: dict[str, dict[str, Any]] = {
+        "constrained": {"optimizer": train.optimizer_constrained or train.optimizer},
         "transient": {"weight_decay": train.decay_transients},
-        "matrix": {"weight_decay": train.weight_decay + train.decay_matrices},
-        "readout": {"weight_decay": train.weight_decay + train.decay_readout},
-        "other": {"weight_decay": train.weight_decay},
     }
-    members: dict[str, list[Tensor]] = {group: [] for group in own}
-    for parameter in model.parameters():
-        members[groups.get(parameter, "other")].append(parameter)
-    common = {"optimizer": train.optimizer}
-    return [{"params": params, **common, **own[group]} for group, params in members.items() if params]
+    if train.decay_matrices:
+        groups["matrix"] = {"weight_decay": train.weight_decay + train.decay_matrices}
+    if train.decay_readout:
+        if not isinstance(getattr(model, "readout", None), nn.Linear):
+            raise ValueError(f"decay_readout expects a model with a linear readout; got {type(model).__name__}")
+        groups["readout.weight"] = {"weight_decay": train.weight_decay + train.decay_readout}
+    own = {"optimizer": train.optimizer, "weight_decay": train.weight_decay}
+    return parameter_groups(model, train.lr, train.lr_constrained, groups=groups, **own)
 
 
 class Schedule:

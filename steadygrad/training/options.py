@@ -27,12 +27,14 @@ class Train:
     epochs: int | None = None
     """passes through a data set, instead of ``steps``; with an evaluation after each, instead of ``evaluate_every``"""
     batch: int = 50
+    """sequences in an update"""
     optimizer: str = "adam"
     """adam, adagrad, rmsprop, sgd (no momentum), rmsprop-tf (of TensorFlow 1: the mean square starts at 1, ε is inside
     the square root) or rmsprop-theano (of the uRNN programs: the mean square starts at 0.001, ε is negligible)"""
     optimizer_constrained: str | None = None
     """optimizer of skew parts and reflectors; default: ``optimizer``"""
     lr: float = 1e-3
+    """learning rate"""
     lr_constrained: float | None = None
     """learning rate of skew parts and reflectors, the parameters of orthogonal matrices; default: ``lr``"""
     smoothing: float | None = None
@@ -53,15 +55,21 @@ class Train:
     """constant; step: learning rates are multiplied by ``lr_factor`` every ``lr_every`` updates; plateau: whenever the
     best validation loss has not improved; cosine: learning rates follow half a cosine, from their full value to 0"""
     lr_factor: float = 0.5
+    """factor of the learning rates in the schedules step and plateau"""
     lr_every: int = 1000
+    """updates between two changes of the learning rates in the schedule step"""
     examples: int | None = None
     """size of a fixed training set, whose batches come in a new order every epoch; default: always new sequences"""
     window: int | None = None
     """truncated back-propagation: one update per ``window`` time steps; the state is carried on, its gradient is not"""
     evaluate_every: int = 100
+    """updates between two evaluations on the validation split"""
     evaluate_examples: int = 1000
+    """validation sequences, for a task that generates its sequences"""
     evaluate_batch: int = 100
+    """sequences in a batch of an evaluation"""
     log_every: int = 20
+    """updates between two rows of training in metrics.jsonl"""
     max_loss: float | None = None
     """training loss above which a run has diverged; default: 10⁶ times the guessing loss, as bad starts may recover"""
     stop_at: float | None = None

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from steadygrad.catalog.networks import check_network
+from steadygrad.check import check_name, refuse_unknown
 from steadygrad.layers import LAYERS, RecurrentLayer
 from steadygrad.models import Model
 from steadygrad.tasks import TASKS, Task
@@ -17,7 +19,6 @@ from steadygrad.training.typed import (
     keyword_options,
     layer_options,
     none_as_string,
-    refuse_unknown,
 )
 
 FIRST_NAMES: dict[str, str] = {}
@@ -43,7 +44,7 @@ class Settings:
 
     def build_task(self) -> Task:
         """Return the task that the settings describe. Raise ValueError if an option is invalid."""
-        name = named("task", self.task, TASKS)
+        name = check_name("task", self.task.get("name"), TASKS)
         return build(TASKS[name], {k: v for k, v in self.task.items() if k != "name"}, f"task {name}")
 
     def build_model(self, task: Task) -> Model:
@@ -73,7 +74,7 @@ class Settings:
 
     def build_layer(self, input_size: int, hidden_size: int | None = None) -> RecurrentLayer:
         """Return the layer for ``input_size`` features per step, with ``hidden_size`` units if that is given."""
-        name = named("layer", self.layer, LAYERS)
+        name = check_name("layer", self.layer.get("name"), LAYERS)
         around = keyword_options(kind_of(self.task["name"]).model)
         given = {key: value for key, value in self.given_options().items() if key not in around}
         if hidden_size is not None:
@@ -92,7 +93,7 @@ class Settings:
 
     def network(self) -> str:
         """Return the name of the layer or network, or raise ValueError if the task has no such network."""
-        return named_network(self.layer, named("task", self.task, TASKS))
+        return named_network(self.layer, check_name("task", self.task.get("name"), TASKS))
 
     def given_options(self) -> dict[str, Any]:
         """Return the dict of the options given in ``layer``, without the name."""
@@ -193,21 +194,8 @@ def renamed(tables: Mapping[str, Any], names: Mapping[str, str], path: str = "")
     return result
 
 
-def named(kind: str, table: Mapping[str, Any], registry: Mapping[str, Any]) -> str:
-    """Return the name in a table of settings. Raise ValueError if the registry does not have it.
-
-    ``kind`` is "layer" or "task", for the message.
-    """
-    name = table.get("name")
-    if not isinstance(name, str) or name not in registry:
-        raise ValueError(f"no {kind} {name!r}; known: {', '.join(registry)}")
-    return str(name)
-
-
 def named_network(table: Mapping[str, Any], task: str) -> str:
     """Return the name in a layer's table of settings, or raise ValueError if the task has no such network."""
     name, known = table.get("name"), networks_for(task)
     fitting = [other for other in TASKS if name in list(kind_of(other).networks)]
-    if fitting and name not in known:
-        raise ValueError(f"layer {name} expects a task out of {', '.join(fitting)}; got {task}")
-    return named("layer", table, known)
+    return check_network(name, task, known, fitting)

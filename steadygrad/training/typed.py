@@ -3,23 +3,16 @@
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from torch import nn
 
-NOT_FOR_LAYERS = {"input_size", "batch_first", "device", "dtype", "nonlinearity"}
-"""keyword arguments of a layer that settings cannot give; nonlinearity is torch's name of activation"""
+from steadygrad.catalog.networks import NOT_FOR_LAYERS
+from steadygrad.check import refuse_unknown
 
 Record = TypeVar("Record")
-
-
-def refuse_unknown(who: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise ValueError if a given key is not known."""
-    known = list(known)
-    if unknown := [key for key in given if key not in known]:
-        raise ValueError(f"{who}: unknown key {', '.join(map(repr, unknown))}; known: {', '.join(known)}")
 
 
 def layer_options(layer: Callable[..., nn.Module]) -> dict[str, inspect.Parameter]:

@@ -152,7 +152,17 @@ def test_show_prints_task_example_options_and_guessing_loss(run, name):
     assert "input " in out
     for field in fields(TASKS[name]):
         assert re.search(rf"--task.{field.name} +{field.default}\b", out)
-    assert f"guessing has a loss of {TASKS[name]().guessing_loss:.4g}" in out
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_show_guessing_prints_loss_of_guessing(run, name):
+    code, out, err = run("show", name, "--guessing")
+    assert (code, out, err) == (0, f"guessing has a loss of {TASKS[name]().guessing_loss:.4g}\n", "")
+
+
+def test_show_guessing_uses_given_task_settings(run):
+    loss = TASKS["copy"](delay=7, symbols=3).guessing_loss
+    assert run("show", "copy", "--guessing", "--task.delay", 7, "--task.symbols=3")[1].split()[-1] == f"{loss:.4g}"
 
 
 @pytest.mark.parametrize("name", experiments.names())
@@ -218,19 +228,19 @@ def test_show_picture_writes_deterministic_png_of_object_task(run, tmp_path, set
         ("show nnrnn --picture x.png", "relational-game; got nnrnn"),
         ("show --picture x.png", "relational-game; got no name"),
         ("show rmts --picture x.gif", "a figure expects a file name that ends in .png, .svg, .pdf; got x.gif"),
-        ("show rmts --picture x.png --task.n 3", "task rmts: unknown key 'n'; known: held_out, "),
+        ("show rmts --picture x.png --task.n 3", "unknown setting --task.n; --task has held_out, "),
         ("show rmts --picture x.png --layer.full true", "unknown argument '--layer.full'; settings are --task.KEY"),
         ("train lstmm copy", "no layer 'lstmm'; known: rnn, "),
         ("train lstm copying", "no task 'copying'; known: copy, "),
         ("train corelnet copy", "layer corelnet expects a task out of same-different, same-different-6, rmts, "),
-        ("train corelnet rmts --layer.units 5", "layer corelnet: unknown key 'units'; known: hidden_size, full, "),
+        ("train corelnet rmts --layer.units 5", "unknown setting --layer.units; --layer has hidden_size, full, "),
         (
             "train corelnet rmts --task.held_out 97",
             "RMTS expects held_out to be at most 95, as training needs 5 shapes; got 97",
         ),
-        ("train lstm copy --layer.units 5", "layer lstm: unknown key 'units'; known: hidden_size, "),
-        ("train lstm copy --task.T 5", "task copy: unknown key 'T'; known: delay, "),
-        ("train lstm copy --train.rate 5", "train, train: unknown key 'rate'; known: steps, "),
+        ("train lstm copy --layer.units 5", "unknown setting --layer.units; --layer has hidden_size, "),
+        ("train lstm copy --task.T 5", "unknown setting --task.T; --task has delay, "),
+        ("train lstm copy --train.rate 5", "unknown setting --train.rate; --train has steps, "),
         ("train lstm copy --model.rate 5", "unknown argument '--model.rate'; settings are --layer.KEY, --task.KEY, "),
         ("train lstm copy --train.lr fast", "expects lr to be a number; got 'fast'"),
         ("train lstm copy --train.lr -1", "Train expects lr above 0; got -1.0"),
@@ -272,7 +282,7 @@ def test_invalid_input_exits_2_with_one_line_and_writes_no_files(run, tmp_path, 
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("", "the following arguments are required: VERB"),
+        ("--out", "the following arguments are required: VERB"),
         ("trian", "argument VERB: invalid choice: 'trian' (choose from "),
         ("train lstm", "the following arguments are required: TASK"),
         ("train lstm copy --seed x", "argument --seed: invalid int value: 'x'"),
@@ -320,12 +330,13 @@ def test_train_prints_summary_and_writes_result(run, tmp_path):
     code, out, err = run("train", "nnrnn", "copy", *TINY, "--seed", "3", "--out", "mine")
     assert code == 0
     assert re.fullmatch(r"settings: .+, with your changes\n", err)
-    first, last = out.splitlines()
+    first, last, following = out.splitlines()
     assert re.match(
         r"done after 6 updates, \d+ s; best on validation: accuracy [\d.]+, loss [\d.]+ \(guessing [\d.]+\); \d+ par",
         first,
     )
     assert last == "in mine"
+    assert following.startswith("next: steadygrad evaluate mine, or steadygrad report mine -o ")
     result = json.loads((tmp_path / "mine" / "result.json").read_text())
     assert (result["status"], result["steps"], result["seed"], result["threads"]) == ("done", 6, 3, 1)
     assert (result["layer"]["hidden_size"], result["task"]["delay"]) == (6, 4)
@@ -460,7 +471,7 @@ def test_second_ctrl_c_stops_with_one_line(run, monkeypatch):
 def test_out_directory_name_may_contain_rich_markup(run, name):
     code, out, _ = run("train", "lstm", "copy", *TINY, "--out", f"x{name}")
     assert code == 0
-    assert out.endswith(f"in x{name}\n")
+    assert f"\nin x{name}\nnext: steadygrad evaluate 'x{name}', or " in out
 
 
 # evaluate
@@ -496,7 +507,7 @@ def test_evaluate_json_has_one_object_per_setting(run, trained):
     ("options", "words"),
     [
         ("--task.symbols 5", "was trained for 10 inputs, 9 outputs; this task has 7 inputs, 6 outputs"),
-        ("--task.T 5", "task copy: unknown key 'T'; known: delay, "),
+        ("--task.T 5", "unknown setting --task.T; --task has delay, "),
         ("--task.delay 5,x", "task copy expects delay to be an integer; got 'x'"),
         ("--task.delay 5,10 --task.length 1,2,3", "lists of settings expect one length; got 2, 3"),
     ],
@@ -703,7 +714,7 @@ def test_report_writes_markdown_and_png(run, trained, tmp_path):
 def test_report_without_a_file_only_prints(run, trained, tmp_path):
     code, out, err = run("report", trained / "lstm", trained / "nnrnn")
     assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()] == ["copy", "run", "lstm", "nnrnn"]
+    assert [line.split()[0] for line in out.splitlines()] == ["copy", "run", "lstm", "nnrnn", "next:"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -775,7 +786,7 @@ def test_settings_may_precede_positional_arguments(run, tmp_path):
     assert (code, "done after 5 updates" in out) == (0, True)
 
 
-@pytest.mark.parametrize("words", ["", "fly", "train", "train rnn copy --seed x", "reproduce demo --scale huge"])
+@pytest.mark.parametrize("words", ["fly", "--out", "train", "train rnn copy --seed x", "reproduce demo --scale huge"])
 def test_argparse_error_is_one_line(capsys, words):
     with pytest.raises(SystemExit) as error:
         main(words.split())

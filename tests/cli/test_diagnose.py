@@ -69,7 +69,7 @@ def test_diagnose_user_file_and_its_errors(run, tmp_path):
         (["lstmm"], "expects a run's directory, FILE.py:FUNCTION or a layer out of rnn,"),
         (["nowhere.py:make"], "nowhere.py does not exist"),
         (["lstm", "--steps", "1"], "--steps expects at least 2; got 1"),
-        (["lstm", "--layer.hiden", "3"], "unknown key 'hiden'"),
+        (["lstm", "--layer.hiden", "3"], "unknown setting --layer.hiden; --layer has hidden_size, "),
         (["x.py:make", "--layer.hidden_size", "3"], "goes with the name of a layer"),
         (["lstm", "--inputs", "0"], "--inputs expects at least 1; got 0"),
         (["lstm", "--layer.hidden_size", "--json"], "--layer.hidden_size expects a value"),

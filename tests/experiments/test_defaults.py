@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from torch import Generator
 
-from steadygrad.experiments import every, nearest
+from steadygrad.experiments import every, nearest, settings_for
 from steadygrad.experiments.defaults import OF_THE_LAYER
-from steadygrad.experiments.recipe import read
+from steadygrad.experiments.recipe import layer_with, read
 from steadygrad.layers import LAYERS
 from steadygrad.models import MODELS, LanguageModel
 from steadygrad.tasks import TASKS, DataTask
-from steadygrad.training import Settings
-from steadygrad.training.kinds import kind_of
+from steadygrad.training import Settings, Train
+from steadygrad.training.kinds import kind_of, networks_for
 from tests import cached
 
 OBJECT_TASKS = [name for name in TASKS if kind_of(name).networks]
@@ -283,3 +283,75 @@ def test_nearest_combines_relational_recipes(instead):
 def test_nearest_rejects_relational_network_on_sequence_task(rows):
     with pytest.raises(ValueError, match="layer esbn expects a task out of same-different, "):
         nearest("esbn", "copy")
+
+
+# changes
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.usefixtures("shipped")
+def test_every_layer_builds_with_five_hidden_sizes(task):
+    """A size never fails because of a setting that a row lends. `settings_for` builds the model on the meta device."""
+    for layer in networks_for(task):
+        if "hidden_size" not in Settings({"name": layer}, {"name": task}, Train()).known_options():
+            continue
+        for size in (1, 2, 7, 16, 48):
+            settings, _ = settings_for(layer, task, {"layer": {"hidden_size": size}})
+            assert settings.layer["hidden_size"] == size
+
+
+@pytest.mark.parametrize(
+    ("layer", "task", "changes", "left_out"),
+    [
+        ("ncgru", "copy", {"layer": {"hidden_size": 16}}, "layer.reflections = 80"),
+        ("ncgru", "copy", {"layer": {"hidden_size": 90}}, ""),
+        ("ncgru", "copy", {"layer": {"hidden_size": 16, "reflections": 5}}, ""),
+        ("ncgru", "copy", {"train": {"lr": 0.1}}, ""),
+        ("lstm", "word-ptb", {"layer": {"hidden_size": 16}}, "layer.tied = true"),
+        ("lstm", "minigrid", {"train": {"schedule": "cosine"}}, "train.frames = 1500000"),
+    ],
+)
+@pytest.mark.usefixtures("shipped")
+def test_lent_setting_that_does_not_fit_changes_is_left_out(layer, task, changes, left_out):
+    near = nearest(layer, task)
+    settings, source = settings_for(layer, task, changes, seed=3)
+    assert settings.seed == 3
+    words = f", without {left_out}, which does not fit" if left_out else ""
+    assert source == f"{near.source}, with your changes{words}"
+    table, _, key = left_out.partition(" ")[0].partition(".")
+    tables = {name: {k: v for k, v in near.tables[name].items() if (name, k) != (table, key)} for name in near.tables}
+    expected = {name: tables[name] | changes.get(name, {}) for name in tables}
+    expected["layer"] = layer_with(tables["layer"], changes.get("layer", {}))
+    assert settings == Settings.from_tables({**expected, "seed": 3})
+
+
+def test_two_lent_settings_that_do_not_fit_are_left_out(instead):
+    """reflections counts −1s of the long-term units, those beyond short_size."""
+    instead(
+        paper='[t.r]\nlayer = { name = "enrnn", hidden_size = 90, short_size = 20, reflections = 60 }\n'
+        'task = { name = "copy" }\n'
+    )
+    settings, source = settings_for("enrnn", "copy", {"layer": {"hidden_size": 10}})
+    assert settings.layer == {"name": "enrnn", "hidden_size": 10}
+    assert source.endswith(", without layer.short_size = 20 and layer.reflections = 60, which does not fit")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"layer": {"hidden_size": 0}}, "expects hidden_size to be an integer of at least 1; got 0"),
+        ({"layer": {"hidden_size": 16, "reflections": 80}}, "so 0 … 16; got 80"),
+        ({"train": {"lr": -1}}, "Train expects lr above 0; got -1"),
+        ({"task": {"dealy": 3}}, "unknown key 'dealy'"),
+    ],
+)
+@pytest.mark.usefixtures("shipped")
+def test_wrong_changes_raise_value_error(changes, words):
+    with pytest.raises(ValueError, match=words):
+        settings_for("ncgru", "copy", changes)
+
+
+def test_settings_without_changes_are_those_of_nearest(rows):
+    near = nearest("lstm", "copy")
+    assert settings_for("lstm", "copy") == (Settings.from_tables(near.tables), near.source)
+    assert settings_for("lstm", "copy", {"layer": {}}) == (Settings.from_tables(near.tables), near.source)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from steadygrad.catalog.papers import merge
 from steadygrad.experiments import SCALES, every, load, names, select
-from steadygrad.experiments.recipe import merge, read, train_with
+from steadygrad.experiments.recipe import read, train_with
 from steadygrad.tasks import TASKS, DataTask
 from steadygrad.training import RunDirectory, Trainer, evaluate, parameter_count
 from steadygrad.training.evaluate import readings
@@ -458,11 +459,14 @@ KNOWN = (
             HEADER + TABLE + 'metrik = "mse"\n' + ROW,
             r"paper.toml \[table\]: unknown key 'metrik'; known: ablation, attained, caption, .*figures",
         ),
-        (WHOLE + 'paramters = "15K"\n', rf"paper.toml \[table.row\]: unknown key 'paramters'; known: {KNOWN}$"),
+        (
+            WHOLE + 'paramters = "15K"\n',
+            rf"paper.toml \[table.row\]: unknown key 'paramters'; known: {KNOWN}; did you mean parameters\?$",
+        ),
         (WHOLE + 'caption = "mine"\n', r"paper.toml \[table.row\]: unknown key 'caption'; known: "),
         (
             WHOLE + "desk = { trian = { steps = 1 } }\n",
-            r"paper.toml \[table.row\] desk: unknown key 'trian'; known: layer, task, train, transfer$",
+            r"\[table.row\] desk: unknown key 'trian'; known: layer, task, train, transfer; did you mean train\?$",
         ),
         (
             HEADER + TABLE + "smoke = { seeds = [1] }\n" + ROW,

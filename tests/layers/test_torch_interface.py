@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from steadygrad.check import InputError
-from steadygrad.layers import GRU, LAYERS, LSTM, NCGRU, NNRNN, RNN, SAB, RecurrentLayer, RelRNN, StepCell
+from steadygrad.layers import GRU, LAYERS, LSTM, NCGRU, NNRNN, RNN, SAB, RecurrentLayer, RelRNN, Stack, StepCell
 from steadygrad.layers.naming import Owned
 from steadygrad.matrices import Matrix
 
@@ -31,9 +31,9 @@ def test_arguments_by_position_are_those_by_name(make):
     named = {"num_layers": 2, "bias": False, "batch_first": True, "dropout": 0.5, "bidirectional": True}
     assert described(layer) == named
     assert repr(layer) == repr(make(I, N, **named))
-    count = 8 if make is RNN else 7
+    count = 8 if make in (RNN, LSTM) else 7
     with pytest.raises(TypeError, match=rf"{make.__name__} expects at most {count} positional arguments, .*; got 9"):
-        make(I, N, 2, *fourth, False, True, 0.5, True, *(None,) * (2 - len(fourth)))
+        make(I, N, 2, *fourth, False, True, 0.5, True, *(0,) * (2 - len(fourth)))
     with pytest.raises(TypeError, match=rf"{make.__name__} got two values for bias"):
         make(I, N, 2, *fourth, False, bias=True)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'hidden_size'"):
@@ -43,9 +43,10 @@ def test_arguments_by_position_are_those_by_name(make):
 @every_twin
 def test_positional_arguments_are_in_the_order_of_torch(make, twin):
     arguments = (I, N, 2, *(("relu",) if make is RNN else ()), False, True, 0.25, True)
+    arguments += (2,) if make is LSTM else ()
     ours, theirs = make(*arguments), twin(*arguments)
     assert described(ours) == described(theirs)
-    assert ours.mode == theirs.mode
+    assert (ours.mode, ours.proj_size) == (theirs.mode, theirs.proj_size)
 
 
 @every_layer
@@ -53,7 +54,7 @@ def test_signature_has_the_order_of_torch(make):
     kinds = inspect.signature(make).parameters
     positional = [name for name, one in kinds.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
     fourth = ["nonlinearity"] if make is RNN else []
-    common = ["bias", "batch_first", "dropout", "bidirectional"]
+    common = ["bias", "batch_first", "dropout", "bidirectional", *(["proj_size"] if make is LSTM else [])]
     assert positional == ["input_size", "hidden_size", "num_layers", *fourth, *common]
     assert {one.kind for name, one in kinds.items() if name not in positional} == {inspect.Parameter.KEYWORD_ONLY}
 
@@ -254,11 +255,17 @@ def test_wrong_resets_raise_both_errors():
             GRU(I, N)(torch.randn(5, 2, I), reset=reset)
 
 
+def test_wrong_number_of_states_of_a_stack_raises_both_errors():
+    with pytest.raises(InputError, match="Stack expects a state of 3 tensors"):
+        Stack([GRU(I, N), LSTM(N, N)])(torch.randn(5, 2, I), torch.zeros(1, 2, N))
+
+
 @pytest.mark.parametrize(
     ("layer", "text"),
     [
         (lambda: RNN(3, 4), "RNN(3, 4, activation=tanh)"),
         (lambda: LSTM(3, 4), "LSTM(3, 4)"),
+        (lambda: LSTM(3, 4, 2, proj_size=2), "LSTM(3, 4, proj_size=2, num_layers=2)"),
         (
             lambda: GRU(3, 4, 2, False, True, 0.5, True),
             "GRU(3, 4, num_layers=2, bias=False, batch_first=True, dropout=0.5, bidirectional=True, activation=tanh, "
@@ -335,3 +342,37 @@ def test_assignment_to_parts_of_cells_and_other_attributes():
     assert "bias_ih_l0" not in layer.state_dict()
     cell.cell.activation = "relu"
     assert layer.nonlinearity == "relu"
+
+
+@every_layer
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_state_of_zeros_is_the_default_state(make, batch_first):
+    """Zeros for every tensor of the state; a memory of past states is then empty."""
+    layer = make(I, N, batch_first=batch_first, **FORM).eval()
+    x = torch.randn(5, 2, I)
+    state = tuple(torch.zeros_like(part) for part in layer.default_states(x.shape[0 if batch_first else 1], x))
+    torch.testing.assert_close(layer(x, state if len(state) > 1 else state[0]), layer(x), rtol=0, atol=0)
+
+
+@every_layer
+def test_dropout_can_be_changed_after_construction(make):
+    """With a probability of 1 the second level receives zeros, whatever the input is."""
+    layer = make(I, N, 2, dtype=torch.float64)
+    x = torch.randn(5, 2, I, dtype=torch.float64)
+    whole = layer.eval()(x)[0]
+    layer.train().dropout = 1.0
+    output = layer(x)[0]
+    assert torch.equal(output, layer(2 * x)[0])
+    assert torch.equal(layer.eval()(x)[0], whole)
+    layer.train().dropout = 0.0
+    torch.testing.assert_close(layer(x)[0], whole)
+
+
+@every_layer
+def test_backward_passes_of_a_retained_graph_are_equal(make):
+    layer, x = make(I, N), torch.randn(5, 2, I, requires_grad=True)
+    leaves = [x, *layer.parameters()]
+    loss = layer(x)[0].square().sum()
+    first = torch.autograd.grad(loss, leaves, retain_graph=True)
+    for _ in range(2):
+        torch.testing.assert_close(torch.autograd.grad(loss, leaves, retain_graph=True), first, rtol=0, atol=0)

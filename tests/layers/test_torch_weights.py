@@ -215,6 +215,21 @@ def test_weight_norm_of_torchs_layer_is_evaluated():
     assert_same([ours(x)[0]], [theirs(x)[0]], BOUND)
 
 
+def test_weights_that_tools_compute_are_evaluated_on_the_way_back():
+    ours, x = parametrizations.weight_norm(LSTM(I, N), "weight_hh_l0"), torch.randn(T, B, I)
+    theirs = to_torch(ours)
+    assert theirs.weight_hh_l0.requires_grad
+    assert_same([theirs(x)[0]], [ours(x)[0]], rounding(torch.float32, I + 2 * N, operations=4 * T))
+
+
+def test_frozen_free_tensors_of_a_matrix_freeze_torchs_weight():
+    layer = RNN(I, N, recurrent="cayley")
+    assert to_torch(layer).weight_hh_l0.requires_grad
+    layer.weight_hh_l0.requires_grad_(False)
+    theirs = to_torch(layer)
+    assert [name for name, p in theirs.named_parameters() if not p.requires_grad] == ["weight_hh_l0"]
+
+
 def test_single_level_with_dropout_converts_without_a_warning():
     with pytest.warns(UserWarning, match="dropout"):
         theirs = nn.GRU(I, N, dropout=0.5)

@@ -48,7 +48,7 @@ def build(given):
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ({"sed": 1}, r"^mine.toml: unknown key 'sed'; known: layer, task, train, seed$"),
+        ({"sed": 1}, r"^mine.toml: unknown key 'sed'; known: layer, task, train, seed; did you mean seed\?$"),
         (
             {"train": {"learning_rate": 1}},
             r"^mine.toml, train: unknown key 'learning_rate'; known: steps, epochs, batch, ",
@@ -349,7 +349,10 @@ def test_every_option_of_a_relational_network_has_a_default(model):
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"name": "corelnet", "size": 3}, r"^layer corelnet: unknown key 'size'; known: hidden_size, full, .*l1$"),
+        (
+            {"name": "corelnet", "size": 3},
+            r"^layer corelnet: unknown key 'size'; known: hidden_size, full, .*l1; did you",
+        ),
         ({"name": "corelnet", "objects": 3}, r"^layer corelnet: unknown key 'objects'; known: hidden_size, "),
         (
             {"name": "corelnet", "hidden_size": 3.5},
