@@ -12,6 +12,7 @@ is faster. The second table compares the outputs of a stream with those of the l
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,22 +69,31 @@ def main() -> None:
     parser.add_argument("--units", default=",".join(map(str, UNITS)), help="sizes, separated by commas")
     parser.add_argument("--layers", default=",".join(PEERS), help="layers, separated by commas")
     parser.add_argument("--steps", type=int, default=STEPS, help="of the comparison of outputs (default 10,000)")
+    parser.add_argument("--busy", action="store_true", help="count processor time: on a busy machine")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     torch.set_num_threads(1)
     names, sizes = options.layers.split(","), [int(size) for size in options.units.split(",")]
-    rows = [measured(name, units, options.seconds) for units in sizes for name in names]
+    rows = [measured(name, units, options.seconds, options.busy) for units in sizes for name in names]
     print(markdown(HEADER, [line(row) for row in rows], right_from=2))
     outputs = [compared(name, min(128, max(sizes)), options.steps) for name in names]
     print()
     print(markdown(["layer", *list(outputs[0])[1:]], [[format_cell(cell) for cell in row.values()] for row in outputs]))
     if options.json:
-        setting = {"processor": processor(), "torch": torch.__version__, "threads": 1, "batch": 1, "inputs": 1}
+        clock = "processor" if options.busy else "wall"
+        setting = {
+            "processor": processor(),
+            "clock": clock,
+            "torch": torch.__version__,
+            "threads": 1,
+            "batch": 1,
+            "inputs": 1,
+        }
         result = {**setting, "rows": rows, "outputs": outputs}
         Path(options.json).write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
 
-def measured(name: str, units: int, seconds: float) -> dict[str, Any]:
+def measured(name: str, units: int, seconds: float, busy: bool = False) -> dict[str, Any]:
     """Return the times of all contenders of one size, in microseconds, and the ratios to that of the stream."""
     number = max(2, UNITS_IN_A_RUN // units)  # calls in a run, so that reading the clock does not count
     turns, missing = [], {}
@@ -93,7 +103,7 @@ def measured(name: str, units: int, seconds: float) -> dict[str, Any]:
                 turns.append(Contender(contender, repeated(build(), number)))
             except MissingError as reason:
                 missing[contender] = str(reason)
-        timings = interleave(turns, seconds, turn=0.02)
+        timings = interleave(turns, seconds, turn=0.02, clock=time.process_time if busy else time.perf_counter)
     row: dict[str, Any] = {"layer": name, "units": units, "calls": number, "missing": missing}
     row["microseconds"] = {key: scaled(timings.spread(key), 1e6 / number) for key in timings.seconds}
     row["ratios"] = {key: timings.ratio(key, STREAM).as_dict() for key in timings.seconds if key != STREAM}

@@ -69,8 +69,8 @@ class Chain:
         with torch.inference_mode(False), torch.no_grad():  # tensors of that mode could not be written outside it
             self.states = [tuple(part.clone(memory_format=torch.contiguous_format) for part in own) for own in initial]
             self.oldest = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in levels]
-        self.vectors = [(level.bias, level.modulus, level.bias_hn, level.attention) for level in levels]
-        """what C reads at every step, beside the packed weights"""
+        self.vectors = [(*level[3:6], level.attention and level.attention.v) for level in levels]
+        """biases and v of attention, which C reads at every step beside the packed weights"""
         parts = zip(levels, self.states, self.oldest, strict=True)
         described = b"".join(describe_level(level, own, oldest, batch, dtype) for level, own, oldest in parts)
         found = ctypes.c_void_p()

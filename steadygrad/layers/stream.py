@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.check import check_integers
-from steadygrad.kernels import Chain, States, StreamLevel, needs_plain, own_precision, streams_in_c
+from steadygrad.kernels import Chain, States, StreamLevel, needs_plain, own_precision, padded_steps, streams_in_c
 from steadygrad.layers.baked import baked
 from steadygrad.layers.inputs import check_like, check_state
+from steadygrad.layers.levels import walk
 
 if TYPE_CHECKING:
     from steadygrad.layers.recurrent import RecurrentLayer, State
@@ -39,8 +40,8 @@ class Stream:
     takes over new weights. `state` is the recurrent state in the form of the layer's, and can be set. `reset` goes back
     to the initial state.
 
-    If the layer's loop over time runs in C, a step does too, and takes microseconds: ``backend`` is "c". Otherwise a
-    step is a call of the layer, and ``backend`` is "python".
+    If the layer's loop over time runs in C, a step does too, and takes microseconds: ``backend`` is "c". Otherwise
+    ``backend`` is "python", and a step takes as long as a call of the layer.
 
     A stream runs one call at a time; a call from another thread meanwhile raises RuntimeError. A forked process has its
     own copy. A stream cannot be copied or pickled. Raise ValueError for a bidirectional layer.
@@ -145,7 +146,7 @@ class Stream:
 
     @property
     def backend(self) -> str:
-        """Name of what runs the steps: "c", or "python" for calls of the layer."""
+        """Name of what runs the steps: "c" or "python"."""
         return "python" if self._chain is None else "c"
 
     def _checked_call(self, x: Tensor, out: Tensor | None) -> Tensor:
@@ -253,22 +254,19 @@ class Stream:
 
 
 class LayerSteps:
-    """Calls layers and a readout one time step at a time. ``states`` holds the state of each layer."""
+    """Runs layers and a readout one time step at a time. ``states`` holds the state of each layer."""
 
     def __init__(self, stages: Stages, initial: list[States]) -> None:
-        self.layers, self.readout = stages.layers, stages.readout
-        for layer in self.layers:  # copies, which are only called here
-            layer.batch_first = False
-        self.states = initial
+        self.layers, self.readout, self.states = stages.layers, stages.readout, initial
 
     def step(self, x: Tensor) -> Tensor:
         """Return the output (batch, output_size) of one step for x (batch, input_size). The states are replaced."""
-        after, x = [], x.detach().unsqueeze(0)
+        after, x, steps = [], x.detach(), padded_steps(1, len(x))
         for layer, state in zip(self.layers, self.states, strict=True):
-            x, end = layer(x, layer._joined(state))
-            after.append(end if isinstance(end, tuple) else (end,))
+            x, final = walk(layer, x, steps, state)
+            after.append(final)
         self.states = after
-        return x[0] if self.readout is None else self.readout(x[0])
+        return x if self.readout is None else self.readout(x)
 
 
 def chain_levels(stages: Stages) -> list[StreamLevel] | None:
