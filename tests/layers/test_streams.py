@@ -11,7 +11,7 @@ import torch
 
 from steadygrad.kernels import native
 from steadygrad.kernels.backend import VARIABLE
-from steadygrad.layers import GRU, LAYERS, LSTM, NNRNN, RNN, HDetachLSTM, MemRNN, RelRNN, Score, Stack, Stream
+from steadygrad.layers import GRU, LAYERS, LSTM, NNRNN, RNN, HDetachLSTM, MemRNN, RelRNN, Score, Stack, Stream, cells
 from tests.backends import needs_c
 from tests.rounding import assert_same, rounding
 
@@ -430,6 +430,17 @@ def test_stack_has_the_state_of_a_stack(x):
     with torch.no_grad():
         more, _ = stack(x[:1], end)
     assert_same([stream(x[0])], [more[0]], limit)
+
+
+@pytest.mark.parametrize("make", [cells.NCGRUCell, cells.LEMCell, cells.RelLSTMCell])
+def test_cells_are_streamed_as_their_layers(make, x):
+    cell, found, state = make(I, N), [], None
+    for row in x:
+        state = cell.eval()(row, state)
+        found.append(parts(state)[0].detach())
+    stream = cell.stream()
+    streamed = torch.stack([stream(row) for row in x])
+    assert_same([streamed], [torch.stack(found)], rounding(torch.float32, N + I, 4 * len(x)))
 
 
 def test_compiled_caller_calls_the_stream(x):
