@@ -94,7 +94,7 @@ def cell_class(layer: Any) -> type[OneStepLayer]:
     ]
     options.sort(key=lambda one: one.kind is Parameter.VAR_KEYWORD)
     made.__signature__ = signature(layer).replace(parameters=[*leading, *options])  # type: ignore[attr-defined]
-    made.positional = layer.positional
+    made.positional = layer.positional  # type: ignore[attr-defined]
     return cast(type[OneStepLayer], made)
 
 
