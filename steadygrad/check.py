@@ -10,6 +10,14 @@ SIMILAR = 0.7
 """least similarity of two names, from 0 to 1, of which one may be a typing error of the other"""
 
 
+class InputError(ValueError, RuntimeError):
+    """Raised for an input or a state of the wrong shape, dtype or device. torch.nn.GRU raises RuntimeError for most."""
+
+
+class ArgumentTypeError(ValueError, TypeError):
+    """Raised for an argument of the wrong type, such as a float for a size. torch.nn.GRU raises TypeError."""
+
+
 def is_integer(value: object, least: float = -LARGEST) -> TypeGuard[int]:
     """Return whether ``value`` is an integer, not a bool, of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
@@ -26,31 +34,48 @@ def is_number(value: object, low: float = -LARGEST, high: float = LARGEST) -> Ty
 def check_integers(who: str, least: int = 1, most: int | None = None, **values: object) -> None:
     """Raise ValueError unless every further keyword argument is an integer of at least ``least``.
 
-    It must be at most ``most``, if that is given. ``who`` is the caller's name in the message:
-    ``check_integers("Train", batch=50)``.
+    The integers must be at most ``most``, if that is given. ``who`` is the caller's name in the message:
+    ``check_integers("Train", batch=50)``. The error for another type than an integer is a TypeError, too.
     """
     for name, value in values.items():
         if not is_integer(value, least):
-            raise ValueError(f"{who} expects {name} to be an integer of at least {least}; got {value!r}")
+            kind = ValueError if is_integer(value) else ArgumentTypeError
+            raise kind(f"{who} expects {name} to be an integer of at least {least}; got {value!r}")
         if most is not None and value > most:
             raise ValueError(f"{who} expects {name} to be at most {most:,}; got {value!r}")
 
 
+def check_flags(who: str, **values: object) -> None:
+    """Raise an error that is a TypeError and a ValueError unless every further keyword argument is True or False."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise ArgumentTypeError(f"{who} expects {name} to be True or False; got {value!r}")
+
+
 def check_size(who: str, size: int) -> int:
-    """Return ``size``, or raise ValueError unless it is an integer of at least 1."""
+    """Return ``size``, or raise ValueError unless it is an integer of at least 1.
+
+    ``who`` is the caller's name in the message.
+    """
     if not is_integer(size, 1):
         raise ValueError(f"{who} expects a size of at least 1; got {size!r}")
     return size
 
 
 def check_share(who: str, name: str, value: object) -> None:
-    """Raise ValueError unless ``value`` is a number from 0 to 1."""
+    """Raise ValueError unless ``value`` is a number from 0 to 1.
+
+    ``who`` is the caller's name in the message, and ``name`` that of the argument.
+    """
     if not is_number(value, 0, 1):
         raise ValueError(f"{who} expects {name} between 0 and 1; got {value!r}")
 
 
 def check_choice(who: str, name: str, value: object, known: Iterable[str]) -> None:
-    """Raise ValueError unless ``value`` is one of the known names."""
+    """Raise ValueError unless ``value`` is one of the strings ``known``.
+
+    ``who`` is the caller's name in the message, and ``name`` that of the argument.
+    """
     if value not in (known := tuple(known)):
         hint = did_you_mean(value, known)
         raise ValueError(f"{who} expects {name} to be one of {', '.join(known)}; got {value!r}{hint}")
@@ -114,9 +139,10 @@ def words(name: str) -> list[str]:
 
 
 def enter(registry: dict[str, Any], name: str, entry: Any) -> None:
-    """Enter a class or function into a registry under this name. Raise ValueError if another one has it.
+    """Enter ``entry``, a class or function, into a registry, a dict, under ``name``.
 
-    One of the same module and name replaces the earlier one, because notebooks define classes again.
+    Raise ValueError if another class or function has this name. An entry that was defined in the same module under the
+    same name is replaced instead, because notebooks define classes again.
     """
     known = registry.get(name)
     if known is not None and (known.__module__, known.__qualname__) != (entry.__module__, entry.__qualname__):

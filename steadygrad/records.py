@@ -259,7 +259,7 @@ def check_regular(path: Path) -> None:
 
 
 def read_json(path: Path, kind: Any, what: str) -> Any:
-    """Return the content of a JSON file of type ``kind``. Otherwise raise RunError; ``what`` names the file in it."""
+    """Return the content of a JSON file of type ``kind``. Otherwise raise RunError, which calls the file ``what``."""
     try:
         check_regular(path)
         value = decode(path.read_text("utf-8"))
@@ -275,8 +275,8 @@ def read_json(path: Path, kind: Any, what: str) -> Any:
 def read_lines(path: Path, fault_of: Callable[[Any], str | None], what: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a JSON Lines file one by one; none if there is no such file. Raise RunError at an invalid row.
 
-    ``fault_of`` returns what is wrong with a row, or None. A last line that is incomplete is left out: a run that was
-    killed may leave one.
+    ``fault_of`` returns what is wrong with a row, or None. An incomplete last line is left out: a run that was killed
+    may leave one. ``what`` is the name of the content in messages.
     """
     if not path.exists():
         return
@@ -299,14 +299,17 @@ def read_lines(path: Path, fault_of: Callable[[Any], str | None], what: str) -> 
 
 
 class Rows:
-    """Checks the rows of a log one after the other: their type, and that the updates of a split do not fall."""
+    """Checks the rows of a JSON Lines log in order: their type, and that the updates of a split do not fall."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
         self.last: dict[str, int] = {}
 
     def fault(self, row: Any) -> str | None:
-        """Return what is wrong with the next row, or None."""
+        """Return a message that says what is wrong with ``row``, or None. Call this for each row of a log, in order.
+
+        The update of a valid row is stored: the next row of the same split must not have a smaller one.
+        """
         for fault in faults(row, self.kind, "a row"):
             return fault
         split, step = row.get("split", ""), row["step"]
@@ -322,7 +325,7 @@ def metrics_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's ``metrics.jsonl`` up to an incomplete one. Raise RunError if a row is invalid."""
+    """Return the rows of a run's ``metrics.jsonl``, without an incomplete last row. Raise RunError if invalid."""
     return list(metrics_rows(path))
 
 

@@ -25,7 +25,7 @@ FLAGS = [
 ]  # -O0: -O1 takes three times as long to build
 LIBRARIES = ["-lm", "-lpthread", "-ldl"]
 SECONDS = {"packed": 8, "layer-calls": 16}  # of each campaign
-NAMES = ["arguments", "faults", "products", "steps", "attention", "unrolls", "complex"]
+NAMES = ["arguments", "faults", "products", "steps", "attention", "unrolls", "complex", "stream"]
 TESTS = [f"tests/kernels/test_{name}.py" for name in NAMES]
 # tests of signals, processes and numbers, and those with many examples
 SLOW = "long_walk or end_the_walk or fork or instruction_set or gradcheck or c_and_python_match or matmul_matches"

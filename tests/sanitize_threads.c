@@ -34,7 +34,7 @@ static int cells(arrays_t *a, int64_t reverse) {
     elman_forward_t elman = {walk, HIDDEN, INPUTS, TANH, g[0], g[1], g[2], g[3], g[4], f[0], SLICES};
     elman_backward_t elman_back = {walk, HIDDEN, INPUTS, TANH, g[5], g[0], f[0], NULL,
                                    g[3], g[4],   f[1],   f[2], f[3], f[4], f[5], SLICES};
-    gru_forward_t gru = {walk, HIDDEN, INPUTS, TANH, g[0], g[1], g[2], g[3], NULL, g[4], f[6], f[7], NULL, SLICES};
+    gru_forward_t gru = {walk, HIDDEN, INPUTS, TANH, g[0], g[1], g[2], g[3], NULL, NULL, g[4], f[6], f[7], NULL, SLICES};
     gru_backward_t gru_back = {walk, HIDDEN, INPUTS, TANH, g[5], g[0], f[6], f[7],  NULL,
                                g[3], g[4],   f[1],   f[2], f[3], f[4], f[5], SLICES};
     lstm_forward_t lstm = {walk, HIDDEN, INPUTS, g[0], g[1], g[2], g[3], g[4], g[6], f[8], f[9], f[10], SLICES};
@@ -112,6 +112,27 @@ static int products(arrays_t *a) {
            steadygrad_exponential_backward_f32(SIZE, g[2], g[5], g[3], f[2], f[3], f[4], f[5], SLICES);
 }
 
+static int streams(arrays_t *a) {
+    REAL(*g)[ARRAY] = a->given, *h = a->found[14], *y = a->found[15];
+    int64_t oldest = 0;
+    void *stream;
+    stream_level_t level = {.kind = GATED,
+                            .hidden = HIDDEN,
+                            .inputs = INPUTS,
+                            .activation = TANH,
+                            .W = g[1],
+                            .bias = g[2],
+                            .U = g[3],
+                            .h = h,
+                            .c = h + HIDDEN,
+                            .oldest = &oldest};
+    int code = steadygrad_stream_open_f32(&level, 1, 1, (int64_t)(uintptr_t)&stream);
+    if (code) return code;
+    for (int t = 0; t < STEPS; t++) steadygrad_stream_step(stream, g[0] + t * INPUTS, y + t * HIDDEN);
+    steadygrad_stream_close(stream);
+    return 0;
+}
+
 static void *caller(void *argument) {
     arrays_t *arrays = argument;
     int codes = 0;
@@ -122,6 +143,7 @@ static void *caller(void *argument) {
         codes |= products(arrays);
         fill(arrays);
         codes |= attention(arrays, round % 2);
+        codes |= streams(arrays);
     }
     return codes ? NULL : arrays;
 }

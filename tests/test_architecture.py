@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import steadygrad
+from steadygrad import layers
 
 ROOT = Path(steadygrad.__file__).parent
 
@@ -127,3 +128,28 @@ def test_subpackages_are_attributes_of_package():
         _ = steadygrad.nonsense
     for part in MAY_IMPORT:
         assert hasattr(steadygrad, part)
+
+
+def names_for_type_checkers() -> dict[str, str]:
+    """Names that the package imports under TYPE_CHECKING, each with the module that has it."""
+    source = ast.parse((ROOT / "__init__.py").read_text("utf-8"))
+    (block,) = (node for node in source.body if isinstance(node, ast.If))
+    return {alias.name: str(node.module) for node in block.body for alias in node.names}  # type: ignore[attr-defined]
+
+
+def test_every_layer_is_an_attribute_of_the_package():
+    """Also for type checkers and for `dir`. A new layer needs its name in steadygrad/__init__.py."""
+    classes = {make.__name__: make for make in layers.LAYERS.values()}
+    known = {*classes, "LAYERS", "Stack", *steadygrad.FROM}
+    assert known == set(steadygrad.__all__) == set(names_for_type_checkers())
+    assert steadygrad.__all__ == sorted(steadygrad.__all__, key=lambda name: (not name.isupper(), name))
+    for name, module in names_for_type_checkers().items():
+        assert getattr(steadygrad, name) is getattr(sys.modules[module], name)
+    assert all(getattr(steadygrad, name) is make for name, make in classes.items())
+    assert {*steadygrad.__all__, *MAY_IMPORT, "__version__"} <= set(dir(steadygrad))
+
+
+def test_dir_of_package_does_not_import_torch():
+    code = "import sys, steadygrad; assert 'NCGRU' in dir(steadygrad); print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"

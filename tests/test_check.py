@@ -5,7 +5,9 @@ import math
 import pytest
 
 from steadygrad.check import (
+    ArgumentTypeError,
     check_choice,
+    check_flags,
     check_integers,
     check_name,
     check_share,
@@ -65,6 +67,21 @@ def test_a_name_belongs_to_one_class():
     with pytest.raises(ValueError, match=r"the name 'own' belongs to .*\.Own; choose another name"):
         enter(registry, "own", type("Other", (), {}))
     assert registry == {"own": again}
+
+
+@pytest.mark.parametrize("value", [0, 1, None, "True", 1.0])
+def test_flags_are_booleans(value):
+    check_flags("Layer", bias=True, batch_first=False)
+    with pytest.raises(ArgumentTypeError, match=r"^Layer expects bias to be True or False; got "):
+        check_flags("Layer", batch_first=False, bias=value)
+
+
+def test_integer_of_wrong_type_raises_type_error_and_out_of_range_does_not():
+    with pytest.raises(TypeError, match=r"got 2\.5"):
+        check_integers("Layer", size=2.5)
+    with pytest.raises(ValueError, match="got 0") as found:
+        check_integers("Layer", size=0)
+    assert not isinstance(found.value, TypeError)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from functools import cache
 from steadygrad.catalog.source import Class, Option, module
 from steadygrad.check import check_name
 
-NOT_FOR_LAYERS = frozenset({"input_size", "batch_first", "device", "dtype"})
-"""keyword arguments of a layer that settings cannot give"""
+NOT_FOR_LAYERS = frozenset({"input_size", "batch_first", "device", "dtype", "nonlinearity"})
+"""keyword arguments of a layer that settings cannot give; nonlinearity is torch's name of activation"""
 OF_EVERY_LAYER = {"hidden_size": "number of units", "num_layers": "number of stacked layers"}
 """descriptions of options that every layer has"""
 

@@ -44,7 +44,10 @@ def fail(message: str, code: int = 2) -> int:
 
 
 def needs_memory(error: Exception) -> bool:
-    """Return whether an error says that a tensor is larger than the memory or than any address."""
+    """Return whether ``error`` means that a tensor does not fit into memory, or that its size overflows.
+
+    This holds for `MemoryError`, `OverflowError` and errors with such a message, which torch raises.
+    """
     words = ("allocate memory", "not enough memory", "out of memory", "size calculation overflowed", "overflow")
     text = str(error).lower()
     return isinstance(error, MemoryError | OverflowError) or any(word in text for word in words)
@@ -139,7 +142,10 @@ def take_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def say(text: str) -> None:
-    """Print the text to the console as it is, but `printable`: brackets, as in a path, are not markup."""
+    """Print the text to the console without markup: brackets, as in a path, are printed as they are.
+
+    Control characters are printed as escapes (`printable`).
+    """
     console().print(printable(text), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
@@ -162,9 +168,9 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
 def users_code(file: Path) -> Iterator[None]:
     """Context manager around code of a user's file. An error in it is shown with the user's lines only.
 
-    Print the traceback without the frames of this package and of libraries, and raise a ValueError that names the
-    error. Errors that did not pass through files in the folder of ``file`` are left as they are, and so is an error of
-    this package about one that did.
+    The traceback is printed without the frames of this package and of libraries, and a ValueError that names the error
+    is raised. An error that did not pass through files in the folder of ``file`` is raised unchanged. An error that
+    this package raised while it handled one of the user's is raised unchanged, too, after the user's lines are printed.
     """
     try:
         yield
@@ -238,7 +244,7 @@ def set_threads(options: argparse.Namespace) -> None:
 def new_layer(name: str, given: dict[str, Any], inputs: int | None) -> "nn.Module":
     """Return an untrained layer of this name with ``inputs`` features, by default 10, and the settings ``given``.
 
-    Its hidden size is 64 unless it is given. The torch seed is 0. Raise ValueError for ``inputs`` below 1.
+    The default hidden size is 64. The torch seed is 0. Raise ValueError for ``inputs`` below 1.
     """
     import torch
 

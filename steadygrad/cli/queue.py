@@ -34,7 +34,7 @@ class ShowQueue(Listener):
     # probes
 
     def estimating(self, done: int, total: int, name: str) -> None:
-        """Show which row is being timed, and how many are done."""
+        """Show the name of the row that is being timed, and how many rows have been timed."""
         text = f"estimating {done + 1} of {total}: {name}"
         if self.console.is_terminal:
             self.show(Text(printable(text)))
@@ -110,9 +110,9 @@ class ShowQueue(Listener):
     # output
 
     def is_due(self, what: str) -> bool:
-        """Return whether to print progress on ``what`` now: first after 5 s, then less often, up to once a minute.
+        """Return whether to print a line of progress on ``what`` now. If so, store the time: the caller must print.
 
-        If so, remember the time.
+        The first line is due 5 s after the first call for ``what``. The waits between lines then grow from 5 s to 60 s.
         """
         now = time.monotonic()
         begun = self.begun.setdefault(what, now)

@@ -114,10 +114,10 @@ def agreement(exponents: list[float]) -> str:
 
 
 def random_sequences(module: nn.Module, size: int, steps: int = 200) -> Tensor:
-    """Return normal random inputs with ``size`` features, in the shape and dtype that the module expects.
+    """Return normal random inputs with ``size`` features for a ``module`` that is to be diagnosed.
 
-    The seed is fixed. The shape is (steps, 4, size), or (4, steps, size) with ``batch_first``. Raise ValueError if the
-    module cannot be called with them like torch.nn.GRU.
+    The shape is (steps, 4, size), or (4, steps, size) if the module has batch_first. Dtype and device are those of the
+    parameters. The seed is fixed. Raise ValueError if the module cannot be called like torch.nn.GRU.
     """
     like = next(module.parameters(), torch.zeros(()))
     x = torch.randn(SEQUENCES, steps, size, generator=torch.Generator().manual_seed(1)).to(like)
@@ -194,8 +194,8 @@ def finite_steps(of_steps: Tensor) -> int:
 def check_measurable(module: nn.Module, steps: int, of: int) -> None:
     """Raise NonFiniteError if a parameter is not finite or fewer than `LEAST` steps are finite.
 
-    ``steps`` is the number of finite steps, ``of`` that of all. Otherwise the network overflows later, and can be
-    measured up to that step.
+    ``steps`` is the number of finite steps, ``of`` the number of all steps. Otherwise the network overflows only later,
+    and the finite steps can be measured.
     """
     broken = [name for name, parameter in module.named_parameters() if not parameter.isfinite().all()]
     if broken or steps < LEAST:
@@ -261,10 +261,10 @@ def matrix_numbers(module: nn.Module) -> dict[str, float]:
 
 
 def memory(numbers: dict[str, float], agreed: str) -> Iterator[Finding]:
-    """Yield one finding on how gradients grow or shrink over the whole sequence length, from the measured numbers.
+    """Yield one finding: how gradients grow or shrink over the whole sequence length.
 
-    ``numbers`` are those of a `Diagnosis`. The length may exceed the measured steps. ``agreed`` says how sure the
-    finding is.
+    ``numbers`` are those of a `Diagnosis`. If the sequences are longer than the measured steps, the growth per step is
+    extrapolated. ``agreed`` becomes ``sure`` of the finding: a string from `agreement`.
     """
     exponent, steps, measured = numbers["exponent"], numbers["of_steps"], numbers["steps"]
     first = "" if measured == steps else f", as measured on the first {measured:.0f} of {steps:.0f} steps"

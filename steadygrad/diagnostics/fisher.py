@@ -63,12 +63,15 @@ def fisher_factors(W: Tensor, v: Tensor, noise: float, steps: int | None) -> Ten
 
 
 def noise_root(W: Tensor) -> Tensor:
-    """Return the lower triangular L with L Lᴴ = Σ Wᵏ(Wᵏ)ᴴ: a root of the covariance of noise in a linear network.
+    """Return the lower triangular L with L Lᴴ = Σ_{k≥0} Wᵏ(Wᵏ)ᴴ, where W is the matrix of a linear network.
 
-    L and W are (N, N). The spectral radius of W must be below 1. The sum itself is not formed: a chain of 100 units
-    amplifies so much that the condition number of the sum exceeds double precision, and its inverse is wrong in the
-    second digit. Each round doubles the number of terms, Σ_{k<2n} = Σ_{k<n} + Wⁿ (Σ_{k<n}) (Wⁿ)ᴴ, by a QR factorisation
-    of both roots, stacked.
+    The sum is the covariance of the state if the noise of each unit has variance 1. L and W are (N, N), and the
+    spectral radius of W must be below 1.
+
+    The sum itself is not formed. A chain of 100 units amplifies so much that the condition number of the sum exceeds
+    double precision, and the inverse of the sum is wrong in the second digit. Instead, each round doubles the number of
+    terms, Σ_{k<2n} = Σ_{k<n} + Wⁿ (Σ_{k<n}) (Wⁿ)ᴴ. The root of the result is computed from the roots of both summands
+    by a QR factorisation.
     """
     L, power = torch.eye(len(W), dtype=W.dtype, device=W.device), W
     while power.abs().max() > torch.finfo(W.dtype).tiny ** 0.5:

@@ -31,10 +31,11 @@ REMEMBERED = 2 * 10**8
 
 @dataclass(frozen=True)
 class Jacobians:
-    """One-step Jacobians along a sequence, s the flat state: ∂s_t/∂s_{t−1} (``state``) and ∂s_t/∂x_t (``input``).
+    """One-step Jacobians along a sequence: ``state`` is ∂s_t/∂s_{t−1} and ``input`` is ∂s_t/∂x_t, with s the state.
 
-    The shapes are (time, S, S) and (time, S, inputs). s is the state as one vector of S numbers (`flatten`). ``parts``
-    is the length of each tensor of the state in s: (N,) for a GRU, (N, N) for h and c of an LSTM.
+    The shapes are (time, S, S) and (time, S, inputs), because s is the state as one vector of S numbers (`flatten`).
+    ``parts`` has the length of each tensor of the state in this vector. For a layer of N units, it is (N,) for a GRU,
+    and (N, N) for an LSTM: N numbers of h, then N numbers of c.
     """
 
     state: Tensor
@@ -109,7 +110,7 @@ def states_before(module: nn.Module, x: Tensor, state: State | None) -> tuple[Te
 
 
 def step(module: nn.Module, x: Tensor, state: State | None) -> tuple[Tensor, State]:
-    """Return the pair of output and new state of a module after one step x (batch, inputs). The output has time 1."""
+    """Return the pair (output, new state) of a module after one step x (batch, inputs). The output has time 1."""
     x = x[:, None] if getattr(module, "batch_first", False) else x[None]
     return module(x) if state is None else module(x, state)
 

@@ -74,9 +74,9 @@ def listen() -> "SimpleQueue[Any]":
 
 
 def send(**message: Any) -> None:
-    """Print one message to the queue: the keyword arguments as a line of JSON.
+    """Print one message to the queue on stdout: the keyword arguments as a line of JSON.
 
-    Other lines of output are warnings and errors of libraries.
+    All other lines on stdout are warnings and errors of libraries.
     """
     print(json.dumps(message), flush=True)
 
@@ -147,7 +147,8 @@ def probe(recipe: Recipe, scale: str, seed: int) -> None:
 def measure(trainer: Trainer) -> dict[str, float]:
     """Return how often a run updates and evaluates, and the CPU seconds of each, as a dict. Trains a few updates.
 
-    ``updates``, ``rounds`` and ``evaluations`` are counts. ``first``, ``update`` and ``evaluation`` are seconds.
+    ``updates``, ``rounds`` and ``evaluations`` are counts. ``first``, ``update`` and ``evaluation`` are seconds. A
+    round is a number of updates on the same episodes of an agent; for other tasks, all of training is one round.
     ``first`` is the first update of a round, which also plays the episodes. ``update`` is a later update.
     """
     updates = trainer.options.steps
@@ -180,7 +181,11 @@ def timed(trainer: Trainer) -> float:
 
 
 def evaluation_seconds(trainer: Trainer) -> float:
-    """Return the CPU time of one evaluation in seconds, estimated from the share that is done in half a second."""
+    """Return an estimate of the CPU time of one evaluation in seconds.
+
+    The evaluation ends after about `ENOUGH_SECONDS` of CPU time. The estimate is the time so far divided by the share
+    of the evaluation that is done.
+    """
     begun, seconds, done = time.process_time(), 0.0, 0.0
 
     def enough(share: float) -> None:
@@ -204,7 +209,7 @@ def evaluation_seconds(trainer: Trainer) -> float:
 
 
 def steps_with(settings: Settings, change: dict[str, Any]) -> int:
-    """Return the sequence length of the task with ``change``."""
+    """Return the sequence length of the task of these settings after ``change``, a dict of task settings."""
     tables = settings.resolved()
     return Settings.from_tables({**tables, "task": tables["task"] | change}).build_task().steps
 

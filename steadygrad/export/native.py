@@ -18,18 +18,24 @@ def loop(
     weights: tuple[Tensor, Tensor, Tensor | None],
     initial: tuple[Value, ...],
     reverse: bool,
+    bias_hn: Tensor | None = None,
     **attributes: Any,
 ) -> tuple[Name, ...]:
     """Add an RNN, GRU or LSTM node and return its outputs: all states (rows, units), and the final ones.
 
     x is (rows, inputs). ``weights`` are W, U and the bias, with the gates in ONNX's order. ``initial`` are the initial
-    states (batch, units).
+    states (batch, units). ``bias_hn`` is the part of ONNX's second bias that belongs to U_c; the rest of it is 0.
     """
     W, U, bias = weights
     units = U.shape[1]
     batch = graph.node("Shape", initial[0], start=0, end=1)
     steps = graph.node("Reshape", x, graph.shape([-1, batch, W.shape[1]]))
-    both = None if bias is None else torch.cat([bias, torch.zeros_like(bias)])[None]
+    both = None
+    if bias is not None or bias_hn is not None:
+        first, second = W.new_zeros(len(W)) if bias is None else bias, W.new_zeros(len(W))
+        if bias_hn is not None:
+            second[-units:] = bias_hn
+        both = torch.cat([first, second])[None]
     start = [graph.node("Unsqueeze", state, [0]) for state in initial]
     found = graph.node(
         kind,
@@ -70,16 +76,15 @@ def lstm(graph: Graph, node: Any, x: Value, *rest: Any) -> tuple[Value, ...]:
 
 def gru(graph: Graph, node: Any, x: Value, *rest: Any) -> tuple[Value, ...]:
     """Convert `steadygrad::gru_forward`. ONNX's gates are z, r, c, and z = 1 − u keeps the state; ours are r, u, c."""
-    W, U, bias, _, initial, _, activation, reset, reverse = rest
+    W, U, bias, _, bias_hn, initial, _, activation, reset, reverse = rest
 
     def turned(rows: Tensor) -> Tensor:
         r, u, c = rows.chunk(3)
         return torch.cat([-u, r, c])
 
     weights = turned(W), turned(U), None if bias is None else turned(bias)
-    activations = ["Sigmoid", NATIVE[activation]]
-    after = int(reset == "after")
-    states, _ = loop(graph, "GRU", x, weights, (initial,), reverse, activations=activations, linear_before_reset=after)
+    options = {"activations": ["Sigmoid", NATIVE[activation]], "linear_before_reset": int(reset == "after")}
+    states, _ = loop(graph, "GRU", x, weights, (initial,), reverse, bias_hn, **options)
     return states, None, None
 
 

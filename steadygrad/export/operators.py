@@ -1,4 +1,8 @@
-"""Conversion of torch's operators to ONNX nodes, one operator at a time."""
+"""Conversion of torch's operators to ONNX nodes, one operator at a time.
+
+A converter takes the `Graph` that is being built, the node of the traced graph, and the arguments of torch's operator.
+It adds nodes of ONNX to the graph and returns the name of the result.
+"""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -8,6 +12,7 @@ import torch
 from torch import fx
 
 from steadygrad.export.graph import Converter, Graph, Last, Name, Value, type_of
+from steadygrad.export.program import example
 
 UNARY = {
     "abs": "Abs",
@@ -55,22 +60,17 @@ LARGEST = 2**63 - 1
 
 
 def size(value: Any) -> Any:
-    """Return a symbolic size as it is, a value (1,) of the graph, and an integer as a list of it."""
+    """Return a size as an input of an ONNX node: an integer as a list of one, a symbolic size (1,) unchanged."""
     return [value] if isinstance(value, int) else value
 
 
-def example(node: Any) -> Any:
-    """Return the fake tensor or symbol of a node of a traced graph; a number as it is."""
-    return node.meta["val"] if isinstance(node, fx.Node) else node
-
-
 def unary(kind: str) -> Converter:
-    """Return a converter to the ONNX node ``kind`` of one input."""
+    """Return a converter to the ONNX node ``kind``, which has one input."""
     return lambda graph, node, x: graph.node(kind, x)
 
 
 def binary(kind: str) -> Converter:
-    """Return a converter to the ONNX node ``kind`` of two inputs, which get the common dtype of torch."""
+    """Return a converter to the ONNX node ``kind``, whose two inputs are cast to their common dtype in torch."""
 
     def convert(graph: Graph, node: fx.Node, a: Value, b: Value, *, alpha: float = 1) -> Name:
         left, right = map(example, node.args[:2])
@@ -86,7 +86,7 @@ def binary(kind: str) -> Converter:
 
 
 def reduction(kind: str) -> Converter:
-    """Return a converter to a reduction of ONNX over some dimensions."""
+    """Return a converter to the ONNX node ``kind``, which reduces some dimensions of its input."""
 
     def convert(graph: Graph, node: fx.Node, x: Value, dims: Any = None, keep: bool = False, **_: Any) -> Name:
         return graph.node(kind, x, dims or None, keepdims=int(keep))
@@ -95,33 +95,37 @@ def reduction(kind: str) -> Converter:
 
 
 def same(graph: Graph, node: fx.Node, x: Value, **_: Any) -> Value:
-    """Return x: in ONNX there are no strides and no aliases."""
+    """Convert an operator that only changes strides or aliases: return x, because ONNX has neither."""
     return x
 
 
 def to_copy(graph: Graph, node: fx.Node, x: Value, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    """Convert a change of dtype."""
+    """Convert a change of dtype to an ONNX Cast."""
     before = example(node.args[0]).dtype
     return graph.cast(x, dtype or before, before)
 
 
 def addmm(graph: Graph, node: fx.Node, b: Value, x: Value, W: Value, *, beta: float = 1, alpha: float = 1) -> Name:
-    """Convert beta b + alpha x W."""
+    """Convert torch.addmm, β b + α x W with β = ``beta`` and α = ``alpha``, to an ONNX Gemm."""
     return graph.node("Gemm", x, W, b, alpha=float(alpha), beta=float(beta))
 
 
 def view(graph: Graph, node: fx.Node, x: Value, sizes: Sequence[Value]) -> Value:
-    """Convert a change of shape. ONNX reads the size 0 as the present one, so it is computed for 0 too."""
+    """Convert a change of shape to an ONNX Reshape.
+
+    With ``allowzero`` a size of 0 means 0. Without it, ONNX would copy the size of the input. A `Last` is returned
+    unchanged.
+    """
     return x if isinstance(x, Last) else graph.node("Reshape", x, graph.shape(sizes), allowzero=1)
 
 
 def expand(graph: Graph, node: fx.Node, x: Value, sizes: Sequence[Value], **_: Any) -> Name:
-    """Convert a broadcast; −1 keeps a size, which 1 does in ONNX."""
+    """Convert a broadcast to an ONNX Expand. A size of −1, with which torch keeps a dimension, becomes 1."""
     return graph.node("Expand", x, graph.shape(1 if size == -1 else size for size in sizes))
 
 
 def squeeze(graph: Graph, node: fx.Node, x: Value, dims: Any) -> Value:
-    """Convert the removal of dimensions of size 1; torch keeps the others."""
+    """Convert the removal of dimensions of size 1 to an ONNX Squeeze. As in torch, other dimensions are kept."""
     shape = example(node.args[0]).shape
     removed = [dim for dim in ([dims] if isinstance(dims, int) else dims) if shape[dim] == 1]
     return graph.node("Squeeze", x, removed) if removed else x
@@ -130,7 +134,7 @@ def squeeze(graph: Graph, node: fx.Node, x: Value, dims: Any) -> Value:
 def slice_(
     graph: Graph, node: fx.Node, x: Value, dim: int = 0, start: Value = None, end: Value = None, step: int = 1
 ) -> Value:
-    """Convert x[start:end:step] along a dimension."""
+    """Convert x[start:end:step] along a dimension to an ONNX Slice. A slice of everything is x itself."""
     begin: Value = 0 if start is None else start
     stop: Value = LARGEST if end is None else end
     if (begin, stop, step) == (0, LARGEST, 1):
@@ -139,21 +143,24 @@ def slice_(
 
 
 def select(graph: Graph, node: fx.Node, x: Value, dim: int, index: int) -> Name:
-    """Convert the entry of an index along a dimension. Of the final cells of an LSTM there is one step only."""
+    """Convert x[index] along a dimension to an ONNX Gather.
+
+    For a `Last`, which has only the last step, an ONNX Squeeze removes the time dimension.
+    """
     if isinstance(x, Last):
         return graph.node("Squeeze", x.final, [0])
     return graph.node("Gather", x, index, axis=dim)
 
 
 def split(graph: Graph, node: fx.Node, x: Value, sizes: Any, dim: int = 0) -> tuple[Name, ...]:
-    """Convert a split along a dimension into parts of known sizes."""
+    """Convert a split along a dimension into parts of known sizes to an ONNX Split. Return the names of the parts."""
     parts = [int(part.shape[dim]) for part in node.meta["val"]]
     found = graph.node("Split", x, parts, outputs=len(parts), axis=dim)
     return (found,) if isinstance(found, Name) else found
 
 
 def cat(graph: Graph, node: fx.Node, parts: Sequence[Value], dim: int = 0) -> Value:
-    """Convert a concatenation. Parts without entries are left out."""
+    """Convert a concatenation to an ONNX Concat. Parts without entries are left out."""
     examples = [example(part) for part in node.args[0]]  # type: ignore[union-attr]
     dtype = example(node).dtype
     cast = [graph.cast(part, dtype, e.dtype) for part, e in zip(parts, examples, strict=True)]
@@ -162,7 +169,10 @@ def cat(graph: Graph, node: fx.Node, parts: Sequence[Value], dim: int = 0) -> Va
 
 
 def where(graph: Graph, node: fx.Node, mask: Value, a: Value, b: Value) -> Name:
-    """Convert a choice of entries by a mask. onnxruntime has no Where for Boolean entries."""
+    """Convert a choice of entries by a mask to an ONNX Where.
+
+    Boolean entries, which onnxruntime's Where does not support, are converted to And, Or and Not.
+    """
     _, *sides = map(example, node.args)
     dtype = example(node).dtype
     a, b = (graph.cast(value, dtype, side.dtype) for value, side in zip((a, b), sides, strict=True))
@@ -172,30 +182,33 @@ def where(graph: Graph, node: fx.Node, mask: Value, a: Value, b: Value) -> Name:
 
 
 def full(graph: Graph, node: fx.Node, sizes: Sequence[Value], value: Any, **_: Any) -> Name:
-    """Convert a tensor of equal entries."""
+    """Convert a tensor of equal entries to an ONNX Expand of a single number."""
     return graph.node("Expand", torch.tensor(value, dtype=example(node).dtype), graph.shape(sizes))
 
 
 def full_like(graph: Graph, node: fx.Node, x: Value, value: Any, **_: Any) -> Name:
-    """Convert a tensor of equal entries in the shape of x."""
+    """Convert a tensor of equal entries in the shape of x to an ONNX Expand of a single number."""
     return graph.node("Expand", torch.tensor(value, dtype=example(node).dtype), graph.node("Shape", x))
 
 
 def min_of(graph: Graph, node: fx.Node, x: Value, dim: int, keep: bool = False) -> tuple[Name, Name]:
-    """Convert the smallest entries along a dimension and their first places."""
+    """Convert torch.min along a dimension to an ONNX ReduceMin and ArgMin. Return the names of values and indices."""
     smallest = graph.node("ReduceMin", x, [dim], keepdims=int(keep))
     return smallest, graph.node("ArgMin", x, axis=dim, keepdims=int(keep))
 
 
 def any_of(graph: Graph, node: fx.Node, x: Value, dim: Any, keep: bool = False) -> Name:
-    """Convert whether any entry along a dimension is True."""
+    """Convert torch.any along some dimensions to an ONNX ReduceMax of integers."""
     dims = [dim] if isinstance(dim, int) else list(dim)
     number = graph.node("Cast", x, to=type_of(torch.int32))
     return graph.node("Cast", graph.node("ReduceMax", number, dims, keepdims=int(keep)), to=type_of(torch.bool))
 
 
 def pad(graph: Graph, node: fx.Node, x: Value, widths: Sequence[int], value: float = 0) -> Name:
-    """Convert a border of constant entries; torch lists the last dimension first. ONNX removes no entries from bool."""
+    """Convert a border of constant entries to an ONNX Pad. Negative widths are not possible for Boolean entries.
+
+    The widths of the last dimension come first in torch, and last in ONNX.
+    """
     given = example(node.args[0])
     rank, dtype = given.dim(), given.dtype
     before, after = ([0] * rank for _ in range(2))
@@ -205,23 +218,23 @@ def pad(graph: Graph, node: fx.Node, x: Value, widths: Sequence[int], value: flo
 
 
 def flip(graph: Graph, node: fx.Node, x: Value, dims: Sequence[int]) -> Name:
-    """Convert a reversal of dimensions."""
+    """Convert a reversal of dimensions to an ONNX Slice with steps of −1."""
     count = len(dims)
     return graph.node("Slice", x, [-1] * count, [-LARGEST] * count, list(dims), [-1] * count)
 
 
 def dim_node(kind: str) -> Converter:
-    """Return a converter to an ONNX node with an attribute ``axis``."""
+    """Return a converter to the ONNX node ``kind``, which has one input and an attribute ``axis``."""
     return lambda graph, node, x, dim, *_: graph.node(kind, x, axis=dim)
 
 
 def gather(graph: Graph, node: fx.Node, x: Value, dim: int, index: Value) -> Name:
-    """Convert rows of x by their index."""
+    """Convert torch.index_select, x at the indices ``index`` along a dimension, to an ONNX Gather."""
     return graph.node("Gather", x, index, axis=dim)
 
 
 def symbol(kind: str) -> Converter:
-    """Return a converter of an operator on sizes, which are values (1,) of the graph."""
+    """Return a converter of an operator on sizes to the ONNX node ``kind``. A symbolic size is a value (1,)."""
     return lambda graph, node, a, b: graph.node(kind, size(a), size(b))
 
 
@@ -259,4 +272,4 @@ CONVERTERS: dict[str | Callable[..., Any], Converter] = {
     "where": where,
     operator.getitem: lambda graph, node, parts, i: parts[i],
 }
-"""converters of torch's operators, by name, and of Python's on sizes"""
+"""converters of torch's operators, by name, and of Python's operators on symbolic sizes"""

@@ -4,7 +4,7 @@ import warnings
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
 from steadygrad.kernels import portable
@@ -12,6 +12,9 @@ from steadygrad.layers import RecurrentLayer, Stack
 from steadygrad.layers.baked import baked
 from steadygrad.layers.recurrent import as_tuple
 from steadygrad.models.model import Model, Streamed
+
+CHECKS = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
+"""operators of a program that check sizes and have no result"""
 
 
 class Names(NamedTuple):
@@ -43,7 +46,10 @@ class Streaming(nn.Module):
 
 
 def streamed(module: nn.Module) -> Streamed:
-    """Return a layer, `Stack` or model as a function of inputs and state. Raise ValueError for any other module."""
+    """Return a `Streamed` of a layer, `Stack` or model: a function of inputs and state, and an example of its inputs.
+
+    Raise ValueError for any other module.
+    """
     if isinstance(module, Model):
         return module.streamed()
     if not isinstance(module, RecurrentLayer | Stack):
@@ -103,9 +109,24 @@ def exported_program(module: nn.Module, *, state: bool = True, kept: tuple[str, 
         start = tuple(part for layer in layers_of(run.layer) for part in layer.default_states(batch, like))
     of_state = tuple({1: Dim.AUTO} for _ in start)
     shapes: Any = ({0: Dim.AUTO, 1: Dim.AUTO}, *([of_state] if start else []))
+    return Exported(traced(run, module, (example, *start), shapes, kept), names_of(run.layer, state), run.axes)
+
+
+def traced(
+    run: Streamed, module: nn.Module, arguments: tuple[Tensor, ...], shapes: Any = None, kept: tuple[str, ...] = ()
+) -> ExportedProgram:
+    """Return a baked module, whose function is ``run``, as a program of torch.export in torch's core operators.
+
+    ``arguments`` are examples of x and of the state. ``shapes`` are their dynamic dimensions; by default all sizes are
+    fixed. Loops with an activation in ``kept`` are operators of steadygrad.
+    """
     with portable(*kept), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch warns of its own deprecated functions
-        arguments = (example, *(part.contiguous() for part in start))
-        program = torch.export.export(Streaming(module, run), arguments, dynamic_shapes=shapes, strict=False)
-        program = program.run_decompositions()
-    return Exported(program, names_of(run.layer, state), run.axes)
+        given = tuple(part.contiguous() for part in arguments)
+        program = torch.export.export(Streaming(module, run), given, dynamic_shapes=shapes, strict=False)
+        return program.run_decompositions()
+
+
+def example(node: Any) -> Any:
+    """Return the fake tensor or symbol of a node of a traced graph; a number as it is."""
+    return node.meta["val"] if isinstance(node, fx.Node) else node

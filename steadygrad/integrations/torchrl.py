@@ -68,7 +68,6 @@ class LSTMLayerModule(LSTMModule):
     def __init__(self, layer: RecurrentLayer, **keys: Any) -> None:
         check_layer("LSTMLayerModule", layer, 2)
         super().__init__(lstm=layer, **keys)
-        layer.proj_size = 0  # type: ignore[assignment]  # TorchRL reads it: the size of h if that is not the size of c
         self.recurrent_backend = "scan"
 
     def _lstm(

@@ -30,7 +30,9 @@ from steadygrad.kernels.plain import (
     with_graph,
 )
 from steadygrad.kernels.products import matmul
+from steadygrad.kernels.shared import Shared
 from steadygrad.kernels.steps import Steps
+from steadygrad.kernels.stream import Chain, States, StreamLevel, streams_in_c
 from steadygrad.kernels.traced import TracedSteps, padded_steps, untraced
 from steadygrad.kernels.unroll import scanned, unroll, unroll_rows
 
@@ -40,12 +42,16 @@ __all__ = [
     "SMOOTHED_COMPLEX_MODRELU",
     "Attention",
     "Carried",
+    "Chain",
     "ElmanInputs",
     "GRUInputs",
     "LSTMInputs",
     "Operator",
     "Recurrence",
+    "Shared",
+    "States",
     "Steps",
+    "StreamLevel",
     "TracedSteps",
     "activate",
     "at_least_single",
@@ -74,6 +80,7 @@ __all__ = [
     "portable",
     "runs_in_c",
     "scanned",
+    "streams_in_c",
     "traced",
     "trim",
     "unroll",

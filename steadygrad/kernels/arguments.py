@@ -21,7 +21,7 @@ Shape = tuple[int, ...] | None
 class Field(NamedTuple):
     """What a kernel expects of one tensor among its arguments: name, shape, dtype, and whether it may be None.
 
-    The dtype None is that of the kernel. The shape None means that no tensor may be passed.
+    The dtype None stands for the dtype in which the kernel works. The shape None means that no tensor may be passed.
     """
 
     name: str
@@ -43,25 +43,26 @@ class Walk(NamedTuple):
     slices: int
 
 
-DTYPES = dict.fromkeys(("kept", "members", "times", "ages"), torch.int64) | {"detached": torch.bool}
+DTYPES = dict.fromkeys(("kept", "members", "times", "ages", "oldest"), torch.int64) | {"detached": torch.bool}
 """dtypes of fields that hold no floating-point numbers, by name"""
 LSTM = -1
 """activation of an LSTM among the arguments of the attention kernels"""
 
 
 def fields(optional: str = "", /, **shapes: Shape) -> tuple[Field, ...]:
-    """Return a tuple of a `Field` for each keyword argument ``name=shape``, in this order.
+    """Return a tuple with one `Field` for each keyword argument ``name=shape``, in this order.
 
-    ``optional`` is a string of the names, separated by spaces, of those that may be None.
+    ``optional`` is a string of the names, separated by spaces, of the tensors that may be None.
     """
     names = optional.split()
     return tuple(Field(name, shape, DTYPES.get(name), name in names) for name, shape in shapes.items())
 
 
 def biases(N: int, activation: int) -> int:
-    """Return the number of biases of N units; a complex unit is two of them and has one bias.
+    """Return the number of biases of N real units: N, or N/2 for complex modReLU.
 
-    ``activation`` is an index in `C_ENUM`. Raise ValueError for complex modReLU and an odd N.
+    A complex unit consists of two real units, its real and its imaginary part, and has one bias. ``activation`` is an
+    index in `C_ENUM`. Raise ValueError for complex modReLU and an odd N.
     """
     if C_ENUM[activation] != COMPLEX_MODRELU:
         return N
@@ -71,7 +72,10 @@ def biases(N: int, activation: int) -> int:
 
 
 def elman_forward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...]:
-    """Return a tuple of a `Field` for each tensor of the C struct ``elman_forward_t``, for N units and I inputs."""
+    """Describe the tensors of the C struct ``elman_forward_t``: return a tuple with one `Field` for each.
+
+    N is the number of units and I the number of inputs. ``activation`` is an index in `C_ENUM`.
+    """
     rows, batch = walk.rows, walk.batch
     return fields(
         "bias", x=(rows, I), U=(N, I), bias=(biases(N, activation),), W=(N, N), initial=(batch, N), states=(rows, N)
@@ -79,7 +83,10 @@ def elman_forward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, .
 
 
 def elman_backward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...]:
-    """Return a tuple of a `Field` for each tensor of the C struct ``elman_backward_t``, for N units and I inputs."""
+    """Describe the tensors of the C struct ``elman_backward_t``: return a tuple with one `Field` for each.
+
+    N is the number of units and I the number of inputs. ``activation`` is an index in `C_ENUM`.
+    """
     states, initial, bias = (walk.rows, N), (walk.batch, N), (biases(N, activation),)
     sources = {"gradient": states, "x": (walk.rows, I), "states": states, "bias": bias, "W": (N, N), "initial": initial}
     results = {"deltas": states, "d_W": (N, N), "d_U": (N, I), "d_bias": bias, "d_initial": initial}
@@ -87,30 +94,42 @@ def elman_backward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, 
 
 
 def gru_forward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...]:
-    """Return a tuple of a `Field` for each tensor of the C struct ``gru_forward_t``, for N units and I inputs."""
+    """Describe the tensors of the C struct ``gru_forward_t``: return a tuple with one `Field` for each.
+
+    N is the number of units and I the number of inputs. ``activation`` does not matter.
+    """
     states, initial = (walk.rows, N), (walk.batch, N)
-    weights = {"W": (3 * N, I), "bias": (3 * N,), "U": (3 * N, N), "modulus": (N,), "initial": initial}
+    weights = {"W": (3 * N, I), "bias": (3 * N,), "U": (3 * N, N), "modulus": (N,), "bias_hn": (N,), "initial": initial}
     results = {"states": states, "gates": (walk.rows, 3 * N), "products": states}
-    return fields("bias modulus products", x=(walk.rows, I), **weights, **results)
+    return fields("bias modulus bias_hn products", x=(walk.rows, I), **weights, **results)
 
 
 def gru_backward(walk: Walk, N: int, I: int, activation: int) -> tuple[Field, ...]:
-    """Return a tuple of a `Field` for each tensor of the C struct ``gru_backward_t``, for N units and I inputs."""
+    """Describe the tensors of the C struct ``gru_backward_t``: return a tuple with one `Field` for each.
+
+    N is the number of units and I the number of inputs. ``activation`` does not matter.
+    """
     states, initial, gates = (walk.rows, N), (walk.batch, N), (walk.rows, 3 * N)
     saved = {"x": (walk.rows, I), "states": states, "gates": gates, "products": states, "U": (3 * N, N)}
-    results = {"deltas": gates, "d_U": (3 * N, N), "d_W": (3 * N, I), "d_bias": (4 * N,), "d_initial": initial}
+    results = {"deltas": gates, "d_U": (3 * N, N), "d_W": (3 * N, I), "d_bias": (5 * N,), "d_initial": initial}
     return fields("products deltas", gradient=states, **saved, initial=initial, **results)
 
 
 def lstm_forward(walk: Walk, N: int, I: int) -> tuple[Field, ...]:
-    """Return a tuple of a `Field` for each tensor of the C struct ``lstm_forward_t``, for N units and I inputs."""
+    """Describe the tensors of the C struct ``lstm_forward_t``: return a tuple with one `Field` for each.
+
+    N is the number of units and I the number of inputs.
+    """
     states, initial = (walk.rows, N), (walk.batch, N)
     weights = {"W": (4 * N, I), "bias": (4 * N,), "U": (4 * N, N), "initial": initial, "initial_cells": initial}
     return fields("bias", x=(walk.rows, I), **weights, states=states, cells=states, gates=(walk.rows, 4 * N))
 
 
 def lstm_backward(walk: Walk, N: int, I: int) -> tuple[Field, ...]:
-    """Return a tuple of a `Field` for each tensor of the C struct ``lstm_backward_t``, for N units and I inputs."""
+    """Describe the tensors of the C struct ``lstm_backward_t``: return a tuple with one `Field` for each.
+
+    N is the number of units and I the number of inputs.
+    """
     states, initial, gates = (walk.rows, N), (walk.batch, N), (walk.rows, 4 * N)
     saved = {"x": (walk.rows, I), "states": states, "cells": states, "gates": gates, "U": (4 * N, N)}
     starts = {"initial": initial, "initial_cells": initial, "detached": (walk.time,)}
@@ -123,7 +142,12 @@ def lstm_backward(walk: Walk, N: int, I: int) -> tuple[Field, ...]:
 def attention_forward(
     walk: Walk, N: int, I: int, short: int, relevant: int, carried: int, activation: int, exponentials: int, f: float
 ) -> tuple[Field, ...]:
-    """Return a tuple of a `Field` for each tensor of the C struct ``attention_forward_t``, for N units and I inputs."""
+    """Describe the tensors of the C struct ``attention_forward_t``: return a tuple with one `Field` for each.
+
+    N is the number of units and I the number of inputs. ``short``, ``relevant`` and ``carried`` are the ``sizes`` of
+    `steadygrad.kernels.attention_types.Plan`. ``activation`` is an index in `C_ENUM`, or `LSTM`. ``exponentials`` and f
+    do not matter.
+    """
     lstm, rows, batch = activation == LSTM, walk.rows, walk.batch
     states, initial, every = (rows, N), (batch, N), (rows + batch * (carried + relevant), N)
     wide = 4 * N if lstm else N
@@ -139,7 +163,10 @@ def attention_forward(
 def attention_backward(
     walk: Walk, N: int, short: int, relevant: int, carried: int, activation: int, exponentials: int, f: float
 ) -> tuple[Field, ...]:
-    """Return a tuple of a `Field` for each tensor of the C struct ``attention_backward_t``, for N units."""
+    """Describe the tensors of the C struct ``attention_backward_t``: return a tuple with one `Field` for each.
+
+    The arguments are those of `attention_forward` without I.
+    """
     lstm, rows, batch = activation == LSTM, walk.rows, walk.batch
     states, initial, every = (rows, N), (batch, N), (rows + batch * (carried + relevant), N)
     wide = 4 * N if lstm else N
@@ -157,12 +184,18 @@ def attention_backward(
 
 
 def exponential_forward(walk: Walk, n: int) -> tuple[Field, ...]:
-    """Return a tuple of a `Field` for each tensor of the C function ``exponential_forward``, for n × n matrices."""
+    """Describe the tensors of the C function ``exponential_forward``: return a tuple with one `Field` for each.
+
+    The matrices are n × n.
+    """
     return fields(table=(4, 4), **dict.fromkeys(("A", "A2", "X", "S", "E", "B4"), (n, n)))
 
 
 def exponential_backward(walk: Walk, n: int) -> tuple[Field, ...]:
-    """Return a tuple of a `Field` for each tensor of the C function ``exponential_backward``, for n × n matrices."""
+    """Describe the tensors of the C function ``exponential_backward``: return a tuple with one `Field` for each.
+
+    The matrices are n × n.
+    """
     return fields(table=(4, 4), **dict.fromkeys(("G", "A", "S", "E", "B4", "dA"), (n, n)))
 
 
@@ -179,16 +212,16 @@ SIZES = {name: len(signature(kernel).parameters) - 1 for name, kernel in KERNELS
 
 @lru_cache(maxsize=256)
 def product_fields(M: int, N: int, K: int) -> tuple[Field, ...]:
-    """Return a tuple of the `Field` of A (M, K), B (K, N) and C (M, N), for a matrix product C = A B."""
+    """Return a tuple with one `Field` for each of A (M, K), B (K, N) and C (M, N), for a matrix product C = A B."""
     return fields(A=(M, K), B=(K, N), C=(M, N))
 
 
 @lru_cache(maxsize=256)
 def expected(name: str, time: int, rows: int, batch: int, slices: int, *sizes: int | float) -> tuple[Field, ...]:
-    """Return a tuple of a `Field` for each tensor that the kernel ``name`` takes in a call with these sizes.
+    """Return a tuple with one `Field` for each tensor that the kernel ``name`` takes in a call with these sizes.
 
-    ``sizes`` are separate arguments, those of the kernel's function in `KERNELS` after the `Walk`. Raise ValueError if
-    the first size is below 1, another below −1, or the number of slices is not from 1 to ``batch``.
+    ``sizes`` are separate arguments: those that the kernel's function in `KERNELS` takes after the `Walk`. Raise
+    ValueError if the first size is below 1, another below −1, or the number of slices is not from 1 to ``batch``.
     """
     integers = [size for size in sizes if isinstance(size, int)]
     if sizes[0] < 1 or min(integers) < LSTM or not 1 <= slices <= max(1, batch):
@@ -199,10 +232,10 @@ def expected(name: str, time: int, rows: int, batch: int, slices: int, *sizes: i
 def addresses(
     who: str, wanted: Iterable[Field], tensors: Iterable[Tensor | None], dtype: torch.dtype, strided: bool = False
 ) -> list[int]:
-    """Return a list of the address of each tensor, 0 for None. Raise ValueError if C must not get one of them.
+    """Return a list of the address of each tensor, 0 for None. Raise ValueError if a tensor does not fit the kernel.
 
-    C gets tensors as in ``wanted``, with ``dtype`` unless the field has its own, on the CPU, contiguous unless
-    ``strided`` is True. ``who`` is the kernel's name in the message.
+    A tensor fits if it agrees with its `Field` in ``wanted`` and is on the CPU, with the dtype ``dtype`` unless the
+    field has its own. It must be contiguous unless ``strided`` is True. ``who`` is the kernel's name in the message.
     """
     found = []
     for (name, shape, own, optional), tensor in zip(wanted, tensors, strict=True):

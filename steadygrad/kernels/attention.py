@@ -29,11 +29,12 @@ MOST_STEPS = 2**62  # of a sequence, so that its age does not overflow
 def attentive_unroll(
     x: Tensor, cell: Recurrence, attention: Attention, state: tuple[Tensor, ...], memory: Carried, steps: Steps
 ) -> tuple[Tensor, tuple[Tensor, ...], Carried]:
-    """Run a cell that attends to its past states over x, in C. Return a tuple of all h, the final state and the memory.
+    """Run a cell with attention to its past states over x, in C. Return all h, the final state and the final memory.
 
-    x is (rows, inputs). All h are one tensor (rows, hidden). ``state`` and the final state are tuples (h, s), or (h, c,
-    s) for an LSTM, of tensors (batch, hidden); s replaces the previous h in the cell. ``memory`` is not changed; the
-    final memory is a new `Carried`. Raise ValueError if an age in ``memory`` is negative or too large for it.
+    x is (rows, inputs). The result is a tuple of three. All h are one tensor (rows, hidden). ``state`` and the final
+    state are tuples (h, s), or (h, c, s) for an LSTM, of tensors (batch, hidden); s replaces the previous h in the
+    cell. ``memory`` is not changed; the final memory is a new `Carried`. Raise ValueError if an age in ``memory`` is
+    negative or too large for it.
     """
     relevant, carried = attention.relevant, memory.states.shape[1] - attention.relevant
     short = carried + len(steps.sizes) if attention.short is None else attention.short
@@ -102,14 +103,15 @@ def recent_rows(steps: Steps, short: int, carried: int, relevant: int) -> tuple[
 class Attentive(torch.autograd.Function):
     """Autograd function of a recurrent cell with attention, over all steps of all sequences, in C.
 
-    It has three outputs: the states h, with the carried states as further rows; the cells of an LSTM, else None; and s.
+    It has three outputs: the states h, with the carried states as further rows; the cells of an LSTM, else None; and s,
+    the states after attention.
     """
 
     @staticmethod
     def forward(
         ctx: Any, plan: Plan, counters: Counters, *inputs: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return the states h, the cells of an LSTM (else None) and s of all steps.
+        """Return the states h, the cells of an LSTM (else None) and s, the states after attention, of all steps.
 
         Cells and s are (rows, hidden). In h the carried states follow as further rows. ``inputs`` are the fields of
         `Inputs`, as separate arguments. The tensors in ``counters`` are updated in place.
@@ -126,7 +128,11 @@ class Attentive(torch.autograd.Function):
     def backward(
         ctx: Any, gradient: Tensor | None, cell_gradient: Tensor | None, macro_gradient: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        """Return None for ``plan`` and ``counters``, then the gradients of the `Inputs`, from those of the outputs."""
+        """Return the gradients of the arguments of `forward`, from the gradients of its outputs h, cells and s.
+
+        ``plan`` and ``counters`` have no gradient, so the first two results are None. The others are the gradients of
+        the fields of `Inputs`, in their order. The gradient of an output is None if the output was not used.
+        """
         tensors = ctx.saved_tensors  # read once: torch.utils.checkpoint computes them when they are read
         results: list[Any] = [*tensors[11:], ctx.kept, ctx.exponentials]
         given, saved = tensors[:11], Saved(*results)

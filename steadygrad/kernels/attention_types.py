@@ -8,10 +8,11 @@ from steadygrad.kernels.steps import Steps
 
 
 class Recurrence(NamedTuple):
-    """Weights of the cell h = φ(U x + W s + b) in the attention kernel, or of an LSTM if ``activation`` is None.
+    """Weights of the cell in the attention kernel: h = φ(U x + W s + b), or an LSTM if ``activation`` is None.
 
-    U (hidden, inputs) multiplies the input and W (hidden, hidden) the state; ``activation`` is the name of φ. For an
-    LSTM the weights and the bias have 4 · hidden rows, in torch's order i, f, g, o.
+    U (hidden, inputs) multiplies the input x. W (hidden, hidden) multiplies s, the previous h after attention (see
+    `Attention`). ``bias`` is b (hidden) or None, and ``activation`` the name of φ. For an LSTM the weights and the bias
+    have 4 · hidden rows, in torch's order i, f, g, o.
     """
 
     U: Tensor
@@ -23,9 +24,10 @@ class Recurrence(NamedTuple):
 class Attention(NamedTuple):
     """Weights and sizes of attention: a(s, m) = v · tanh(A s + B m), or (A s) · (B m)/√N if v is None.
 
-    a(s, m) is the score of a past state m for the query s. A and B are (N, N), v is (N), and N is the hidden size.
-    ``factor`` is f of s = f · (h + Σ α_m m). ``short`` is the number of recent states in memory (S), None for no limit,
-    and ``relevant`` the number of older states kept as relevant (R).
+    a(s, m) is the score of a past state m for the query s. The result of attention is the next s = f · (h + Σ α_m m),
+    where α is the softmax of the scores. A and B are (N, N), v is (N), and N is the hidden size. ``factor`` is f.
+    ``short`` is the number of recent states in memory (S), None for no limit, and ``relevant`` the number of older
+    states kept as relevant (R).
     """
 
     A: Tensor
@@ -43,8 +45,8 @@ class Carried(NamedTuple):
 
     ``states`` (batch, places, hidden) are first the places of S, empty ones in front and the latest state last, then
     the places of R. ``received`` (batch, S) is the attention that each state in S has received. ``scores`` and
-    ``times`` (batch, R) belong to the states in R. ``ages`` (batch) is the number of states so far; if S has no limit,
-    the number of states in S, and ``received`` is empty.
+    ``times`` (batch, R) are the scores and the time steps of the states in R. ``ages`` (batch) is the number of states
+    so far. If S has no limit, ``ages`` is the number of states in S, and ``received`` is empty.
     """
 
     states: Tensor
@@ -75,7 +77,7 @@ class Inputs(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """Tensors that the attention kernel updates in place: `Carried` without its states, and the rows of kept states.
+    """Tensors that the attention kernel updates in place: the tensors of `Carried` without ``states``, and ``members``.
 
     ``members`` (batch, R) are the row numbers of the R older states of each sequence that are kept as relevant.
     """
@@ -88,10 +90,10 @@ class Counters(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """Results of the forward pass that its backward pass uses. Cells and gates are None without an LSTM.
+    """Results of the forward pass of attention that its backward pass uses. Cells and gates are None without an LSTM.
 
-    ``kept`` (rows, R) holds the rows of the relevant states that each row attended to. ``exponentials`` is 1 if the
-    kernel worked with exponentials of queries and keys, else 0.
+    ``kept`` (rows, R) holds the row numbers of the relevant states that each row attended to. ``exponentials`` is 1 if
+    the kernel worked with exponentials of queries and keys, else 0.
     """
 
     states: Tensor

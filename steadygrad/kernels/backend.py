@@ -102,7 +102,7 @@ has_c._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def obstacle_to_c(x: Tensor) -> str | None:
     """Return the reason why the C kernel cannot run on ``x``, or None if it can."""
-    if x.device.type != "cpu":
+    if not x.is_cpu:
         return f"the tensors are on {x.device}"
     if x.dtype not in native.TAGS:
         return f"it takes float32 and float64; got {x.dtype}"

@@ -18,6 +18,7 @@ from steadygrad.kernels.activations import (
 from steadygrad.kernels.backend import choose_for, in_single_precision
 from steadygrad.kernels.plain import at_least_single, has_operator, in_own_precision, wants_graph, with_graph
 from steadygrad.kernels.products import matmul
+from steadygrad.kernels.shared import is_shared, outer
 from steadygrad.kernels.steps import Steps
 from steadygrad.kernels.traced import dense, or_empty, own_backend, real_steps
 from steadygrad.kernels.unroll import unroll, unroll_rows
@@ -56,7 +57,10 @@ def elman_unroll(given: ElmanInputs) -> Tensor:
     backend = choose_for(given.x, given.W, given.steps.resets is not None)
     if backend == "reference" or given.activation not in C_ENUM:
         return elman_unroll_reference(given)
-    return Elman.apply(*native.contiguous(given), backend)
+    arguments = native.contiguous(given)
+    if not torch.is_grad_enabled():  # without the cost of an autograd function
+        return FORWARD[backend](ElmanInputs(*arguments))
+    return Elman.apply(*arguments, backend)
 
 
 def elman_unroll_reference(given: ElmanInputs) -> Tensor:
@@ -108,11 +112,10 @@ class Elman(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         """Return all states (rows, hidden). The arguments are those of `ElmanInputs`, then "c" or "python"."""
-        *inputs, ctx.backend = arguments
-        given = ElmanInputs(*inputs)
-        states = FORWARD[ctx.backend](given)
+        given = ElmanInputs(*arguments[:7])
+        states = FORWARD[arguments[7]](given)
         ctx.save_for_backward(*given[:5], states)
-        ctx.settings = given[5:]
+        ctx.settings = arguments[5:]
         return states
 
     @staticmethod
@@ -120,11 +123,16 @@ class Elman(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the arguments of `forward`, None for non-tensors, from the gradient of the states."""
         *tensors, states = ctx.saved_tensors
-        given = ElmanInputs(*tensors, *ctx.settings)
+        *settings, backend = ctx.settings
+        given = ElmanInputs(*tensors, *settings)
         if wants_graph():
             return (*with_graph(lambda *inputs: elman_unroll_reference(ElmanInputs(*inputs)), given, [gradient]), None)
         need_x, _, _, need_bias, *_ = ctx.needs_input_grad
-        return (*BACKWARD[ctx.backend](given, states, gradient, need_x, need_bias), None, None, None)
+        _, of_U, of_W, *_ = ctx.next_functions
+        if is_shared(of_W[0]) and given.steps.time == 1 and given.steps.resets is None:
+            nodes = of_U[0], of_W[0]
+            return (*backward_shared(given, states, gradient, nodes, ctx.needs_input_grad), None, None, None)
+        return (*BACKWARD[backend](given, states, gradient, need_x, need_bias), None, None, None)
 
 
 Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor]
@@ -186,6 +194,22 @@ def backward_python(given: ElmanInputs, states: Tensor, gradient: Tensor, need_x
         torch.mm(deltas[here], W, out=carried)
     d_bias = bias_gradient(activation, states, deltas) if need_bias else None
     return deltas @ U if need_x else None, deltas.mT @ x, deltas.mT @ steps.previous(states, initial), d_bias, d_initial
+
+
+def backward_shared(
+    given: ElmanInputs, states: Tensor, gradient: Tensor, nodes: tuple[Any, Any], needs: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of x, U, W, the bias and the initial states of one time step, whose W is `Shared`.
+
+    ``nodes`` are those of the graph from which U and W come. The gradient of a shared weight is None here, and computed
+    for many steps at once. ``needs`` says which arguments need a gradient.
+    """
+    x, U, W, bias, initial, activation, _ = given
+    need_x, _, _, need_bias, need_initial, *_ = needs
+    delta = activation_backward(activation, states, gradient, bias)
+    d_U, d_W = outer(nodes[0], delta, x), outer(nodes[1], delta, initial)
+    d_bias = bias_gradient(activation, states, delta) if need_bias else None
+    return matmul(delta, U) if need_x else None, d_U, d_W, d_bias, matmul(delta, W) if need_initial else None
 
 
 FORWARD, BACKWARD = {"c": forward_c, "python": forward_python}, {"c": backward_c, "python": backward_python}

@@ -1,10 +1,10 @@
 """A gated recurrent unit for a whole sequence, with the reset before (Cho et al., 2014; NC-GRU Eq. 19) or after U_c.
 
 r = σ(W_r x + U_r h + b_r),  u = σ(W_u x + U_u h + b_u),  c = φ(W_c x + U_c (r∘h) + b_c),  h ← (1 − u)∘h + u∘c
-or, with the reset after the product (torch.nn.GRU; GORU),  c = φ(W_c x + r∘(U_c h) + b_c)
+or, with the reset after the product (torch.nn.GRU; GORU),  c = φ(W_c x + r∘(U_c h + b_hn) + b_c)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,8 +25,10 @@ class GRUInputs(NamedTuple):
 
     W (3 · hidden, inputs) multiplies the input x (rows, inputs), and U (3 · hidden, hidden) the state. The rows of W, U
     and the bias are in the order reset, update, candidate. ``modulus`` (hidden) is the bias that a modReLU candidate
-    adds to the modulus. ``initial`` is (batch, hidden). ``activation`` is the name of the candidate's activation.
-    ``reset`` is "before" or "after": the reset gate acts before or after the product with U_c.
+    adds to the modulus. ``bias_hn`` (hidden) is torch's b_hn, which the reset gate multiplies, and must be None with
+    the reset "before". ``initial`` is (batch, hidden). ``activation`` is the name of the candidate's activation.
+    ``steps`` says which rows of x belong to which time step. ``reset`` is "before" or "after": the reset gate acts
+    before or after the product with U_c.
     """
 
     x: Tensor  # (rows, inputs)
@@ -34,6 +36,7 @@ class GRUInputs(NamedTuple):
     U: Tensor  # (3·hidden, hidden)
     bias: Tensor | None  # (3·hidden)
     modulus: Tensor | None  # (hidden)
+    bias_hn: Tensor | None  # (hidden), only if the reset acts after the product
     initial: Tensor  # (batch, hidden)
     activation: str
     steps: Steps
@@ -43,13 +46,13 @@ class GRUInputs(NamedTuple):
 class Saved(NamedTuple):
     """Results of the forward pass of a GRU that its backward pass uses.
 
-    ``gates`` are the values of reset, update and candidate after their activations. ``products`` are U_c h, or None if
-    the reset acts before the product with U_c.
+    ``gates`` are the values of reset, update and candidate after their activations. ``products`` are U_c h + b_hn, or
+    None if the reset acts before the product with U_c.
     """
 
     states: Tensor  # (rows, hidden)
     gates: Tensor  # (rows, 3·hidden)
-    products: Tensor | None  # (rows, hidden): U_c h, only if the reset acts after the product
+    products: Tensor | None  # (rows, hidden): U_c h + b_hn, only if the reset acts after the product
 
 
 @in_single_precision
@@ -57,25 +60,32 @@ def gru_unroll(given: GRUInputs) -> Tensor:
     """Return all states (rows, hidden) of a GRU over whole sequences, with the fastest implementation available.
 
     With reset gate r, update gate u and candidate c, the next state is (1 − u)∘h + u∘c. In `torch.nn.GRU` the update
-    gate is 1 − u.
+    gate is 1 − u. Raise ValueError for a ``bias_hn`` with the reset "before".
     """
+    if given.bias_hn is not None and given.reset == "before":
+        raise ValueError('gru_unroll expects bias_hn to be None with reset="before"; got a tensor')
     if has_operator(given.activation, given.steps.time):
         *tensors, activation, steps, reset = given
         return gru_forward(*tensors, steps.sizes, activation, reset, steps.reverse)[0]
     backend = choose_for(given.x, given.U, given.steps.resets is not None)
-    return gru_unroll_reference(given) if backend == "reference" else GRU.apply(*native.contiguous(given), backend)
+    if backend == "reference":
+        return gru_unroll_reference(given)
+    arguments = native.contiguous(given)
+    if not torch.is_grad_enabled():  # without the cost of an autograd function
+        return FORWARD[backend](GRUInputs(*arguments)).states
+    return GRU.apply(*arguments, backend)
 
 
 def gru_unroll_reference(given: GRUInputs) -> Tensor:
     """Return what `gru_unroll` returns, computed by the definition. All implementations are tested against it."""
-    x, W, U, bias, modulus, initial, activation, steps, reset = given
+    x, W, U, bias, modulus, bias_hn, initial, activation, steps, reset = given
 
     def step(z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor]:
         (h,), (x_r, x_u, x_c) = state, z.chunk(3, dim=1)
         U_r, U_u, U_c = U.chunk(3)  # here, because torch's scan takes no two views of one tensor
         r = (x_r + h @ U_r.mT).sigmoid()
         u = (x_u + h @ U_u.mT).sigmoid()
-        product = (r * h) @ U_c.mT if reset == "before" else r * (h @ U_c.mT)
+        product = (r * h) @ U_c.mT if reset == "before" else r * torch.nn.functional.linear(h, U_c, bias_hn)
         c = activate(activation, x_c + product, modulus)
         return ((1 - u) * h + u * c,)
 
@@ -91,8 +101,8 @@ class GRU(torch.autograd.Function):
         *inputs, ctx.backend = arguments
         given = GRUInputs(*inputs)
         saved = FORWARD[ctx.backend](given)
-        ctx.save_for_backward(*given[:6], *saved)
-        ctx.settings = given[6:]
+        ctx.save_for_backward(*given[:7], *saved)
+        ctx.settings = given[7:]
         return saved.states
 
     @staticmethod
@@ -103,53 +113,57 @@ class GRU(torch.autograd.Function):
         given, saved = GRUInputs(*tensors, *ctx.settings), Saved(states, gates, products)
         if wants_graph():
             return (*with_graph(lambda *inputs: gru_unroll_reference(GRUInputs(*inputs)), given, [gradient]), None)
-        need_x, _, _, need_bias, need_modulus, *_ = ctx.needs_input_grad
-        walk = BACKWARD[ctx.backend]
-        d_x, d_W, d_U, d_bias, d_modulus, d_initial = walk(given, saved, native.dense(gradient), need_x)
-        d_bias, d_modulus = d_bias if need_bias else None, d_modulus if need_modulus else None
-        return d_x, d_W, d_U, d_bias, d_modulus, d_initial, None, None, None, None
+        gradients = BACKWARD[ctx.backend](given, saved, native.dense(gradient), ctx.needs_input_grad[0])
+        return *needed(gradients, ctx.needs_input_grad), None, None, None, None
 
 
-Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor | None, Tensor | None, Tensor]
-"""gradients of x, W, U, the bias, the bias of modReLU and the initial states"""
+Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor]
+"""gradients of x, W, U, the bias, the bias of modReLU, b_hn (None if the reset is before) and the initial states"""
+
+
+def needed(gradients: Sequence[Tensor | None], asked: Sequence[bool]) -> Iterator[Tensor | None]:
+    """Return an iterator over the gradients, with None in the place of those that are not asked for."""
+    return (gradient if ask else None for gradient, ask in zip(gradients, asked, strict=False))
 
 
 def forward_c(given: GRUInputs) -> Saved:
     """Return a `Saved` of the states, gates and products of `gru_unroll`, computed by the C kernel."""
-    x, W, U, bias, modulus, initial, activation, steps, reset = given
+    x, W, U, bias, modulus, bias_hn, initial, activation, steps, reset = given
     N, I = U.shape[1], W.shape[1]
     products = native.empty(x, steps.rows, N) if reset == "after" else None
     saved = Saved(native.empty(x, steps.rows, N), native.empty(x, steps.rows, 3 * N), products)
     parts = native.slices(steps, 3 * N * (N + I))
-    native.call(
-        "gru_forward", steps, N, I, ACTIVATIONS.index(activation), x, W, bias, U, modulus, initial, *saved, parts
-    )
+    tensors = (x, W, bias, U, modulus, bias_hn, initial, *saved)
+    native.call("gru_forward", steps, N, I, ACTIVATIONS.index(activation), *tensors, parts)
     return saved
 
 
 def backward_c(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bool) -> Gradients:
-    """Return the gradients of x, W, U, the bias, modReLU's bias and the initial states, computed by the C kernel.
+    """Return the `Gradients`, computed by the C kernel.
 
-    One loop computes all but that of x, while the gradients of the gates are in cache.
+    ``given`` are the arguments and ``saved`` the results of the forward pass. ``gradient`` (rows, hidden) is the
+    gradient of all states. Without ``need_x`` the gradient of x is None. The gradients of the bias and of modReLU's
+    bias are tensors even if the forward pass had no such bias.
 
-    Without ``need_x`` the gradient of x is None, and the gradients of the gates, ``deltas``, are not stored. Those of
-    both biases are returned even if a bias is None.
+    One loop over time computes all gradients except that of x, while the gradients of the gates are in cache. The
+    gradient of x needs the gradients of the gates at all steps: they are stored in ``deltas`` only with ``need_x``.
     """
     W, U, initial, steps = given.W, given.U, given.initial, given.steps
     N, I = U.shape[1], W.shape[1]
     parts = native.slices(steps, 6 * N * (N + I))
     deltas = native.empty(saved.gates, *saved.gates.shape) if need_x else None
-    d_U, d_W, d_bias = torch.empty_like(U), torch.empty_like(W), U.new_empty(4 * N)
+    d_U, d_W, d_bias = torch.empty_like(U), torch.empty_like(W), U.new_empty(5 * N)
     d_initial = torch.zeros_like(initial)
     sources, results = (gradient, given.x, *saved, U, initial), (deltas, d_U, d_W, d_bias, d_initial)
     native.call("gru_backward", steps, N, I, ACTIVATIONS.index(given.activation), *sources, *results, parts)
-    d_gates, d_modulus = d_bias.split([3 * N, N])
-    return None if deltas is None else matmul(deltas, W), d_W, d_U, d_gates, d_modulus, d_initial
+    d_gates, d_modulus, d_hn = d_bias.split([3 * N, N, N])
+    d_x = None if deltas is None else matmul(deltas, W)
+    return d_x, d_W, d_U, d_gates, d_modulus, None if saved.products is None else d_hn, d_initial
 
 
 def forward_python(given: GRUInputs) -> Saved:
     """Return a `Saved` of the states, gates and products of `gru_unroll`, computed by a Python loop."""
-    x, W, U, bias, modulus, initial, activation, steps, reset = given
+    x, W, U, bias, modulus, bias_hn, initial, activation, steps, reset = given
     N = U.shape[1]
     gates = torch.nn.functional.linear(x, W, bias)
     products = x.new_empty(steps.rows, N) if reset == "after" else None
@@ -163,7 +177,8 @@ def forward_python(given: GRUInputs) -> Saved:
         if products is None:
             z = torch.addmm(c, r * h, U_c)
         else:
-            z = torch.addcmul(c, r, torch.mm(h, U_c, out=products[rows]))
+            product = torch.mm(h, U_c, out=products[rows])
+            z = torch.addcmul(c, r, product if bias_hn is None else product.add_(bias_hn))
         c.copy_(activate(activation, z, modulus))
         return (torch.lerp(h, c, u),)
 
@@ -172,15 +187,15 @@ def forward_python(given: GRUInputs) -> Saved:
 
 
 def backward_python(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bool) -> Gradients:
-    """Return the gradients of x, W, U, the bias, modReLU's bias and the initial states, computed by a Python loop.
+    """Return the `Gradients`, computed by a Python loop.
 
-    Without ``need_x`` the gradient of x is None. Those of both biases are returned even if a bias is None.
+    The arguments and results are those of `backward_c`.
     """
-    x, W, U, _, _, initial, activation, steps, _ = given
+    x, W, U, _, _, _, initial, activation, steps, _ = given
     states, gates, products = saved
     N = U.shape[1]
     deltas = torch.empty_like(gates)
-    resets = None if products is None else torch.empty_like(products)  # gradients of U_c h
+    resets = None if products is None else torch.empty_like(products)  # gradients of U_c h + b_hn
     d_initial = torch.zeros_like(initial)  # carries the gradient of the state from step to step
     previous = steps.previous(states, initial)
     for t in reversed(steps.order()):
@@ -204,7 +219,8 @@ def backward_python(given: GRUInputs, saved: Saved, gradient: Tensor, need_x: bo
     d_U_c = candidate.mT @ (previous * gates[:, :N]) if resets is None else resets.mT @ previous
     d_U = torch.cat([deltas[:, : 2 * N].mT @ previous, d_U_c])
     d_modulus = bias_gradient("modrelu", gates[:, 2 * N :], candidate)
-    return deltas @ W if need_x else None, deltas.mT @ x, d_U, deltas.sum(0), d_modulus, d_initial
+    d_hn = None if resets is None else resets.sum(0)
+    return deltas @ W if need_x else None, deltas.mT @ x, d_U, deltas.sum(0), d_modulus, d_hn, d_initial
 
 
 FORWARD, BACKWARD = {"c": forward_c, "python": forward_python}, {"c": backward_c, "python": backward_python}
@@ -214,9 +230,9 @@ def given_to_operator(
     tensors: Sequence[Tensor | None], sizes: Tensor | None, activation: str, reset: str, reverse: bool
 ) -> tuple[GRUInputs, str]:
     """Return the arguments of an operator as `GRUInputs`, and the implementation to run, "c" or "python"."""
-    x, W, U, bias, modulus, initial = dense(tensors)
+    x, W, U, bias, modulus, bias_hn, initial = dense(tensors)
     steps = real_steps(len(x), len(initial), sizes, reverse)
-    return GRUInputs(x, W, U, bias, modulus, initial, activation, steps, reset), own_backend(x, U)
+    return GRUInputs(x, W, U, bias, modulus, bias_hn, initial, activation, steps, reset), own_backend(x, U)
 
 
 @torch.library.custom_op("steadygrad::gru_forward", mutates_args=())
@@ -226,6 +242,7 @@ def gru_forward(
     U: Tensor,
     bias: Tensor | None,
     modulus: Tensor | None,
+    bias_hn: Tensor | None,
     initial: Tensor,
     sizes: Tensor | None,
     activation: str,
@@ -236,7 +253,7 @@ def gru_forward(
 
     ``sizes`` are those of `TracedSteps`. The products are an empty tensor if the reset acts before the product.
     """
-    given, backend = given_to_operator((x, W, U, bias, modulus, initial), sizes, activation, reset, reverse)
+    given, backend = given_to_operator((x, W, U, bias, modulus, bias_hn, initial), sizes, activation, reset, reverse)
     states, gates, products = or_empty(x, *FORWARD[backend](given))
     return states, gates, products
 
@@ -252,19 +269,21 @@ def gru_backward(
     U: Tensor,
     bias: Tensor | None,
     modulus: Tensor | None,
+    bias_hn: Tensor | None,
     initial: Tensor,
     sizes: Tensor | None,
     activation: str,
     reset: str,
     reverse: bool,
     need_x: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of x (empty without ``need_x``), W, U, both biases and the initial states."""
-    given, backend = given_to_operator((x, W, U, bias, modulus, initial), sizes, activation, reset, reverse)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the `Gradients`, with an empty tensor in the place of None."""
+    given, backend = given_to_operator((x, W, U, bias, modulus, bias_hn, initial), sizes, activation, reset, reverse)
     states, gates, products, gradient = dense((states, gates, products, gradient))
     saved = Saved(states, gates, products if reset == "after" else None)
-    d_x, d_W, d_U, d_bias, d_modulus, d_initial = or_empty(x, *BACKWARD[backend](given, saved, gradient, need_x))
-    return d_x, d_W, d_U, d_bias.clone(), d_modulus.clone(), d_initial  # both biases are parts of one tensor
+    d_x, d_W, d_U, *d_biases, d_initial = or_empty(x, *BACKWARD[backend](given, saved, gradient, need_x))
+    d_bias, d_modulus, d_hn = (part.clone() for part in d_biases)  # they are parts of one tensor
+    return d_x, d_W, d_U, d_bias, d_modulus, d_hn, d_initial
 
 
 @gru_forward.register_fake
@@ -276,24 +295,24 @@ def _(x: Tensor, W: Tensor, U: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tens
 
 @gru_backward.register_fake
 def _(gradient: Tensor, states: Tensor, gates: Tensor, products: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    x, W, U, _, _, initial, *_, need_x = arguments
+    x, W, U, _, _, _, initial, *_, reset, _, need_x = arguments
     N = U.shape[1]
-    shapes = x.shape if need_x else (0,), W.shape, U.shape, (3 * N,), (N,), initial.shape
+    d_hn = (N,) if reset == "after" else (0,)
+    shapes = x.shape if need_x else (0,), W.shape, U.shape, (3 * N,), (N,), d_hn, initial.shape
     return tuple(x.new_empty(shape) for shape in shapes)
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Save what the backward pass of `gru_forward` needs."""
-    ctx.save_for_backward(*output, *inputs[:7])
-    ctx.settings = inputs[7:]
+    """Save the tensors and settings that the backward pass of `gru_forward` needs."""
+    ctx.save_for_backward(*output, *inputs[:8])
+    ctx.settings = inputs[8:]
 
 
 def gradients_of_operator(ctx: Any, gradient: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients of the arguments of `gru_forward`, None for those that have none."""
-    need_x, _, _, need_bias, need_modulus, *_ = ctx.needs_input_grad
-    d_x, d_W, d_U, d_bias, d_modulus, d_initial = gru_backward(gradient, *ctx.saved_tensors, *ctx.settings, need_x)
-    d_bias, d_modulus = d_bias if need_bias else None, d_modulus if need_modulus else None
-    return d_x if need_x else None, d_W, d_U, d_bias, d_modulus, d_initial, None, None, None, None
+    asked = ctx.needs_input_grad
+    gradients = gru_backward(gradient, *ctx.saved_tensors, *ctx.settings, asked[0])
+    return *needed(gradients, asked), None, None, None, None
 
 
 gru_forward.register_autograd(gradients_of_operator, setup_context=keep)

@@ -46,23 +46,32 @@ class Saved(NamedTuple):
 
 
 @in_single_precision
-def lstm_unroll(given: LSTMInputs) -> tuple[Tensor, Tensor]:
+def lstm_unroll(given: LSTMInputs, projection: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the pair of all states h and all cells c of an LSTM, each (rows, hidden), by the fastest implementation.
 
-    Raise ValueError if ``detached`` does not have one entry per time step.
+    With ``projection`` R (size, hidden) the state is h = R (o∘tanh(c)), with ``size`` features, and U and ``initial``
+    have as many columns. This is computed by the reference implementation. Raise ValueError if ``detached`` does not
+    have one entry per time step.
     """
     if (detached := given.detached) is not None:
         if detached.shape != (time := given.steps.time,):
             raise ValueError(f"lstm_unroll expects detached of shape ({time},); got {tuple(detached.shape)}")
         given = given._replace(detached=detached.to("cpu", torch.bool))
+    if projection is not None:
+        return lstm_unroll_reference(given, projection)
     if has_operator("tanh", given.steps.time):
         *tensors, steps, detached = given
         return lstm_forward(*tensors, detached, steps.sizes, steps.reverse)[:2]
     backend = choose_for(given.x, given.U, given.steps.resets is not None)
-    return lstm_unroll_reference(given) if backend == "reference" else LSTM.apply(*native.contiguous(given), backend)
+    if backend == "reference":
+        return lstm_unroll_reference(given)
+    arguments = native.contiguous(given)
+    if not torch.is_grad_enabled():  # without the cost of an autograd function
+        return FORWARD[backend](LSTMInputs(*arguments))[:2]
+    return LSTM.apply(*arguments, backend)
 
 
-def lstm_unroll_reference(given: LSTMInputs) -> tuple[Tensor, Tensor]:
+def lstm_unroll_reference(given: LSTMInputs, projection: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return what `lstm_unroll` returns, computed by the definition. All implementations are tested against it."""
     x, W, U, bias, initial, initial_cells, steps, detached = given
     rows, start = torch.nn.functional.linear(x, W, bias), (initial, initial_cells)
@@ -71,7 +80,8 @@ def lstm_unroll_reference(given: LSTMInputs) -> tuple[Tensor, Tensor]:
         h, cell = state
         i, f, g, o = (z + h @ U.mT).chunk(4, dim=1)
         cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-        return o.sigmoid() * cell.tanh(), cell
+        h = o.sigmoid() * cell.tanh()
+        return h if projection is None else h @ projection.mT, cell
 
     if detached is None:
         states, cells = unroll_rows(step, rows, start, steps)

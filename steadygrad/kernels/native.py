@@ -4,7 +4,7 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 from steadygrad.kernels.arguments import SIZES, Field, addresses, expected
 from steadygrad.kernels.steps import Steps
 
-ABI = 10  # STEADYGRAD_ABI in c/steadygrad.c
+ABI = 12  # STEADYGRAD_ABI in c/steadygrad.c
 TAGS = {torch.float32: "f32", torch.float64: "f64"}
 INSTRUCTION_SETS = ("baseline", "AVX2", "AVX-512")
 LIBRARY = Path(__file__).with_name("_native.dll" if sys.platform == "win32" else "_native.so")
@@ -110,9 +110,7 @@ def empty(like: Tensor, *shape: int) -> Tensor:
     Each size is an argument: empty(x, 3, 4). Large pages are requested if the tensor is large.
     """
     tensor = like.new_empty(shape)
-    bytes = tensor.numel() * tensor.element_size()
-    loaded = library()
-    if bytes > LARGE and not isinstance(loaded, str):
+    if (bytes := tensor.nbytes) > LARGE and not isinstance(loaded := library(), str):
         loaded.steadygrad_advise(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_int64(bytes))
     return tensor
 
@@ -127,9 +125,9 @@ def trim() -> None:
         loaded.steadygrad_trim()
 
 
-def contiguous(arguments: Iterable[Any]) -> Iterator[Any]:
-    """Return an iterator over the arguments of a kernel, with every tensor made contiguous."""
-    return (a.contiguous() if isinstance(a, Tensor) else a for a in arguments)
+def contiguous(arguments: Iterable[Any]) -> list[Any]:
+    """Return a list of the arguments of a kernel, with every tensor made contiguous."""
+    return [a.contiguous() if isinstance(a, Tensor) else a for a in arguments]
 
 
 def dense(tensor: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from torch.autograd import forward_ad
 def needs_plain(x: Tensor) -> bool:
     """Return whether only plain torch operations can be applied to ``x``.
 
-    This is so under torch.func, torch.compile, torch.export, tracing and forward-mode AD, and on the meta device.
+    The result is True under torch.func, torch.compile, torch.export, tracing and forward-mode AD, and on the meta
+    device.
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return True
@@ -21,9 +22,10 @@ def needs_plain(x: Tensor) -> bool:
 
 
 def traced() -> bool:
-    """Return whether torch.compile or torch.export traces this call, so that operators replace autograd functions.
+    """Return whether torch.compile or torch.export is tracing this call.
 
-    The operators have no rules for the transforms of torch.func. Inside a transform the answer is False.
+    While traced, a kernel calls its custom operator (`torch.library`) instead of its autograd function. The operators
+    have no rules for the transforms of torch.func, so the result is False inside such a transform.
     """
     return torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
 
@@ -34,10 +36,10 @@ _kept: tuple[str, ...] | None = None
 
 @contextmanager
 def portable(*kept: str) -> Iterator[None]:
-    """Context manager: traced loops over time consist of torch's own operators, `scan` and those of a step.
+    """Context manager in which traced loops over time consist of torch's own operators only.
 
-    A graph that is traced in it can be loaded without steadygrad. Only for the activations whose names are in ``kept``
-    the loops remain operators of steadygrad.
+    These are `scan` and the operators of a step. A graph that is traced in this context can be loaded without
+    steadygrad. Loops with an activation whose name is in ``kept`` remain operators of steadygrad.
     """
     global _kept
     before, _kept = _kept, kept
@@ -50,14 +52,14 @@ def portable(*kept: str) -> Iterator[None]:
 def has_operator(activation: str, time: int) -> bool:
     """Return whether an operator of steadygrad runs a loop over ``time`` steps with this activation.
 
-    It does while torch.compile or torch.export traces the loop, unless `portable` forbids it. In `portable` a loop of
-    one step is never an operator.
+    An operator runs the loop while torch.compile or torch.export traces it, unless `portable` forbids that. Inside
+    `portable` a loop of one step is never an operator.
     """
     return traced() and (_kept is None or (activation in _kept and not is_single_step(time)))
 
 
 def is_single_step(time: int) -> bool:
-    """Return whether a loop in `portable` has one step, and no symbolic number of steps, so that it is no loop."""
+    """Return whether a loop inside `portable` has exactly one step. A symbolic number of steps never counts."""
     return _kept is not None and isinstance(time, int) and time == 1
 
 
@@ -80,9 +82,10 @@ def at_least_single(values: Tensor) -> Tensor:
 
 
 def wants_graph() -> bool:
-    """Return, inside a backward pass, whether its gradients need plain torch operations.
+    """Return whether the backward pass that is running must compute its gradients by plain torch operations.
 
-    They do if they must be differentiable (``create_graph=True``) or come in a batch (``is_grads_batched=True``).
+    It must if the gradients are to be differentiable (``create_graph=True``) or come in a batch
+    (``is_grads_batched=True``).
     """
     if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
         return True
@@ -96,9 +99,8 @@ def with_graph(
 ) -> tuple[Tensor | None, ...]:
     """Return gradients of ``inputs``, from the ``gradients`` of the outputs ``definition(*inputs)``.
 
-    They are differentiable if gradients are enabled.
-
-    The result has one entry for each input: None if the input is no tensor or requires no gradient.
+    The result has one entry for each input: None if the input is no tensor or requires no gradient. The returned
+    gradients can be differentiated again if gradients are enabled.
     """
     differentiable = torch.is_grad_enabled()
     with torch.enable_grad():
@@ -122,6 +124,8 @@ def in_own_precision(backward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(backward)
     def undisturbed(ctx: Any, *gradients: Tensor | None) -> Any:
         kind = next((gradient.device.type for gradient in gradients if gradient is not None), "cpu")
+        if not autocasts(kind):
+            return backward(ctx, *gradients)
         with own_precision(kind):
             return backward(ctx, *gradients)
 

@@ -18,9 +18,9 @@ def shortened(sizes: tuple[object, ...]) -> str:
 class Steps:
     """Which rows of a (rows, features) tensor belong to which time step.
 
-    Rows are ordered by time step and, within a step, by sequence, longest sequence first: the layout of
-    `torch.nn.utils.rnn.PackedSequence`. Step t has ``sizes[t]`` rows. With ``reverse`` each sequence is processed from
-    its end to its beginning; the order of the rows does not change.
+    A row is one time step of one sequence. Rows are ordered by time step and, within a step, by sequence, longest
+    sequence first: the layout of `torch.nn.utils.rnn.PackedSequence`. Step t has ``sizes[t]`` rows. With ``reverse``
+    each sequence is processed from its end to its beginning; the order of the rows does not change.
 
     ``resets`` is None, or a Boolean tensor (rows,), see `with_resets`.
     """
@@ -30,7 +30,7 @@ class Steps:
     resets: Tensor | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless the sizes are those of a batch. C reads as many rows as they say."""
+        """Raise ValueError unless the sizes are those of a batch. The C kernels read as many rows as the sizes say."""
         sizes = self.sizes
         if not sizes or set(map(type, sizes)) != {int}:
             raise ValueError(
@@ -78,9 +78,10 @@ class Steps:
         return found
 
     def with_resets(self, resets: Tensor) -> "Steps":
-        """Return `Steps` of the same rows in which some rows begin anew: those where ``resets`` (rows,) is True.
+        """Return a copy of these `Steps` in which a new sequence begins at each row where ``resets`` is True.
 
-        The state before such a row is zero, and a memory of past states is empty. The C kernels and `unroll` do this.
+        ``resets`` is a Boolean tensor (rows,). The recurrent state before such a row is zero, and a memory of past
+        states is empty. This method only stores the mask. The C kernels and `unroll` reset the state.
         """
         steps = copy(self)  # with all that is cached
         object.__setattr__(steps, "resets", resets.contiguous())
@@ -96,12 +97,12 @@ class Steps:
         """Number of time steps."""
         return len(self.sizes)
 
-    @property
+    @cached_property
     def batch(self) -> int:
         """Number of sequences."""
         return self.sizes[0]
 
-    @property
+    @cached_property
     def uniform(self) -> bool:
         """Whether all sequences have the same length."""
         return self.sizes[0] == self.sizes[-1]
@@ -127,7 +128,7 @@ class Steps:
             return torch.arange(len(self.sizes) + 1, device="cpu") * self.batch
         return torch.tensor(self.offsets, dtype=torch.int64, device="cpu")
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Total number of rows: one for each time step of each sequence."""
         return len(self.sizes) * self.batch if self.uniform else self.offsets[-1]
@@ -178,9 +179,9 @@ class Steps:
         With ``reverse`` it is the state at the first time step, which is processed last.
         """
         if self.reverse:
-            return states[: self.batch]
+            return states if len(self.sizes) == 1 else states[: self.batch]
         if self.uniform:
-            return states[-self.batch :]
+            return states if len(self.sizes) == 1 else states[-self.batch :]
         return states.index_select(0, self._last_rows.to(states.device))
 
     @cached_property

@@ -31,6 +31,8 @@ from steadygrad.layers.relrnn import RelRNN as RelRNN
 from steadygrad.layers.relrnn import RelLSTM as RelLSTM
 # isort: on
 
+from steadygrad.layers import cells as cells
+from steadygrad.layers.calibration import calibrate as calibrate
 from steadygrad.layers.cell import Cell as Cell
 from steadygrad.layers.cell import StepCell as StepCell
 from steadygrad.layers.memory import Memory as Memory
@@ -40,3 +42,6 @@ from steadygrad.layers.recurrent import LayerClass as LayerClass
 from steadygrad.layers.recurrent import RecurrentLayer as RecurrentLayer
 from steadygrad.layers.relevance import Score as Score
 from steadygrad.layers.stack import Stack as Stack
+from steadygrad.layers.stream import Stream as Stream
+from steadygrad.layers.torch_weights import from_torch as from_torch
+from steadygrad.layers.torch_weights import to_torch as to_torch

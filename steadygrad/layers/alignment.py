@@ -5,17 +5,17 @@ import math
 import torch
 from torch import Tensor, nn
 
-from steadygrad.layers.naming import Owned
+from steadygrad.layers.naming import Lender, Owned
 
 
-class Alignment(nn.Module):
-    """Base class of attention scores, which give the logits of queries and keys.
+class Alignment(Lender):
+    """Base class of attention scores: modules that compute the attention logits from queries and keys.
 
     The keys are computed once from the past states (`keys`), and `forward` compares them with the query of each step.
     """
 
     in_kernel = False
-    """whether the fused kernel supports this alignment; it takes A, B and v: additive with v, scaled product without"""
+    """whether the fused kernel supports this score: the additive one with v, or the scaled product without v"""
     weight_query = Owned()
     weight_key = Owned()
     weight_score = Owned()
@@ -30,8 +30,8 @@ class Alignment(nn.Module):
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """Return the attention logits (batch, places) from queries (batch, units) and keys (batch, places, key size).
 
-        The keys are those that `keys` returns, not the states. Each score defines this method; `Alignment` raises
-        NotImplementedError.
+        Each place holds one past state. The keys are those that `keys` returns, not the states. Each score defines this
+        method; `Alignment` raises NotImplementedError.
         """
         raise NotImplementedError
 

@@ -21,12 +21,17 @@ class AntisymmetricCell(StepCell):
     weight_ih = Owned()
     weight_hh = Owned()
     bias_ih = Owned()
+    shown = ("epsilon", "gamma", "gated")
 
-    def __init__(self, input_size: int, hidden_size: int, epsilon: float, gamma: float, gated: bool) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, epsilon: float, gamma: float, gated: bool, bias: bool = True
+    ) -> None:
         super().__init__()
-        self.epsilon, self.gamma, rows = epsilon, gamma, 2 * hidden_size if gated else hidden_size
+        self.epsilon, self.gamma, self.gated = epsilon, gamma, gated
+        rows = 2 * hidden_size if gated else hidden_size
         self.weight_hh = nn.Parameter(torch.empty(hidden_size, hidden_size))
-        self.weight_ih, self.bias_ih = nn.Parameter(torch.empty(rows, input_size)), nn.Parameter(torch.zeros(rows))
+        self.weight_ih = nn.Parameter(torch.empty(rows, input_size))
+        self.bias_ih = nn.Parameter(torch.zeros(rows)) if bias else None
         nn.init.normal_(self.weight_hh, std=1 / math.sqrt(hidden_size))
         uniform(1 / math.sqrt(input_size))(self.weight_ih)
 
@@ -36,7 +41,8 @@ class AntisymmetricCell(StepCell):
     def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (h,), M = state, self.weight_hh
         product = nn.functional.linear(h, M) - h @ M - self.gamma * h  # torch's scan forbids M.mT beside M
-        driven, *gate = (input @ self.weight_ih.mT + self.bias_ih).split(len(M), dim=1)
+        drives = input @ self.weight_ih.mT
+        driven, *gate = (drives if self.bias_ih is None else drives + self.bias_ih).split(len(M), dim=1)
         change = self.epsilon * torch.tanh(product + driven)
         return (h + (change * torch.sigmoid(product + gate[0]) if gate else change),)
 
@@ -65,4 +71,6 @@ class AntisymmetricRNN(RecurrentLayer, name="antisymmetric"):
         **common: Unpack[Common],
     ) -> None:
         own = (hidden_size, epsilon, gamma, gated)
-        super().__init__(lambda width: AntisymmetricCell(width, *own), input_size, hidden_size, num_layers, **common)
+        super().__init__(
+            lambda width: AntisymmetricCell(width, *own, self.bias), input_size, hidden_size, num_layers, **common
+        )

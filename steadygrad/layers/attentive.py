@@ -12,6 +12,7 @@ from steadygrad.check import check_choice
 from steadygrad.kernels import (
     Attention,
     Steps,
+    StreamLevel,
     TracedSteps,
     attentive_traced,
     attentive_unroll,
@@ -56,8 +57,8 @@ class AttentiveCell(Cell):
     cell's state, then s_t, then the tensors of the memory.
 
     ``memory`` is a function units → `Memory`. ``alignment`` gives the score a: a name in `ALIGNMENTS` or a function
-    units → `Alignment`. ``combine`` is a name in `COMBINATIONS`; the equation shows ``"average"``. ``normalise`` is a
-    function (logits, taken) → α, each (batch, places). Unknown names raise ValueError.
+    units → `Alignment`. ``combine`` is a name in `COMBINATIONS`; the equation shows ``"average"``. Unknown names raise
+    ValueError. A subclass may override `normalise`, which computes α from the scores.
     """
 
     weight_combine = Owned()
@@ -69,7 +70,6 @@ class AttentiveCell(Cell):
         *,
         alignment: str | Callable[[int], Alignment] = "additive",
         combine: str = "average",
-        normalise: Callable[[Tensor, Tensor], Tensor] = softmax,
     ) -> None:
         super().__init__()
         named = "additive" if callable(alignment) else alignment
@@ -78,7 +78,7 @@ class AttentiveCell(Cell):
         units = cell.output_size
         self.cell, self.memory = cell, memory(units)
         self.alignment = (ALIGNMENTS[alignment] if isinstance(alignment, str) else alignment)(units)
-        self.combine, self.normalise = combine, normalise
+        self.combine = combine
         self.weight_combine = (
             nn.Parameter(torch.eye(units).repeat(1, 2) / 2) if combine == "concatenate" else None
         )  # starts as the mean of h and the attended state
@@ -124,7 +124,11 @@ class AttentiveCell(Cell):
     @property
     def in_kernel(self) -> bool:
         """Whether the C kernel supports the alignment and the normalisation."""
-        return self.alignment.in_kernel and self.normalise is softmax
+        return self.alignment.in_kernel and getattr(self.normalise, "__func__", None) is AttentiveCell.normalise
+
+    def normalise(self, logits: Tensor, taken: Tensor) -> Tensor:
+        """Return the weights α of the places from their scores a; here their `softmax`. All are (batch, places)."""
+        return softmax(logits, taken)
 
     @property
     def traceable(self) -> bool:
@@ -156,12 +160,23 @@ class AttentiveCell(Cell):
                 return self.step_by_step(weights, x, steps, state)
             fresh = self.initial_states(1, x)
             return in_segments(partial(self.step_by_step, weights), x, steps, state, fresh, dim=0)
-        own = len(self.state_sizes)
-        scores, v = self.alignment, self.alignment.weight_score
-        attention = Attention(scores.weight_query, scores.weight_key, None if v is None else v[0], factor, *limits)
+        own, attention = len(self.state_sizes), self._attention(factor, limits)
         unroll = attentive_traced if traced() else attentive_unroll
         outputs, final, carried = unroll(x, recurrence, attention, state[:own], self.memory.carried(state[own:]), steps)
         return outputs, (*final, *self.memory.from_carried(carried))
+
+    def _attention(self, factor: float, limits: tuple[int | None, int]) -> Attention:
+        """Return the weights of attention for the C kernel, with the factor f and the limits of the memory."""
+        scores, v = self.alignment, self.alignment.weight_score
+        return Attention(scores.weight_query, scores.weight_key, None if v is None else v[0], factor, *limits)
+
+    def stream_level(self, weights: Any) -> StreamLevel | None:
+        """Return the cell as a `StreamLevel`; None unless the C kernel supports its parts and the memory is limited."""
+        factor, limits, level = COMBINATIONS[self.combine], self.memory.limits, self.cell.stream_level(weights)
+        supported = self.in_kernel and self.cell.recurrence(weights) is not None
+        if level is None or not supported or factor is None or limits is None or limits[0] is None:
+            return None
+        return level._replace(attention=self._attention(factor, limits))
 
     def step_by_step(
         self, weights: Any, x: Tensor, steps: Steps, state: tuple[Tensor, ...], trace: list[Trace] | None = None
@@ -250,6 +265,10 @@ class AttentiveCell(Cell):
             return torch.cat([h, attended], dim=1) @ self.weight_combine.mT
         return (h + attended) * cast(float, COMBINATIONS[self.combine])
 
+    def options(self) -> dict[str, Any]:
+        """Return the options of the inner cell to show in `repr` of the layer, then those of the memory."""
+        return self.cell.options() | self.memory.options()
+
     def matrices(self) -> dict[str, Tensor]:
         """Return the dict of the inner cell's recurrent matrices by name, without those of attention."""
         return self.cell.matrices()
@@ -262,11 +281,11 @@ class AttentiveCell(Cell):
 AttentionSpec = Mapping[str, Any] | Callable[[Cell], Cell]
 
 
-def attentive(cell: Cell, attention: AttentionSpec) -> Cell:
+def attentive(cell: Cell, attention: AttentionSpec, bias: bool = True) -> Cell:
     """Return the cell with attention, specified by a dict of options or a function cell → cell.
 
-    A dict gives an `AttentiveCell` around the cell. A function is called with the cell, and its result is returned. The
-    options are:
+    A dict gives an `AttentiveCell` around the cell. A function is called with the cell, and its result is returned.
+    Without ``bias`` a learned score has no bias. The options are:
 
     - ``short``: size of S, the last states; 10 by default, None for all past states. With None, ``relevant`` and
       ``score`` must not be given;
@@ -300,6 +319,6 @@ def attentive(cell: Cell, attention: AttentionSpec) -> Cell:
         raise ValueError(f"attention to all past states (short=None) keeps no others; got {' and '.join(surplus)}")
 
     def memory(units: int) -> Memory:
-        return Everything(units) if short is None else Screening(units, short, relevant, score)
+        return Everything(units) if short is None else Screening(units, short, relevant, score, bias)
 
     return AttentiveCell(cell, memory, alignment=alignment, combine=combine)

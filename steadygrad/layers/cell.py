@@ -3,9 +3,11 @@
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from steadygrad.kernels import Recurrence, Steps, unroll_rows
+from steadygrad.kernels import Recurrence, Steps, StreamLevel, unroll_rows
+from steadygrad.layers.naming import Lender
+from steadygrad.layers.torch_form import TorchForm, Weights
 
 MOST_LAYERS = 10_000
 """largest ``num_layers`` of a layer; without a limit, a huge number fills the memory with cells, one by one"""
@@ -23,30 +25,31 @@ class Lookup(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Shape, without the batch, and dtype of one tensor of a state.
+    """Shape, without the batch, and dtype of one tensor of a recurrent state.
 
-    None in the shape is a number of places that grows with time. The dtype None is that of the layer.
+    A size None stands for a number of places that grows with time, as in a memory of all past states. The dtype None
+    stands for the dtype of the layer.
     """
 
     shape: tuple[int | None, ...]
     dtype: torch.dtype | None = None
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Return whether ``shape``, without the batch, fits this part: as many dimensions, and equal sizes.
+        """Return whether ``shape`` has as many dimensions as this part's shape, and the same sizes.
 
-        None in the part's shape fits any size. The dtype is not compared.
+        Both shapes are without the batch. Where the part has None, any size fits. The dtype is not compared.
         """
         return len(shape) == len(self.shape) and all(map(lambda a, b: b in (None, a), shape, self.shape))
 
     def zeros(self, leading: tuple[int, ...], like: Tensor) -> Tensor:
         """Return a tensor of zeros of shape (*leading, *shape), where None in the part's shape becomes 0.
 
-        The device is that of ``like``. So is the dtype, unless the part has its own.
+        The device is that of ``like``. The dtype is the part's or, if the part has none, that of ``like``.
         """
         return like.new_zeros(*leading, *(size or 0 for size in self.shape), dtype=self.dtype)
 
 
-class Cell(nn.Module):
+class Cell(Lender):
     """Base class of cells. A recurrent layer has one cell for each of its ``num_layers`` levels and each direction.
 
     A cell evaluates its matrices once, then runs over all time steps of a batch.
@@ -63,6 +66,8 @@ class Cell(nn.Module):
     state_sizes: tuple[int, ...]
     """sizes of the tensors (batch, size) with which the state begins; a memory of past states follows them"""
     output_size: int
+    shown: tuple[str, ...] = ()
+    """names of the attributes that `repr` of the layer shows, such as ``activation``"""
     resets_inside = False
     """whether `walk` itself resets the state to zeros where `Steps.resets` says so, if the C kernel runs"""
 
@@ -137,18 +142,50 @@ class Cell(nn.Module):
         """
         return None
 
+    def from_torch(self, weights: Weights) -> Weights:
+        """Return the cell's parameters by name, from those of one level and direction of torch's layer of its kind.
+
+        Names have no suffix. `Cell` returns the weights unchanged: torch has no such layer.
+        """
+        return weights
+
+    def to_torch(self) -> TorchForm:
+        """Return the cell as one level and direction of a layer of torch.nn, in evaluation mode.
+
+        Raise ValueError, with the reason, if torch has no such layer. `Cell` raises it always.
+        """
+        raise ValueError(f"torch has no layer with the recurrence of {type(self).__name__}")
+
+    def stream_level(self, weights: Any) -> StreamLevel | None:
+        """Return the cell with its evaluated ``weights`` as a `StreamLevel`; None if C has no single step of it.
+
+        `Cell` returns None.
+        """
+        return None
+
     def matrices(self) -> dict[str, Tensor]:
-        """Return a dict of the recurrent matrices (hidden, hidden), which multiply the state, by name; here empty."""
+        """Return a dict by name of the recurrent matrices (hidden, hidden), which multiply the state.
+
+        `Cell` returns an empty dict.
+        """
         return {}
 
+    def options(self) -> dict[str, Any]:
+        """Return the options to show in `repr` of the layer, a dict by name: those in ``shown``, the kind of matrix."""
+        label = getattr(getattr(self, "weight_hh", None), "label", "")  # a parameter has none
+        return {name: getattr(self, name) for name in self.shown} | ({"recurrent": label} if label else {})
+
     def kinds(self) -> dict[Tensor, str]:
-        """Return the kind of each parameter that has one, such as "matrix", without those of a `Matrix`; here none."""
+        """Return a dict of the kind, such as "matrix", of each parameter that has one.
+
+        Parameters of a `Matrix` are left out: the `Matrix` has their kinds. `Cell` returns an empty dict.
+        """
         return {}
 
     def initial_states(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
         """Return the states before the first input: a tuple of zeros (batch, …), one for each of ``state_parts``.
 
-        They have the device of ``like``, and its dtype unless the part has its own.
+        The device is that of ``like``. The dtype is the part's or, if the part has none, that of ``like``.
         """
         return tuple(part.zeros((batch,), like) for part in self.state_parts)
 

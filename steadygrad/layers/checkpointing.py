@@ -33,7 +33,7 @@ def check_chunk(who: str, value: int | bool) -> int | bool:
 def in_chunks(
     run: Run, x: Tensor, steps: Steps, state: tuple[Tensor, ...], length: int | bool, dim: int, output: bool = True
 ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """Return what ``run(x, steps, state)`` returns, the outputs and the final states, but store less for its gradient.
+    """Return the outputs and final states of ``run(x, steps, state)``, but store less for the backward pass.
 
     ``run`` is called for each chunk of ``length`` time steps (True: about the square root of their number), and again
     in the backward pass, with the same random numbers. The sequences of a state are along dimension ``dim``. Without
@@ -56,8 +56,9 @@ def in_chunks(
 def compact(run: Run, x: Tensor, steps: Steps, *state: Tensor, output: bool) -> tuple[Tensor | None, ...]:
     """Return the outputs of ``run``, or None without ``output``, and then its final states.
 
-    The states are copies, because a view of the outputs would keep them all in memory. What the chunk before has freed
-    is returned to the system first: otherwise the gaps between what is stored grow to the size of all outputs.
+    The states are copies, because a view of the outputs would keep all outputs in memory. Memory that the previous
+    chunk freed is returned to the system first. Otherwise the gaps between the stored tensors grow to the size of all
+    outputs.
     """
     trim()
     found, final = run(x, steps, state)
@@ -65,9 +66,13 @@ def compact(run: Run, x: Tensor, steps: Steps, *state: Tensor, output: bool) -> 
 
 
 def with_others(after: Tensor, before: Tensor, dim: int) -> Tensor:
-    """Return the states ``after`` a chunk, followed by those of the sequences that it does not have, from ``before``.
+    """Return a recurrent state of all sequences after a chunk of time steps that only the longer sequences have.
 
-    A memory without limit may have more places in ``after``; empty places in front, zeros, then widen ``before``.
+    ``before`` is the state of all sequences before the chunk, along dimension ``dim``. ``after`` is the state after the
+    chunk of the sequences that are in it, which are the first ones. The other sequences keep their state.
+
+    If the state is a memory without limit, the dimension after ``dim`` is its places. ``before`` and ``after`` may have
+    different numbers of places: the one with fewer gets empty places, filled with zeros, in front.
     """
     present = after.shape[dim]
     if present == before.shape[dim]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import COMPLEX_MODRELU, SMOOTHED_COMPLEX_MODRELU, Steps
+from steadygrad.kernels import COMPLEX_MODRELU, SMOOTHED_COMPLEX_MODRELU, Steps, StreamLevel
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.elman import ElmanWeights, elman_walk
 from steadygrad.layers.gates import FreeWeights, bare
@@ -28,6 +28,7 @@ class ComplexElmanCell(Cell, FreeWeights):
     returns a function, the steps use it, and W is not formed.
     """
 
+    shown = ("activation",)
     resets_inside = True
     weight_ih = Owned()
     weight_hh = Owned()
@@ -76,6 +77,13 @@ class ComplexElmanCell(Cell, FreeWeights):
         The final state is a tuple of one tensor (batch, 2 · units).
         """
         return elman_walk(weights, self.bias_modrelu, self.activation, x, steps, state)
+
+    def stream_level(self, weights: ElmanWeights) -> StreamLevel | None:
+        """Return the cell as a `StreamLevel`; None with smoothed modReLU, or if W is given as a function."""
+        U, W = weights
+        if not isinstance(W, Tensor) or self.activation != COMPLEX_MODRELU:
+            return None
+        return StreamLevel("elman", U, W, modulus=self.bias_modrelu, activation=self.activation)
 
     def matrices(self) -> dict[str, Tensor]:
         """Return {"recurrent": W} with W (units, units), complex unless ``recurrent`` names a real matrix."""

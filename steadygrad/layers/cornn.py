@@ -22,23 +22,27 @@ class CoRNNCell(StepCell):
     weight_hh = Owned()
     weight_velocity = Owned()
     bias_ih = Owned()
+    shown = ("dt", "gamma", "epsilon")
 
-    def __init__(self, input_size: int, hidden_size: int, dt: float, gamma: float, epsilon: float) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, dt: float, gamma: float, epsilon: float, bias: bool = True
+    ) -> None:
         super().__init__()
         self.dt, self.gamma, self.epsilon = dt, gamma, epsilon
         self.weight_hh, self.weight_velocity = (nn.Parameter(torch.empty(hidden_size, hidden_size)) for _ in range(2))
         self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))
-        self.bias_ih = nn.Parameter(torch.empty(hidden_size))
+        self.bias_ih = nn.Parameter(torch.empty(hidden_size)) if bias else None
         for parameter in self.parameters():
             uniform(1 / math.sqrt(input_size + 2 * hidden_size))(parameter)
 
     def initial_state(self) -> tuple[Tensor, ...]:
-        return torch.zeros_like(self.bias_ih), torch.zeros_like(self.bias_ih)
+        y, z = self.weight_hh.new_zeros(2, len(self.weight_hh))
+        return y, z
 
     def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         y, z = state
         driven = input @ self.weight_ih.mT + y @ self.weight_hh.mT + z @ self.weight_velocity.mT
-        force = torch.tanh(driven + self.bias_ih)
+        force = torch.tanh(driven if self.bias_ih is None else driven + self.bias_ih)
         z = z + self.dt * (force - self.gamma * y - self.epsilon * z)
         return y + self.dt * z, z
 
@@ -67,4 +71,4 @@ class CoRNN(RecurrentLayer, name="cornn"):
         **common: Unpack[Common],
     ) -> None:
         own = (hidden_size, dt, gamma, epsilon)
-        super().__init__(lambda width: CoRNNCell(width, *own), input_size, hidden_size, num_layers, **common)
+        super().__init__(lambda width: CoRNNCell(width, *own, self.bias), input_size, hidden_size, num_layers, **common)

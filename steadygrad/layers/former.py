@@ -91,6 +91,14 @@ def rename(layer: nn.Module, state: dict[str, Tensor], prefix: str = "") -> None
         state[prefix + name] = joined(blocks, shapes.get(name))
 
 
+def complete(layer: nn.Module, state: dict[str, Tensor], prefix: str) -> None:
+    """Add b_hn = 0 to the state dict of a GRU that an earlier version saved, in place. That version had no b_hn."""
+    for place in places(layer):
+        end = place.name.removeprefix("bias_hn")
+        if place.attribute == "bias_hn" and f"{prefix}bias_ih{end}" in state:
+            state.setdefault(prefix + place.name, torch.zeros_like(getattr(layer, place.name)))
+
+
 def joined(blocks: list[Tensor], shape: torch.Size | None) -> Tensor:
     """Return blocks of rows as one tensor, in this shape if it has as many entries."""
     whole = torch.cat(blocks) if len(blocks) > 1 else blocks[0]

@@ -48,7 +48,7 @@ class FreeWeights(nn.Module):
     def checked(self, name: str, weight: Tensor) -> Tensor:
         """Return the weight of this name. Raise NonFiniteError if it has NaN or infinity, unless it is traced."""
         if not torch.compiler.is_compiling() and not needs_plain(weight):
-            check_finite(type(self).__name__, name, weight)
+            check_finite(type(self).__name__, name + self.__dict__.get("_suffix", ""), weight)
         return weight
 
 
@@ -63,6 +63,15 @@ class Gates(FreeWeights):
         self.names = tuple(matrices)
         for gate, matrix in matrices.items():
             setattr(self, gate, bare(matrix))
+
+    @property
+    def label(self) -> str:
+        """Kinds of the matrices under a constraint, such as "cayley" for all gates or "reset/candidate: neumann"."""
+        own = {gate: weight for gate in self.names if isinstance(weight := self[gate], Matrix)}
+        gates = {label: [g for g in own if own[g].label == label] for label in (m.label for m in own.values())}
+        if len(own) == len(self.names) and len(gates) == 1:
+            return next(iter(gates))
+        return "; ".join(f"{'/'.join(some)}: {label}" for label, some in gates.items())
 
     def __getitem__(self, gate: str) -> Tensor | Matrix:
         """Return the matrix of a gate: a parameter or a `Matrix`."""

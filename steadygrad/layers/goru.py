@@ -1,7 +1,7 @@
 """GORU: a gated unit whose candidate multiplies the old state by an orthogonal matrix (Jing et al., 2017)."""
 
 import math
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from steadygrad.layers.gru import GRUCell
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import uniform
+from steadygrad.layers.torch_form import Weights, negate_update
 from steadygrad.matrices import Free, Matrix, Spec
 
 
@@ -19,21 +20,24 @@ class GORUCell(GRUCell):
     that of `GRU`, whose update gate is u = 1 − g. Because 1 − σ(z) = σ(−z), `weights` negates the rows of g.
     """
 
+    inner_bias = False
+
     def __init__(
-        self, input_size: int, hidden_size: int, *, recurrent: Spec, activation: str, reset_bias: float
+        self, input_size: int, hidden_size: int, *, recurrent: Spec, activation: str, bias: bool, reset_bias: float
     ) -> None:
         super().__init__(
             input_size,
             hidden_size,
             activation=activation,
             recurrent={"reset": small, "update": small, "candidate": recurrent},
-            bias=True,
+            bias=bias,
             reset="after",
             modulus_init=lambda modulus: nn.init.constant_(modulus, 0.01 + 0.001),  # the authors add 0.001 at every use
         )
         uniform(0.01)(self.weight_ih)
-        nn.init.constant_(self.bias_ih[:hidden_size], reset_bias)
-        uniform(math.sqrt(3 / hidden_size))(self.bias_ih[hidden_size : 2 * hidden_size])
+        if self.bias_ih is not None:
+            nn.init.constant_(self.bias_ih[:hidden_size], reset_bias)
+            uniform(math.sqrt(3 / hidden_size))(self.bias_ih[hidden_size : 2 * hidden_size])
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the tuple (W, U, b) in the form that the kernel takes, with the rows of g negated.
@@ -41,13 +45,11 @@ class GORUCell(GRUCell):
         The shapes are (3 · hidden, inputs), (3 · hidden, hidden) and (3 · hidden,).
         """
         W, U, b = super().weights()
-        return turned(W), turned(U), None if b is None else turned(b)
+        return negate_update(W), negate_update(U), None if b is None else negate_update(b)
 
-
-def turned(rows: Tensor) -> Tensor:
-    """Return ``rows``, a third each for r, g and c, with the rows of the gate g negated. The shape stays the same."""
-    r, g, c = rows.chunk(3)
-    return torch.cat([r, -g, c])
+    def from_torch(self, weights: Weights) -> Weights:
+        """Return the weights unchanged: torch.nn.GRU has b_hn, which this cell has not."""
+        return weights
 
 
 def small(size: int) -> Matrix:
@@ -64,8 +66,8 @@ class GORU(RecurrentLayer, name="goru"):
     Q is orthogonal. Each gate, r and g, has its own W, U and b. g = 1 keeps the old state, so 1 − g is the update gate
     u of `GRU`, and ``matrices()`` calls U_r "reset", U_g "update" and Q "candidate". ``recurrent`` is the kind of Q.
     The default is four layers of plane rotations, as in the authors' code; "exponential" can represent every rotation.
-    ``reset_bias`` is the initial value of b_r. W, U_r and U_g start uniform in ±0.01, b_g uniform in ±√(3/hidden_size),
-    and the b_c of modReLU at 0.011, as in the authors' code.
+    ``reset_bias`` is the initial value of b_r, if there is a bias. W, U_r and U_g start uniform in ±0.01, b_g uniform
+    in ±√(3/hidden_size), and the b_c of modReLU at 0.011, as in the authors' code.
     """
 
     revision = 2  # in revision 1 Q was exp(A)
@@ -82,6 +84,7 @@ class GORU(RecurrentLayer, name="goru"):
         **common: Unpack[Common],
     ) -> None:
         def make_cell(width: int) -> GORUCell:
-            return GORUCell(width, hidden_size, recurrent=recurrent, activation=activation, reset_bias=reset_bias)
+            own: dict[str, Any] = {"recurrent": recurrent, "activation": activation, "reset_bias": reset_bias}
+            return GORUCell(width, hidden_size, bias=self.bias, **own)
 
         super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

@@ -7,20 +7,21 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import GRUInputs, Steps, gru_unroll
+from steadygrad.kernels import GRUInputs, Steps, StreamLevel, gru_unroll
 from steadygrad.layers.gates import GatedCell, GateSpecs, build_gates
 from steadygrad.layers.naming import Owned
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.rnn import check_activation
 from steadygrad.layers.start import Initialiser, choose, glorot_uniform, uniform
+from steadygrad.layers.torch_form import TorchForm, Weights, negate_update
 
 
 def start_as_torch(cell: "GRUCell") -> None:
-    """Initialise W and b of a GRU cell in place, uniform in ±1/√hidden_size, as torch.nn.GRU does.
+    """Initialise W, b and b_hn of a GRU cell in place, uniform in ±1/√hidden_size, as torch.nn.GRU does.
 
     The recurrent matrices and the bias of modReLU are not changed.
     """
-    for parameter in (cell.weight_ih, cell.bias_ih):
+    for parameter in (cell.weight_ih, cell.bias_ih, cell.bias_hn):
         if parameter is not None:
             uniform(1 / math.sqrt(cell.output_size))(parameter)
 
@@ -51,13 +52,18 @@ class GRUCell(GatedCell):
     """Cell of `GRU`. The rows of its weights and of ``bias_ih`` are in the order reset, update, candidate.
 
     With modReLU ``bias_ih`` has only the rows of the two gates, and ``bias_modrelu`` (hidden,) is the bias of the
-    candidate, filled by the function ``modulus_init``. With ``bias=False`` both are None. ``start`` is a function that
-    initialises ``weight_ih``, ``weight_hh`` and ``bias_ih`` of the cell in place.
+    candidate, filled by the function ``modulus_init``. With ``reset="after"`` the parameter ``bias_hn`` (hidden,) is
+    torch's b_hn, 0 unless ``start`` sets it; otherwise it is None. With ``bias=False`` all three are None. ``start`` is
+    a function that initialises the weights and the other biases of the cell in place.
     """
 
     GATES = ("reset", "update", "candidate")
+    shown = ("activation", "reset")
     resets_inside = True
     bias_modrelu = Owned()
+    bias_hn = Owned()
+    inner_bias = True
+    """whether a cell with the reset after the product and with biases has ``bias_hn``"""
 
     def __init__(
         self,
@@ -84,6 +90,8 @@ class GRUCell(GatedCell):
         self.bias_modrelu = nn.Parameter(torch.empty(hidden_size)) if inside else None
         if self.bias_modrelu is not None:
             modulus_init(self.bias_modrelu)
+        inner = bias and reset == "after" and self.inner_bias
+        self.bias_hn = nn.Parameter(torch.zeros(hidden_size)) if inner else None
         start(self)
 
     def walk(
@@ -91,9 +99,13 @@ class GRUCell(GatedCell):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run over all time steps and return the states (rows, hidden) and the final state, a tuple (h,)."""
         W, U, bias = weights
-        given = GRUInputs(x, W, U, bias, self.bias_modrelu, state[0], self.activation, steps, self.reset)
-        states = gru_unroll(given)
+        biases = bias, self.bias_modrelu, self.bias_hn
+        states = gru_unroll(GRUInputs(x, W, U, *biases, state[0], self.activation, steps, self.reset))
         return states, (steps.last(states),)
+
+    def stream_level(self, weights: tuple[Tensor, Tensor, Tensor | None]) -> StreamLevel:
+        """Return the cell as a `StreamLevel`."""
+        return StreamLevel(f"gru-{self.reset}", *weights, self.bias_modrelu, self.bias_hn, self.activation)
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the tuple (W, U, b) in the form that the kernel takes; b is None without bias.
@@ -106,6 +118,39 @@ class GRUCell(GatedCell):
             bias = torch.cat([bias, torch.zeros_like(modulus)])
         return self.weight_ih, self.stacked(), bias
 
+    def from_torch(self, weights: Weights) -> Weights:
+        """Return the weights of torch.nn.GRU as those of the cell.
+
+        The rows of torch's z are negated, because u = 1 − z. The two biases are added, except b_hn of the candidate.
+        Raise ValueError with the reset before the product with U_c, whose candidate torch does not have.
+        """
+        if self.reset == "before":
+            raise ValueError(
+                'GRU expects reset="after" for the weights of torch.nn.GRU; got reset="before", which has another '
+                'candidate. Construct the layer with reset="after"'
+            )
+        found = {name: negate_update(value) for name, value in weights.items()}
+        if (second := found.pop("bias_hh", None)) is not None:
+            gates = 2 * (len(second) // 3)
+            found["bias_ih"] = torch.cat([found["bias_ih"][:gates] + second[:gates], found["bias_ih"][gates:]])
+            found["bias_hn"] = second[gates:]
+        return found
+
+    def to_torch(self) -> TorchForm:
+        """Return the cell as a level of torch.nn.GRU, whose z is 1 − u.
+
+        Raise ValueError for another activation than tanh, and with the reset before the product with U_c.
+        """
+        if self.activation != "tanh" or self.reset == "before":
+            raise ValueError(f'torch.nn.GRU has tanh and reset="after", not {self.activation} and "{self.reset}"')
+        W, U, b = self.weights()
+        weights = {"weight_ih": negate_update(W), "weight_hh": negate_update(U)}
+        if b is None:
+            return TorchForm("GRU", weights)
+        inner = torch.zeros_like(b[: self.output_size]) if self.bias_hn is None else self.bias_hn
+        second = torch.cat([torch.zeros_like(b[self.output_size :]), inner])
+        return TorchForm("GRU", weights | {"bias_ih": negate_update(b), "bias_hh": second})
+
 
 class GRU(RecurrentLayer, name="gru"):
     """h_t = (1 − u)∘h_{t−1} + u∘c,  c = φ(W_c x_t + U_c (r∘h_{t−1}) + b_c),  r, u = σ(W x_t + U h_{t−1} + b).
@@ -113,7 +158,9 @@ class GRU(RecurrentLayer, name="gru"):
     r is the reset gate, u the update gate, c the candidate, φ = tanh by default. Each gate has its own W, U and b. With
     φ = modReLU, b_c is added to the modulus and starts at 0. Two conventions follow the papers and differ from
     torch.nn.GRU. u = 1 takes the candidate, whereas z = 1 of torch.nn.GRU, z = 1 − u, keeps the old state. The reset
-    acts before the product with U_c; ``reset="after"`` gives c = φ(W_c x_t + r∘(U_c h_{t−1}) + b_c) of torch.nn.GRU.
+    acts before the product with U_c. ``reset="after"`` gives c = φ(W_c x_t + r∘(U_c h_{t−1} + b_hn) + b_c), torch's
+    candidate. Only then, and with ``bias``, the layer has the parameter b_hn, ``bias_hn_l0``. Such a layer computes
+    what torch.nn.GRU computes: `from_torch` and ``load_state_dict`` take torch's weights and negate those of z.
 
     ``recurrent`` is one kind of matrix for all gates or {"reset": …, "update": …, "candidate": …}. ``start`` names the
     program whose initialisation of W, U and b is used: torch (uniform in ±1/√hidden_size) or tensorflow (GRUCell:
@@ -131,7 +178,6 @@ class GRU(RecurrentLayer, name="gru"):
         *,
         activation: str = "tanh",
         recurrent: GateSpecs = "free",
-        bias: bool = True,
         reset: str = "before",
         start: str = "torch",
         **common: Unpack[Common],
@@ -142,7 +188,7 @@ class GRU(RecurrentLayer, name="gru"):
             options: dict[str, Any] = {
                 "activation": activation,
                 "recurrent": recurrent,
-                "bias": bias,
+                "bias": self.bias,
                 "reset": reset,
                 "start": law,
             }

@@ -15,6 +15,7 @@ class HDetachCell(LSTMCell):
     """Cell of `HDetachLSTM`: in training, an LSTM cell that drops the gradient through h at random time steps."""
 
     detach_probability = 0.0
+    shown = ("detach_probability",)
 
     def detached(self, time: int) -> Tensor | None:
         """Return a random Boolean mask (time,), True at steps whose gates detach h_{t−1}.
@@ -50,7 +51,6 @@ class HDetachLSTM(LSTM, name="h-detach"):
         *,
         detach_probability: float = 0.25,
         recurrent: GateSpecs = "free",
-        bias: bool = True,
         forget_bias: float | None = None,
         start: str = "torch",
         **common: Unpack[Common],
@@ -61,7 +61,6 @@ class HDetachLSTM(LSTM, name="h-detach"):
             hidden_size,
             num_layers,
             recurrent=recurrent,
-            bias=bias,
             forget_bias=forget_bias,
             start=start,
             **common,
@@ -70,7 +69,3 @@ class HDetachLSTM(LSTM, name="h-detach"):
         for cell in self.modules():
             if isinstance(cell, HDetachCell):
                 cell.detach_probability = detach_probability
-
-    def extra_repr(self) -> str:
-        """Return the sizes and options to show in `repr`, ``detach_probability`` among them, as text."""
-        return f"{super().extra_repr()}, detach_probability={self.detach_probability}"

@@ -5,7 +5,16 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from steadygrad.kernels import Recurrence, Steps, activate, in_own_precision, needs_plain, wants_graph, with_graph
+from steadygrad.kernels import (
+    Recurrence,
+    Steps,
+    StreamLevel,
+    activate,
+    in_own_precision,
+    needs_plain,
+    wants_graph,
+    with_graph,
+)
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.elman import ElmanWeights, elman_walk
 from steadygrad.layers.recurrent import Common, RecurrentLayer
@@ -44,6 +53,8 @@ def product(x: Tensor, U: Tensor) -> Tensor:
 class HenaffCell(ElmanCell):
     """Cell of `HenaffRNN`, h_t = φ(U x_t + b) + V h_{t−1}. Its matrix W is the V of the equation."""
 
+    from_torch, to_torch = Cell.from_torch, Cell.to_torch  # torch has no such layer
+
     def walk(
         self, weights: ElmanWeights, x: Tensor, steps: Steps, state: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -53,6 +64,11 @@ class HenaffCell(ElmanCell):
         inputs = activate(self.activation, multiply(x, U), self.bias)
         identity = torch.eye(self.output_size, dtype=x.dtype, device=x.device)
         return elman_walk((identity, V), None, "identity", inputs, steps, state)
+
+    def stream_level(self, weights: ElmanWeights) -> StreamLevel | None:
+        """Return the cell as a `StreamLevel`; None if V is given as a function."""
+        level = super().stream_level(weights)
+        return None if level is None else level._replace(kind="henaff")
 
     def recurrence(self, weights: ElmanWeights) -> Recurrence | None:
         """Return None: the attention kernel applies φ to the whole sum, not to U x_t + b alone."""
@@ -77,10 +93,9 @@ class HenaffRNN(RecurrentLayer, name="henaff"):
         *,
         activation: str = "relu",
         recurrent: Spec = ORTHOGONAL_START,
-        bias: bool = True,
         **common: Unpack[Common],
     ) -> None:
         def make_cell(width: int) -> Cell:
-            return HenaffCell(width, hidden_size, activation=activation, recurrent=recurrent, bias=bias)
+            return HenaffCell(width, hidden_size, activation=activation, recurrent=recurrent, bias=self.bias)
 
         super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

@@ -1,4 +1,4 @@
-"""Checks of what a caller passes to a recurrent layer: ValueError or TypeError before anything runs."""
+"""Checks of what a caller passes to a recurrent layer: InputError or TypeError before anything runs."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from steadygrad.check import InputError
 from steadygrad.kernels import Steps, TracedSteps, needs_plain, traced
 from steadygrad.layers.cell import Lookup, Part
 
@@ -36,27 +37,31 @@ def in_dtype(input: Any, state: Any, dtype: torch.dtype) -> tuple[Any, Any]:
 
 
 def check_input(who: str, input: Tensor, size: int, ranks: tuple[int, ...], parameter: Tensor) -> None:
-    """Raise ValueError unless the input has ``size`` features and the dtype and device of the layer's parameters.
+    """Raise InputError unless the input has ``size`` features and the dtype and device of the layer's parameters.
 
-    It must also be dense, with a number of dimensions in ``ranks``. ``parameter`` is one of the layer's parameters.
+    The input must also be dense, with a number of dimensions in ``ranks``. ``parameter`` is one of the layer's
+    parameters. ``who`` is the layer's name in the message.
     """
     check_like(who, "input", input, parameter)
     if input.dim() not in ranks:
         dimensions = "packed data of 2 dimensions" if ranks == (2,) else "input of 2 dimensions (unbatched) or 3"
-        raise ValueError(f"{who} expects {dimensions}; got input of shape {tuple(input.shape)}")
+        raise InputError(f"{who} expects {dimensions}; got input of shape {tuple(input.shape)}")
     if input.shape[-1] != size:
-        raise ValueError(f"{who} expects {size} features per step; got input of shape {tuple(input.shape)}")
+        raise InputError(f"{who} expects {size} features per step; got input of shape {tuple(input.shape)}")
 
 
 def check_like(who: str, name: str, tensor: Tensor, parameter: Tensor) -> None:
-    """Raise ValueError unless the tensor is dense, with the dtype and device of ``parameter``, one of the layer's."""
+    """Raise InputError unless the tensor is dense, with the dtype and device of ``parameter``, one of the layer's.
+
+    ``who`` and ``name`` are the names of the layer and of the tensor in the message.
+    """
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "a nested tensor" if tensor.is_nested else tensor.layout
-        raise ValueError(f"{who} expects {name} of layout {torch.strided}; got {kind}")
+        raise InputError(f"{who} expects {name} of layout {torch.strided}; got {kind}")
     if tensor.dtype is not parameter.dtype:
-        raise ValueError(f"{who} expects {name} of type {parameter.dtype}, as its parameters are; got {tensor.dtype}")
+        raise InputError(f"{who} expects {name} of type {parameter.dtype}, as its parameters are; got {tensor.dtype}")
     if not same_device(tensor, parameter):
-        raise ValueError(f"{who} expects {name} on {parameter.device}, as its parameters are; got {tensor.device}")
+        raise InputError(f"{who} expects {name} on {parameter.device}, as its parameters are; got {tensor.device}")
 
 
 def same_device(one: Tensor, other: Tensor) -> bool:
@@ -65,47 +70,52 @@ def same_device(one: Tensor, other: Tensor) -> bool:
 
 
 def check_table(who: str, table: Tensor, symbols: int, size: int, parameter: Tensor) -> None:
-    """Raise ValueError unless the table of a `Lookup` is a dense tensor (symbols, size).
+    """Raise InputError unless the table of a `Lookup` is a dense tensor (``symbols``, ``size``).
 
-    It must also have the dtype and device of ``parameter``, one of the layer's. ``symbols`` and ``size`` are integers.
+    The table must also have the dtype and device of ``parameter``, one of the layer's parameters. ``who`` is the
+    layer's name in the message.
     """
     if table.shape != (symbols, size):
-        raise ValueError(f"{who} expects a table of shape {(symbols, size)}; got {tuple(table.shape)}")
+        raise InputError(f"{who} expects a table of shape {(symbols, size)}; got {tuple(table.shape)}")
     check_like(who, "a table", table, parameter)
 
 
 def check_state(
     who: str, state: Any, parts: Sequence[Part], leading: tuple[int, ...], like: Tensor
 ) -> tuple[Tensor, ...]:
-    """Return a state, which is a tensor or a tuple or list of tensors, as a tuple. Raise ValueError if it does not fit.
+    """Return a recurrent state as a tuple of tensors. Raise InputError if it does not fit ``parts``.
 
-    It must have one dense tensor for each of ``parts``, of shape (*leading, *shape) with the shape of the part, on the
-    device of ``like`` and with its dtype, unless the part has its own.
+    ``state`` is a tensor, or a tuple or list of tensors: one dense tensor for each `Part` in ``parts``. The shape of
+    each must be (*leading, *part.shape). ``leading`` is (num_layers · directions, batch), or (num_layers · directions,)
+    for input without a batch. Device and dtype must be those of ``like``, unless the part has a dtype of its own.
+    ``who`` is the layer's name in the message.
     """
     given = tuple(state) if isinstance(state, tuple | list) else (state,)
-    shapes = [(*leading, *part.shape) for part in parts]
-    if len(given) != len(shapes):
-        raise ValueError(f"{who} expects a state of {len(shapes)} tensor(s) {shapes}; got {len(given)}")
+    if len(given) != len(parts):
+        shapes = [(*leading, *part.shape) for part in parts]
+        raise InputError(f"{who} expects a state of {len(shapes)} tensor(s) {shapes}; got {len(given)}")
     start = len(leading)
-    for tensor, shape, part in zip(given, shapes, parts, strict=True):
+    for tensor, part in zip(given, parts, strict=True):
+        shape = (*leading, *part.shape)
         if not isinstance(tensor, Tensor):
-            raise ValueError(f"{who} expects a hidden state of shape {shape}; got {tensor!r}")
+            raise InputError(f"{who} expects a hidden state of shape {shape}; got {tensor!r}")
         if tensor.layout is not torch.strided or tensor.is_nested:
-            raise ValueError(f"{who} expects a hidden state of layout {torch.strided}; got {tensor.layout}")
-        if (size := tensor.shape)[:start] != leading or not part.fits(size[start:]):
-            raise ValueError(f"{who} expects a hidden state of shape {shape}; got {tuple(size)}")
+            raise InputError(f"{who} expects a hidden state of layout {torch.strided}; got {tensor.layout}")
+        if (size := tensor.shape) != shape and (size[:start] != leading or not part.fits(size[start:])):
+            raise InputError(f"{who} expects a hidden state of shape {shape}; got {tuple(size)}")
         if tensor.dtype is not (dtype := part.dtype or like.dtype):
-            raise ValueError(f"{who} expects a hidden state of type {dtype}; got {tensor.dtype}")
+            raise InputError(f"{who} expects a hidden state of type {dtype}; got {tensor.dtype}")
         if not same_device(tensor, like):
-            raise ValueError(f"{who} expects a hidden state on {like.device}, as its input is; got {tensor.device}")
+            raise InputError(f"{who} expects a hidden state on {like.device}, as its input is; got {tensor.device}")
     return given
 
 
 def packed_steps(who: str, input: PackedSequence, state: Any) -> Steps:
-    """Return the layout of a PackedSequence. Raise ValueError if its parts do not fit together.
+    """Return the layout of a PackedSequence as `Steps`. Raise InputError if the sequence's parts do not fit together.
 
-    While traced, the number of sequences is that of ``state`` or of the indices, if there are any. Otherwise it is the
-    first batch size, a value that the compiler does not know.
+    While traced, the result is a `TracedSteps`. The number of sequences is then that of the sequence's indices or,
+    without indices, that of ``state``. Without either it is the first batch size, a value that the compiler does not
+    know.
     """
     if traced():
         indices, (time,) = input.sorted_indices, input.batch_sizes.shape
@@ -116,12 +126,15 @@ def packed_steps(who: str, input: PackedSequence, state: Any) -> Steps:
         else:
             batch = int(input.batch_sizes[0])
         return cast(Steps, TracedSteps(time, batch, input.data.shape[0], input.batch_sizes))
-    steps = Steps.packed(input.batch_sizes, len(input.data))
+    try:
+        steps = Steps.packed(input.batch_sizes, len(input.data))
+    except ValueError as error:
+        raise InputError(f"{who}: {error}") from None
     for name in ("sorted_indices", "unsorted_indices"):
         indices = getattr(input, name)
         if indices is not None and not is_order(indices, steps.batch, input.data.device):
             got = f"{tuple(indices.shape)} of {indices.dtype} on {indices.device}"
-            raise ValueError(
+            raise InputError(
                 f"{who} expects {name} to be a permutation of the {steps.batch} sequences, on {input.data.device}; "
                 f"got {indices.tolist() if indices.numel() <= 20 and not indices.is_meta else got}"
             )

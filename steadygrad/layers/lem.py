@@ -22,24 +22,27 @@ class LEMCell(StepCell):
     weight_ih = Owned()
     weight_hh = Owned()
     bias_ih = Owned()
+    shown = ("dt",)
 
-    def __init__(self, input_size: int, hidden_size: int, dt: float) -> None:
+    def __init__(self, input_size: int, hidden_size: int, dt: float, bias: bool = True) -> None:
         super().__init__()
         self.dt = dt
         self.weight_hh = nn.Parameter(torch.empty(4 * hidden_size, hidden_size))
         self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size))
-        self.bias_ih = nn.Parameter(torch.empty(4 * hidden_size))
+        self.bias_ih = nn.Parameter(torch.empty(4 * hidden_size)) if bias else None
         for parameter in self.parameters():
             uniform(1 / math.sqrt(hidden_size))(parameter)
 
     def initial_state(self) -> tuple[Tensor, ...]:
-        zeros = torch.zeros_like(self.bias_ih.chunk(4)[0])
+        zeros = self.weight_hh.new_zeros(self.weight_hh.shape[1])
         return zeros, zeros
 
     def step(self, input: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         y, z = state
         *W, W_y = self.weight_hh.chunk(4)
-        *driven, driven_y = (input @ self.weight_ih.mT + self.bias_ih).chunk(4, dim=1)
+        drives = input @ self.weight_ih.mT
+        drives = drives if self.bias_ih is None else drives + self.bias_ih
+        *driven, driven_y = drives.chunk(4, dim=1)
         scale_z, scale_y, force = (drive + y @ one.mT for drive, one in zip(driven, W, strict=True))
         z = torch.lerp(z, force.tanh(), self.dt * scale_z.sigmoid())
         return torch.lerp(y, torch.tanh(driven_y + z @ W_y.mT), self.dt * scale_y.sigmoid()), z
@@ -63,4 +66,7 @@ class LEM(RecurrentLayer, name="lem"):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, *, dt: float = 1.0, **common: Unpack[Common]
     ) -> None:
-        super().__init__(lambda width: LEMCell(width, hidden_size, dt), input_size, hidden_size, num_layers, **common)
+        def make_cell(width: int) -> LEMCell:
+            return LEMCell(width, hidden_size, dt, self.bias)
+
+        super().__init__(make_cell, input_size, hidden_size, num_layers, **common)

@@ -1,6 +1,6 @@
 """The walk of a recurrent layer over its levels and directions, with resets and checkpoints if they are wanted."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import Steps, runs_in_c, traced
+from steadygrad.layers.caching import shared_runs
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.checkpointing import in_chunks
 from steadygrad.layers.resets import in_segments
@@ -47,11 +48,11 @@ def walk(
     """
     # a real view of a conjugate may have a flag in place of its sign, which C does not see
     if not traced():  # operators resolve it themselves
-        x, *rest = (part.resolve_neg() if part.is_neg() else part for part in (x, *state))
-        state = tuple(rest)
-    run = partial(all_levels, layer, table=table, checkpoint=checkpoint, output=output)
+        x = x.resolve_neg() if x.is_neg() else x
+        state = tuple([part.resolve_neg() if part.is_neg() else part for part in state])
     if reset is None:
-        return run(x, steps, state)
+        return all_levels(layer, x, steps, state, table=table, checkpoint=checkpoint, output=output)
+    run = partial(all_levels, layer, table=table, checkpoint=checkpoint, output=output)
     steps = steps.with_resets(reset)
     if resets_inside(layer, x):
         return run(x, steps, state)
@@ -82,9 +83,9 @@ def all_levels(
     In one direction a chunk runs through all levels. In two, each cell has chunks of its own.
     """
     if not checkpoint:
-        found, final = level_by_level(layer, layer.cells, table, x, steps, state)
+        found, final = level_by_level(layer, cell_runs(layer, False), table, x, steps, state)
         return found if output else None, final
-    cells = [evaluated(cast(Cell, cell)) for cell in layer.cells]
+    cells = cell_runs(layer, True)
     if not layer.bidirectional:
         run = partial(level_by_level, layer, cells, table)
         return in_chunks(run, x, steps, state, checkpoint, 1, output)
@@ -95,13 +96,16 @@ def all_levels(
 
 def level_by_level(
     layer: Levels,
-    cells: Sequence[CellRun] | nn.ModuleList,
+    cells: Sequence[CellRun],
     table: Tensor | None,
     x: Tensor,
     steps: Steps,
     state: tuple[Tensor, ...],
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run the cells, one for each level and direction, and return the outputs and final states (cells, batch, …)."""
+    if len(cells) == 1:  # without the nodes that several cells add to the graph
+        x, end = cells[0](x, steps, tuple([part.squeeze(0) for part in state]), table)
+        return x, tuple([torch.stack((part,)) for part in end])
     directions = 2 if layer.bidirectional else 1
     finals: list[tuple[Tensor, ...]] = []
     initial = list(zip(*(part.unbind(0) for part in state), strict=True))
@@ -118,9 +122,17 @@ def level_by_level(
     return x, tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
 
 
-def evaluated(cell: Cell) -> CellRun:
-    """Return the cell as a function of x, steps, state and table. Its matrices are evaluated once, here."""
-    return partial(cell.run, cell.weights())
+def cell_runs(layer: Levels, evaluated: bool) -> list[CellRun]:
+    """Return the cells as functions of x, steps, state and table.
+
+    With ``evaluated`` their matrices are evaluated here, once for many runs. Inside `Cacheable.cached` they were
+    evaluated before.
+    """
+    if (runs := shared_runs(layer)) is not None:
+        return runs
+    if not evaluated:
+        return list(layer.cells)
+    return [partial(cell.run, cell.weights()) for cell in cast(Iterable[Cell], layer.cells)]
 
 
 def cell_in_chunks(

@@ -1,7 +1,7 @@
 """Memories of the past states that a layer attends to: all states, every k-th, or the last and most relevant ones."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +33,8 @@ class Items(NamedTuple):
 class Memory(nn.Module):
     """Base class of memories of past states. The tensors of a memory are part of the layer's state.
 
-    The module itself holds no states. Its methods take and return them as a tuple of tensors (batch, …), one for each
-    of ``parts``, or as `Contents`: a dict of the same tensors by name, with the ``keys`` of the states.
+    The module itself holds no states. Its methods take and return a memory as a tuple of tensors (batch, …), one for
+    each of ``parts``, or as `Contents`: a dict of the same tensors by name, with the ``keys`` of the states.
     """
 
     parts: dict[str, Part]
@@ -42,9 +42,16 @@ class Memory(nn.Module):
     relevant = 0
     """number of places at the end of ``states`` that belong to R, the states kept for their score"""
 
+    def options(self) -> dict[str, Any]:
+        """Return the sizes of the memory to show in `repr` of the layer, a dict by name. `Memory` returns none."""
+        return {}
+
     @property
     def limits(self) -> tuple[int | None, int] | None:
-        """Pair of the numbers of recent (None for all) and relevant states; None if the fused kernel cannot be used."""
+        """Pair of the numbers of recent states (None for no limit) and relevant states that the memory holds.
+
+        It is None if the fused attention kernel does not support the memory.
+        """
         return None
 
     def carried(self, tensors: tuple[Tensor, ...]) -> Carried:
@@ -119,6 +126,10 @@ class Everything(Memory):
         self.every = every
         self.parts = {"states": Part((None, units)), "age": Part((), torch.int64)}
 
+    def options(self) -> dict[str, Any]:
+        """Return {"short": None}, as for attention to all past states, or {"every": …}."""
+        return {"short": None} if self.every == 1 else {"every": self.every}
+
     @property
     def limits(self) -> tuple[None, int] | None:
         """Pair (None, 0), all recent states and no relevant ones, if every state is stored; None if ``every`` > 1."""
@@ -165,7 +176,7 @@ class Everything(Memory):
         """Return a new dict of contents with ``state`` and ``key`` in a new last place, and ``age`` increased by 1.
 
         Only sequences whose new age is a multiple of ``every`` store the state. The others get an empty place in front.
-        If no sequence stores it, no place is added. ``weights`` is not used.
+        If no sequence stores its state, no place is added. ``weights`` is not used.
         """
         after = contents | {"age": contents["age"] + 1}
         kept = after["age"] % self.every == 0
@@ -186,21 +197,28 @@ class Screening(Memory):
 
     The score of a state is computed once, when the state leaves S. If R has room, the state enters R. Otherwise it
     replaces the state with the lowest score in R if its own score is higher (Kerg et al., 2020, algorithm 1). ``score``
-    is a name in `SCORES` or a function units → `Score`.
+    is a name in `SCORES` or a function units → `Score`; without ``bias`` a score of `SCORES` has no bias.
 
     Its tensors are ``states`` (batch, short + relevant, units), first the places of S with the latest state last, then
     those of R; ``received`` (batch, short), the attention received in S; ``scores`` and ``times`` (batch, relevant) of
     R; and ``age`` (batch,), the number of steps so far.
     """
 
-    def __init__(self, units: int, short: int, relevant: int, score: str | Callable[[int], Score] = "received") -> None:
+    def __init__(
+        self,
+        units: int,
+        short: int,
+        relevant: int,
+        score: str | Callable[[int], Score] = "received",
+        bias: bool = True,
+    ) -> None:
         super().__init__()
         check_integers("a memory", short=short)
         check_integers("a memory", 0, relevant=relevant)
         if isinstance(score, str) and score not in SCORES:
             raise ValueError(f"a memory expects a score out of {', '.join(SCORES)}, or a function; got {score!r}")
         self.short, self.relevant = short, relevant
-        self.score = (SCORES[score] if isinstance(score, str) else score)(units)
+        self.score = SCORES[score](units, bias) if isinstance(score, str) else score(units)
         self.parts = {
             "states": Part((short + relevant, units)),
             "received": Part((short,)),
@@ -208,6 +226,10 @@ class Screening(Memory):
             "times": Part((relevant,), torch.int64),
             "age": Part((), torch.int64),
         }
+
+    def options(self) -> dict[str, Any]:
+        """Return the numbers of states in S and R, {"short": …, "relevant": …}."""
+        return {"short": self.short, "relevant": self.relevant}
 
     @property
     def limits(self) -> tuple[int, int] | None:
@@ -277,9 +299,12 @@ class Screening(Memory):
         return after
 
     def _screened(self, contents: Contents, received: Tensor) -> tuple[Tensor, Contents]:
-        """Return which place of R the oldest state of S enters, (batch, relevant), and the new scores and times of R.
+        """Return a mask of the place of R that the oldest state of S enters, and a dict of R's new scores and times.
 
-        The state has ``received`` so much attention. It enters no place if its score is too low.
+        S holds the recent states and R the relevant ones. The mask is Boolean, (batch, relevant), and has at most one
+        True for each sequence. It has none if no state leaves S yet, or if R is full and the score of the state is not
+        above the lowest score in R. ``received`` (batch,) is the attention that the oldest state received while it was
+        in S, on which its score may depend.
         """
         scores, age = contents["scores"].detach(), contents["age"]
         score = self.score(contents["states"][:, 0], received).detach()

@@ -30,7 +30,23 @@ class Owned:
         layer = part.__dict__.get("_layer")
         if layer is None:
             raise AttributeError(self.name)  # Python then calls nn.Module.__getattr__
-        return getattr(layer, self.name + part.__dict__["_suffix"])
+        name = self.name + part.__dict__["_suffix"]
+        parameters = layer._parameters  # faster than attributes
+        return parameters[name] if name in parameters else getattr(layer, name)
+
+
+class Lender(nn.Module):
+    """Base class of cells, and of parts of cells, with attributes `Owned`.
+
+    An assignment to such an attribute changes the layer's parameter, once the layer has taken it over.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        layer = self.__dict__.get("_layer")
+        if layer is not None and isinstance(getattr(type(self), name, None), Owned):
+            setattr(layer, name + self.__dict__["_suffix"], value)
+        else:
+            super().__setattr__(name, value)
 
 
 class Place(NamedTuple):
@@ -45,9 +61,14 @@ class Place(NamedTuple):
     part: Any
 
 
-def suffix(index: int, directions: int) -> str:
-    """Return the suffix of the names of a layer's cell number ``index``: ``_l0``, ``_l0_reverse``, ``_l1``, …"""
-    return f"_l{index // directions}{'_reverse' if index % directions else ''}"
+def suffix(layer: Any, index: int) -> str:
+    """Return the suffix of the names of a layer's cell number ``index``: ``_l0``, ``_l0_reverse``, ``_l1``, …
+
+    It is empty if the layer is not ``suffixed``, as the cells in `steadygrad.layers.cells`.
+    """
+    if not layer.suffixed:
+        return ""
+    return f"_l{index // layer.directions}{'_reverse' if index % layer.directions else ''}"
 
 
 def owned(part: nn.Module) -> Iterator[str]:
@@ -59,7 +80,7 @@ def owned(part: nn.Module) -> Iterator[str]:
 def candidates(layer: Any) -> Iterator[Place]:
     """Return an iterator over the `Place` of every attribute `Owned` of a layer's cells, also of those without one."""
     for index, cell in enumerate(layer.cells):
-        end = suffix(index, layer.directions)
+        end = suffix(layer, index)
         for inner, part in cell.named_modules():
             path = ".".join(filter(None, ("cells", str(index), inner))) + "."
             yield from (Place(name + end, name, path, part) for name in owned(part))

@@ -7,7 +7,7 @@ from torch import Tensor
 from steadygrad.layers.recurrent import Common
 from steadygrad.layers.rnn import RNN
 from steadygrad.layers.start import Initialiser, uniform
-from steadygrad.matrices.matrix import whole
+from steadygrad.matrices.parameters import whole
 
 
 class NNRNN(RNN, name="nnrnn"):

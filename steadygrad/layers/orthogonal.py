@@ -33,7 +33,6 @@ class OrthogonalRNN(RNN, name="rnn-orth"):
         *,
         activation: str = "tanh",
         init: str = "haar",
-        bias: bool = True,
         pull: float = 0.0,
         pull_norm: str = "frobenius",
         input_init: str | Initialiser | None = None,
@@ -50,7 +49,6 @@ class OrthogonalRNN(RNN, name="rnn-orth"):
             num_layers,
             activation=activation,
             recurrent={"name": "free", "init": init},
-            bias=bias,
             input_init=input_init,
             bias_init=bias_init,
             added_bias=added_bias,
@@ -93,16 +91,13 @@ class IRNN(RNN, name="irnn"):
     A ReLU network that copies its state at the start. U starts from N(0, 0.001²) and b at 0.
     """
 
-    def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, *, bias: bool = True, **common: Unpack[Common]
-    ) -> None:
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **common: Unpack[Common]) -> None:
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
             activation="relu",
             recurrent={"name": "free", "init": "identity"},
-            bias=bias,
             input_init=partial(nn.init.normal_, std=0.001),  # Le et al., section 4
             bias_init=nn.init.zeros_,
             **common,

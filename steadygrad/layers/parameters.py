@@ -7,9 +7,10 @@ from typing import Any
 from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from steadygrad.layers.former import rename
+from steadygrad.layers.former import complete, rename
 from steadygrad.layers.gates import Gates
 from steadygrad.layers.naming import take_over
+from steadygrad.layers.torch_form import read_torch_state
 from steadygrad.matrices import Matrix
 
 
@@ -71,7 +72,8 @@ class ParameterOwner(nn.Module):
     """Base class of layers that own the parameters of their ``cells``, under the names that torch.nn.GRU gives them.
 
     Tools that replace a weight by name work with matrices without a constraint and raise ValueError for others. State
-    dicts with the earlier names of the parameters are loaded, too (`steadygrad.layers.former`).
+    dicts with the earlier names of the parameters are loaded, too (`steadygrad.layers.former`), and those of torch.nn
+    (`steadygrad.layers.torch_form`).
     """
 
     cells: nn.ModuleList
@@ -84,14 +86,14 @@ class ParameterOwner(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.__dict__["_parameters"] = Guarded(self, self._parameters)
-        self.__dict__["parametrizations"] = GuardedParametrizations(self)
+        self._guard()
 
     def take_over(self) -> None:
         """Move the parameters of the cells into the layer, and let its matrices notice if they are overwritten."""
         take_over(self)
         for name, part in self.named_modules():
             if isinstance(part, Matrix):
+                part.place = name
                 part.watch(f"{type(self).__name__}.{name}")
 
     def reset_parameters(self) -> None:
@@ -116,12 +118,29 @@ class ParameterOwner(nn.Module):
             raise refusal(self, next(own for own, part in self._modules.items() if part is param))
         super().register_parameter(name, param)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for a copy or a pickle, with ordinary dicts in place of those that guard names."""
+        state = {name: value for name, value in self.__dict__.items() if name != "parametrizations"}
+        return state | {"_parameters": dict(self._parameters)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the attributes, and guard the names of constrained matrices again."""
+        super().__setstate__(state)
+        self._guard()
+
+    def _guard(self) -> None:
+        """Let tools that would replace a constrained matrix by its name raise ValueError."""
+        self.__dict__["_parameters"] = Guarded(self, self._parameters)
+        self.__dict__["parametrizations"] = GuardedParametrizations(self)
+
     def __delattr__(self, name: str) -> None:
         if isinstance(self._modules.get(name), Matrix | Gates):
             raise refusal(self, name)
         super().__delattr__(name)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Load the parameters, as `nn.Module` does, also under their earlier names."""
+        """Load the parameters, as `nn.Module` does, also under their earlier names and those of torch's layer."""
         rename(self, state, prefix)
+        read_torch_state(self, state, prefix)
+        complete(self, state, prefix)
         super()._load_from_state_dict(state, prefix, *rest)

@@ -2,27 +2,33 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from inspect import Signature, signature
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast, overload
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from steadygrad.check import check_integers, check_share, enter
+from steadygrad.check import InputError, check_flags, check_integers, check_share, enter
 from steadygrad.kernels import autocasts, own_precision, padded_steps, traced, untraced
 from steadygrad.layers.attentive import AttentionSpec, attentive
 from steadygrad.layers.baked import Bakeable
+from steadygrad.layers.caching import Cacheable, forget
 from steadygrad.layers.cell import MOST_LAYERS, Cell, Lookup
 from steadygrad.layers.checkpointing import check_chunk
+from steadygrad.layers.constructor import TORCH_ORDER, in_torch_order
+from steadygrad.layers.constructor import Common as Common
+from steadygrad.layers.constructor import with_attention as with_attention
 from steadygrad.layers.gates import FreeWeights
 from steadygrad.layers.inputs import check_input, check_state, check_table, in_dtype, packed_steps, rows_of_input
 from steadygrad.layers.levels import walk
 from steadygrad.layers.naming import suffix
 from steadygrad.layers.parameters import ParameterOwner
 from steadygrad.layers.resets import rows_of_reset
+from steadygrad.layers.stream import Streamable
+from steadygrad.layers.torch_names import TorchNames
 from steadygrad.matrices import Matrix
-from steadygrad.matrices.matrix import whole
+from steadygrad.matrices.parameters import whole
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -32,41 +38,6 @@ def as_tuple(state: State | None) -> tuple[Tensor, ...]:
     if state is None:
         return ()
     return state if isinstance(state, tuple) else (state,)
-
-
-class Common(TypedDict, total=False):
-    """The keyword arguments of every layer: five of torch.nn.GRU's (not ``bias``), ``attention`` and ``trained_state``.
-
-    All are optional. The five are ``batch_first``, ``dropout``, ``bidirectional``, ``device`` and ``dtype``.
-    """
-
-    batch_first: bool
-    dropout: float
-    """probability that an output of a layer is set to zero before the next one"""
-    bidirectional: bool
-    """whether a second set of cells reads the sequence backwards"""
-    attention: AttentionSpec | None
-    """table of options of attention over past states"""
-    trained_state: bool
-    """whether the initial state is trained"""
-    device: torch.device | str | None
-    dtype: torch.dtype | None
-
-
-def with_attention(who: str, common: Common, attention: AttentionSpec) -> Common:
-    """Return a layer's common keyword arguments with its own ``attention``. Raise ValueError if they have another."""
-    if common.get("attention") is not None:
-        raise ValueError(f"{who} has attention of its own and expects attention=None; got {common['attention']!r}")
-    return Common(**{**common, "attention": attention})
-
-
-def with_common(own: Signature) -> Signature:
-    """Return a constructor's signature with the parameters of `Common` in the place of ``**common``."""
-    parameters = [one for one in own.parameters.values() if one.annotation != Unpack[Common]]
-    if len(parameters) == len(own.parameters):
-        return own
-    common = signature(RecurrentLayer).parameters
-    return own.replace(parameters=[*parameters, *(common[name] for name in Common.__annotations__)])
 
 
 class LayerClass(Protocol):
@@ -81,7 +52,7 @@ LAYERS: dict[str, LayerClass] = {}
 """layer classes by name; a class enters itself, see `RecurrentLayer`"""
 
 
-class RecurrentLayer(Bakeable, ParameterOwner):
+class RecurrentLayer(Streamable, Bakeable, Cacheable, TorchNames, ParameterOwner):
     """Base class of recurrent layers, called as torch.nn.GRU: ``num_layers`` levels, one or two directions, dropout.
 
     A subclass with a name, ``class CoRNN(RecurrentLayer, name="cornn")``, enters itself into `LAYERS`.
@@ -102,17 +73,25 @@ class RecurrentLayer(Bakeable, ParameterOwner):
     """
 
     initial_state: nn.ParameterList | None
+    suffixed = True
+    """whether the names of parameters end with the level and the direction, as ``_l0`` and ``_l0_reverse``"""
 
-    def __init_subclass__(cls, name: str | None = None, **options: object) -> None:
-        """Enter the class into `LAYERS` if it has a ``name``, and let `help` list the common keyword arguments.
+    def __init_subclass__(
+        cls, name: str | None = None, positional: tuple[str, ...] = TORCH_ORDER, **options: object
+    ) -> None:
+        """Enter the class into `LAYERS` if it has a ``name``. Let its constructor take arguments by position.
+
+        ``positional`` names those that follow the constructor's own, see `in_torch_order`.
 
         Raise ValueError if another class has the name. The same class may be defined again, as in a notebook.
         """
         super().__init_subclass__(**options)
         if name is not None:
             enter(LAYERS, name, cls)
+            cls.registered = name
         if "__init__" in cls.__dict__:
-            vars(cls)["__init__"].__signature__ = with_common(signature(vars(cls)["__init__"]))
+            cls.positional = positional
+            cls.__init__ = in_torch_order(vars(cls)["__init__"], positional, signature(RecurrentLayer))  # type: ignore[method-assign]
 
     def __init__(
         self,
@@ -120,10 +99,11 @@ class RecurrentLayer(Bakeable, ParameterOwner):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        *,
+        bias: bool = True,
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        *,
         attention: AttentionSpec | None = None,
         trained_state: bool = False,
         device: torch.device | str | None = None,
@@ -136,26 +116,30 @@ class RecurrentLayer(Bakeable, ParameterOwner):
             raise TypeError(f"{self._name} has no option {', '.join(unknown)}; it has {known}")
         check_integers(self._name, input_size=input_size, hidden_size=hidden_size)
         check_integers(self._name, most=MOST_LAYERS, num_layers=num_layers)
+        check_flags(self._name, bias=bias, batch_first=batch_first, bidirectional=bidirectional)
         check_share(self._name, "dropout", dropout)
         if dtype is not None and not dtype.is_floating_point:
             raise ValueError(f"{self._name} expects a floating-point dtype; got {dtype}")
         if dropout and num_layers == 1:
             warnings.warn(
-                f"{self._name}: dropout acts between layers, so with num_layers=1 it does nothing", stacklevel=3
+                f"{self._name}: dropout acts between layers, so with num_layers=1 it does nothing", stacklevel=4
             )
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.batch_first, self.dropout, self.bidirectional = batch_first, float(dropout), bidirectional
+        self.bias, self.batch_first = bias, batch_first
+        self.dropout, self.bidirectional = float(dropout), bidirectional
         cells: list[Cell] = []
         for level in range(num_layers):
             width = input_size if level == 0 else cells[0].output_size * self.directions
             made = [make_cell(width) for _ in range(self.directions)]
             own_sizes = made[0].state_sizes  # without the tensors that attention adds
-            cells.extend(made if attention is None else [attentive(cell, attention) for cell in made])
+            cells.extend(made if attention is None else [attentive(cell, attention, bias) for cell in made])
         self.cells = nn.ModuleList(cells)
         self.state_sizes, self.state_parts = cells[0].state_sizes, cells[0].state_parts
         self.output_size = cells[0].output_size * self.directions
         self.initial_state = None
         self.take_over()
+        if not bias:
+            self.check_no_bias()
         if trained_state:
             self.initial_state = nn.ParameterList(nn.Parameter(torch.empty(len(cells), size)) for size in own_sizes)
             for start in self.initial_state:
@@ -163,24 +147,15 @@ class RecurrentLayer(Bakeable, ParameterOwner):
         if device is not None or dtype is not None:
             self.to(device=device, dtype=dtype)
 
-    def _cells(self) -> Iterator[Cell]:
-        """Return an iterator over the cells of all levels and directions."""
-        return cast(Iterator[Cell], iter(self.cells))
-
     @property
     def _name(self) -> str:
         """Name of the class, for error messages."""
         return type(self).__name__
 
-    @property
-    def directions(self) -> int:
-        """Number of directions: 2 if the layer is bidirectional, else 1."""
-        return 2 if self.bidirectional else 1
-
     def matrices(self) -> dict[str, Tensor]:
         """Return a dict of the recurrent matrices of all cells, with torch's suffixes: ``{"recurrent_l0": W, …}``."""
         return {
-            name + suffix(index, self.directions): whole(W)
+            name + suffix(self, index): whole(W)
             for index, cell in enumerate(self._cells())
             for name, W in cell.matrices().items()
         }
@@ -212,13 +187,11 @@ class RecurrentLayer(Bakeable, ParameterOwner):
         """Clear the cached recurrent matrices. Needed after some in-place edits through ``.data``, see `Matrix`."""
         for matrix in self._maps():
             matrix.refresh()
+        forget(self)
 
     def _maps(self) -> Iterator[Matrix]:
         """Return an iterator over every `Matrix` of the layer."""
         return (module for module in self.modules() if isinstance(module, Matrix))
-
-    def flatten_parameters(self) -> None:
-        """Do nothing. The method exists for code that calls it on torch.nn.GRU."""
 
     if TYPE_CHECKING:  # nn.Module types its call as Any
 
@@ -259,12 +232,15 @@ class RecurrentLayer(Bakeable, ParameterOwner):
             h_0 = hx
         plain = reset is None and not checkpoint
         if traced() and not (plain and all(cell.traceable for cell in self._cells())):
-            return untraced(self._name, self.forward, input, h_0, reset=reset, checkpoint=checkpoint, output=output)
-        kind = rows_of_input(self._name, input).device.type
+            return untraced(
+                self._name, RecurrentLayer.forward, self, input, h_0, reset=reset, checkpoint=checkpoint, output=output
+            )
+        rows = rows_of_input(self._name, input)
+        kind = "cpu" if rows.is_cpu else rows.device.type  # the name of a device takes longer
         if autocasts(kind):  # not used here: rounding errors would add up over the steps
             with own_precision(kind):
                 given = in_dtype(input, h_0, self._first_parameter().dtype)
-                return self.forward(*given, reset=reset, checkpoint=checkpoint, output=output)
+                return RecurrentLayer.forward(self, *given, reset=reset, checkpoint=checkpoint, output=output)
         input, table = input if isinstance(input, Lookup) else (input, None)
         parameter = self._first_parameter()
         options: dict[str, Any] = {"checkpoint": check_chunk(self._name, checkpoint), "output": output}
@@ -294,7 +270,7 @@ class RecurrentLayer(Bakeable, ParameterOwner):
             x = x.transpose(0, 1)
         time, batch, _ = x.shape
         if time == 0:
-            raise ValueError(f"{self._name} expects at least one time step; got input of shape {tuple(input.shape)}")
+            raise InputError(f"{self._name} expects at least one time step; got input of shape {tuple(input.shape)}")
         state = self._initial(h_0, batch if batched else None, x)
         found, final = walk(self, x.flatten(0, 1), padded_steps(time, batch), state, table, **options)
         if not batched:
@@ -308,10 +284,11 @@ class RecurrentLayer(Bakeable, ParameterOwner):
 
     def _first_parameter(self) -> Tensor:
         """Return the layer's first parameter, which has its dtype and device."""
-        for part in self.modules():  # parameters() would take longer than the forward pass of a short sequence
-            for parameter in part._parameters.values():
-                if parameter is not None:
-                    return parameter
+        for parameter in self._parameters.values():  # parameters() would take longer than a call of one step
+            if parameter is not None:
+                return parameter
+        for parameter in self.parameters():
+            return parameter
         raise ValueError(f"{self._name} has no parameters left to take its type from")
 
     def _initial(self, h_0: State | None, batch: int | None, like: Tensor) -> tuple[Tensor, ...]:
@@ -334,11 +311,3 @@ class RecurrentLayer(Bakeable, ParameterOwner):
     def _joined(self, states: tuple[Tensor, ...]) -> State:
         """Return the states as the caller sees them: a single tensor by itself, several as a tuple."""
         return states[0] if len(states) == 1 else states
-
-    def extra_repr(self) -> str:
-        """Return the sizes and options to show in `repr`, as text."""
-        words = [str(self.input_size), str(self.hidden_size)]
-        words += [f"num_layers={self.num_layers}"] if self.num_layers > 1 else []
-        words += [f"dropout={self.dropout}"] if self.dropout else []
-        words += [f"{flag}=True" for flag in ("batch_first", "bidirectional") if getattr(self, flag)]
-        return ", ".join(words)

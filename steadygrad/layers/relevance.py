@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from steadygrad.layers.naming import Owned
+from steadygrad.layers.naming import Lender, Owned
 
 
-class Score(nn.Module):
+class Score(Lender):
     """Base class of scores: how relevant a state will be. It is computed when the state leaves S, the recent states.
 
     The states with the highest scores are kept in R, the relevant states.
@@ -33,7 +33,7 @@ class Score(nn.Module):
 class ReceivedAttention(Score):
     """Score β(i) = Σ_t α_{i,t} of a state h_i: the attention weight that it received while it was a recent state."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, bias: bool = True) -> None:
         super().__init__()
 
     def forward(self, states: Tensor, received: Tensor) -> Tensor:
@@ -47,16 +47,16 @@ class LearnedScore(Score):
     α_{i,t} is the attention weight of h_i at step t, summed over its time in S, the recent states; R are the relevant
     ones. The factor σ(…) gives w and b a gradient from the value of attending to h_i (thesis, section 7.5). At the
     start w = b = 0, which ranks states as `ReceivedAttention` does. w is ``weight_relevance`` (1, units), b
-    ``bias_relevance``, a scalar.
+    ``bias_relevance``, a scalar, or None without ``bias``.
     """
 
     weight_relevance = Owned()
     bias_relevance = Owned()
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, bias: bool = True) -> None:
         super().__init__()
         self.weight_relevance = nn.Parameter(torch.zeros(1, units))
-        self.bias_relevance = nn.Parameter(torch.zeros(()))
+        self.bias_relevance = nn.Parameter(torch.zeros(())) if bias else None
 
     def forward(self, states: Tensor, received: Tensor) -> Tensor:
         """Return the scores w · h + b + received (batch,) from states h (batch, units) and ``received`` (batch,)."""
@@ -68,8 +68,9 @@ class LearnedScore(Score):
 
     def _logits(self, states: Tensor) -> Tensor:
         """Return w · h + b (…) of states h (…, units)."""
-        return states @ self.weight_relevance[0] + self.bias_relevance
+        logits = states @ self.weight_relevance[0]
+        return logits if self.bias_relevance is None else logits + self.bias_relevance
 
 
-SCORES: dict[str, Callable[[int], Score]] = {"received": ReceivedAttention, "learned": LearnedScore}
-"""scores by name; each class is called with the number of units"""
+SCORES: dict[str, Callable[[int, bool], Score]] = {"received": ReceivedAttention, "learned": LearnedScore}
+"""scores by name; each class is called with the number of units and with whether it may have a bias"""

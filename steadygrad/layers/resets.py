@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from steadygrad.check import InputError
 from steadygrad.kernels import Steps, needs_plain
 
 
@@ -80,7 +81,7 @@ def rows_of_reset(who: str, reset: Any, input: Tensor | PackedSequence, batch_fi
     """Return a mask of resets as one flag for each row of the input, in the order of `Steps`.
 
     The mask has the shape of the input without its features. For a PackedSequence it is one too, or the flags of its
-    rows. Raise ValueError if the mask is no Boolean tensor of this shape on the input's device.
+    rows. Raise InputError if the mask is no Boolean tensor of this shape on the input's device.
     """
     packed = isinstance(input, PackedSequence)
     rows = input.data if isinstance(input, PackedSequence) else input
@@ -88,11 +89,11 @@ def rows_of_reset(who: str, reset: Any, input: Tensor | PackedSequence, batch_fi
     expected = tuple(rows.shape[:-1])
     if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise ValueError(f"{who} expects reset to be a Boolean tensor of shape {expected}; got {got}")
+        raise InputError(f"{who} expects reset to be a Boolean tensor of shape {expected}; got {got}")
     if mask.shape != expected:
-        raise ValueError(f"{who} expects reset of shape {expected}, as its input; got shape {tuple(mask.shape)}")
+        raise InputError(f"{who} expects reset of shape {expected}, as its input; got shape {tuple(mask.shape)}")
     if mask.device != rows.device:
-        raise ValueError(f"{who} expects reset on {rows.device}, as its input is; got {mask.device}")
+        raise InputError(f"{who} expects reset on {rows.device}, as its input is; got {mask.device}")
     return mask.T.flatten() if batch_first and mask.dim() == 2 else mask.flatten()
 
 

@@ -6,14 +6,16 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from steadygrad.kernels import ACTIVATIONS, Recurrence, Steps
+from steadygrad.kernels import ACTIVATIONS, Recurrence, Steps, StreamLevel
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.complex import COMPLEX_ACTIVATIONS, ComplexElmanCell
+from steadygrad.layers.constructor import TORCH_ORDER
 from steadygrad.layers.elman import ElmanWeights, elman_walk
 from steadygrad.layers.gates import FreeWeights, bare
 from steadygrad.layers.naming import Owned
 from steadygrad.layers.recurrent import Common, RecurrentLayer
 from steadygrad.layers.start import BIAS_STARTS, INPUT_STARTS, Initialiser, choose, uniform
+from steadygrad.layers.torch_form import TorchForm, Weights, with_one_bias, with_two_biases
 from steadygrad.matrices import Matrix, Spec, build
 
 
@@ -31,10 +33,12 @@ class ElmanCell(Cell, FreeWeights):
 
     Cell of `RNN` with real units. Its options are those of `RNN`. U is ``weight_ih`` and W ``weight_hh``. The bias
     before φ, b or a, is ``bias_ih``, and the b of modReLU ``bias_modrelu``. The a of modReLU exists only with
-    ``added_bias``. The kernels receive it as one more column of U, with an input of 1. With other activations
-    ``added_bias`` is the initialisation of b; together with ``bias_init`` it then raises ValueError.
+    ``added_bias``, and without ``bias`` there is neither. The kernels receive it as one more column of U, with an input
+    of 1. With other activations ``added_bias`` is the initialisation of b; together with ``bias_init`` it then raises
+    ValueError.
     """
 
+    shown = ("activation",)
     resets_inside = True
     weight_ih = Owned()
     weight_hh = Owned()
@@ -77,7 +81,7 @@ class ElmanCell(Cell, FreeWeights):
             # modReLU adds b to every modulus at every step: with torch's range states would grow
             (bias_init or (uniform(0.01) if activation == "modrelu" else as_torch))(b)
         a = None
-        if added is not None:
+        if bias and added is not None:
             a = nn.Parameter(torch.empty(hidden_size))
             added(a)
         self.bias_ih, self.bias_modrelu = (a, b) if activation == "modrelu" else (b, None)
@@ -116,6 +120,25 @@ class ElmanCell(Cell, FreeWeights):
         U, W = weights
         return Recurrence(U, W, self.bias, self.activation) if isinstance(W, Tensor) else None
 
+    def stream_level(self, weights: ElmanWeights) -> StreamLevel | None:
+        """Return the cell as a `StreamLevel`; None if W is given as a function."""
+        _, W = weights
+        if not isinstance(W, Tensor):
+            return None
+        return StreamLevel("elman", self.weight_ih, W, self.bias_ih, self.bias_modrelu, activation=self.activation)
+
+    def from_torch(self, weights: Weights) -> Weights:
+        """Return the weights of torch.nn.RNN as those of the cell: the two biases are added."""
+        return with_one_bias(weights)
+
+    def to_torch(self) -> TorchForm:
+        """Return the cell as a level of torch.nn.RNN. Raise ValueError for another activation than tanh and relu."""
+        if self.activation not in ("tanh", "relu"):
+            raise ValueError(f"torch.nn.RNN has the activations tanh and relu, not {self.activation}")
+        (W,) = self.matrices().values()
+        weights = {"weight_ih": self.weight_ih, "weight_hh": W, "bias_ih": self.bias_ih}
+        return TorchForm(f"RNN_{self.activation.upper()}", with_two_biases(weights))
+
     def matrices(self) -> dict[str, Tensor]:
         """Return {"recurrent": W} with W (hidden, hidden)."""
         W = self.weight_hh
@@ -126,13 +149,14 @@ class ElmanCell(Cell, FreeWeights):
         return {} if isinstance(self.weight_hh, Matrix) else {self.weight_hh: "matrix"}
 
 
-class RNN(RecurrentLayer, name="rnn"):
+class RNN(RecurrentLayer, name="rnn", positional=("nonlinearity", *TORCH_ORDER)):
     """h_t = φ(U x_t + W h_{t−1} + b),  φ = tanh by default.
 
-    ``activation`` names φ: tanh, relu, identity, or modrelu, for which h_t = sign(z) max(|z| + b, 0), z = U x_t + W
-    h_{t−1}. ``recurrent`` is the kind of W: a name in `steadygrad.matrices.MATRICES`, a dict {"name": …, options}, or a
-    function size → `Matrix`. With ``complex`` the units are complex, ``activation`` must be modrelu or
-    smoothed-modrelu, and the output is Re h and Im h concatenated, 2 · hidden_size features.
+    ``activation``, or ``nonlinearity`` as torch calls it, names φ: tanh, relu, identity, or modrelu, for which h_t =
+    sign(z) max(|z| + b, 0), z = U x_t + W h_{t−1}. Two different names raise ValueError. ``recurrent`` is the kind of
+    W: a name in `steadygrad.matrices.MATRICES`, a dict {"name": …, options}, or a function size → `Matrix`. With
+    ``complex`` the units are complex, ``activation`` must be modrelu or smoothed-modrelu, and the output is Re h and Im
+    h concatenated, 2 · hidden_size features.
 
     U and b start uniform in ±1/√hidden_size, as in torch.nn.RNN; the b of modReLU starts uniform in ±0.01.
     ``input_init`` is another initialisation of U: xavier, kaiming (both normal), small (uniform in ±0.01), or a
@@ -141,7 +165,7 @@ class RNN(RecurrentLayer, name="rnn"):
 
     ``added_bias``, one of these three names, adds a second bias with this initialisation before a real modReLU, as in
     the programs of nnRNN and MemoryNets. With other activations it means the same as ``bias_init``, and giving both
-    raises ValueError. So does ``added_bias`` with complex units.
+    raises ValueError. So does ``added_bias`` with complex units. With ``bias=False`` there is no bias of either kind.
     """
 
     def __init__(
@@ -150,15 +174,21 @@ class RNN(RecurrentLayer, name="rnn"):
         hidden_size: int,
         num_layers: int = 1,
         *,
-        activation: str = "tanh",
+        nonlinearity: str | None = None,
+        activation: str | None = None,
         recurrent: Spec = "free",
-        bias: bool = True,
         complex: bool = False,
         input_init: str | Initialiser | None = None,
         bias_init: str | Initialiser | None = None,
         added_bias: str | None = None,
         **common: Unpack[Common],
     ) -> None:
+        if activation and nonlinearity and activation != nonlinearity:
+            raise ValueError(
+                f"{type(self).__name__} expects one activation, which torch calls nonlinearity; got "
+                f"{activation=} and {nonlinearity=}"
+            )
+        activation = activation or nonlinearity or "tanh"
         if complex and (added_bias is not None or isinstance(bias_init, str)):
             raise ValueError("RNN expects neither added_bias nor the name of a bias_init for complex units")
         if complex and activation not in COMPLEX_ACTIVATIONS:
@@ -171,13 +201,13 @@ class RNN(RecurrentLayer, name="rnn"):
                     choose("RNN", "input_init", input_init, INPUT_STARTS) if isinstance(input_init, str) else input_init
                 )
                 own: dict[str, Any] = {"activation": activation, "input_init": law, "bias_init": bias_init}
-                return ComplexElmanCell(width, hidden_size, recurrent=recurrent, bias=bias, **own)
+                return ComplexElmanCell(width, hidden_size, recurrent=recurrent, bias=self.bias, **own)
             return ElmanCell(
                 width,
                 hidden_size,
                 activation=activation,
                 recurrent=recurrent,
-                bias=bias,
+                bias=self.bias,
                 input_init=input_init,
                 bias_init=bias_init,
                 added_bias=added_bias,

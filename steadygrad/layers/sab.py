@@ -66,11 +66,18 @@ class SABCell(AttentiveCell):
     """
 
     def __init__(self, cell: Cell, *, every: int, top: int, truncate: int | None) -> None:
-        super().__init__(
-            cell, partial(Everything, every=every), alignment=TanhScore, normalise=partial(sparse, top=top)
-        )
+        super().__init__(cell, partial(Everything, every=every), alignment=TanhScore)
         self.top, self.truncate = top, truncate
         self.state_sizes, self.output_size = cell.state_sizes, 2 * cell.output_size
+
+    def options(self) -> dict[str, Any]:
+        """Return the options to show in `repr` of the layer: ``every``, ``top`` and, if it is set, ``truncate``."""
+        own = {"top": self.top, "truncate": self.truncate}
+        return super().options() | {name: value for name, value in own.items() if value is not None}
+
+    def normalise(self, logits: Tensor, taken: Tensor) -> Tensor:
+        """Return the weights α of the places from their scores, by `sparse`. All are (batch, places)."""
+        return sparse(logits, taken, self.top)
 
     def step(
         self, weights: Any, x: Tensor, state: tuple[Tensor, ...], contents: Contents, trace: list[Trace] | None
@@ -152,7 +159,6 @@ class SAB(LSTM, name="sab"):
         top: int = 10,
         truncate: int | None = None,
         recurrent: GateSpecs = "free",
-        bias: bool = True,
         forget_bias: float | None = None,
         **common: Unpack[Common],
     ) -> None:
@@ -170,7 +176,6 @@ class SAB(LSTM, name="sab"):
             hidden_size,
             num_layers,
             recurrent=recurrent,
-            bias=bias,
             forget_bias=forget_bias,
             **with_attention(self._name, common, attention),
         )

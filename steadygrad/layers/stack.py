@@ -6,12 +6,15 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from steadygrad.check import InputError
 from steadygrad.layers.baked import Bakeable
+from steadygrad.layers.caching import Cacheable
 from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import RecurrentLayer, State, as_tuple
+from steadygrad.layers.stream import Stages, Streamable
 
 
-class Stack(Bakeable, nn.ModuleList):
+class Stack(Streamable, Bakeable, Cacheable, nn.ModuleList):
     """h = L_k(… L_1(x)),  L_1 … L_k recurrent layers, called as one layer.
 
     Example: `Stack([NCGRU(43, 100), LSTM(100, 43)])`. The state is the tuple of the tensors of all layers' states, in
@@ -67,12 +70,12 @@ class Stack(Bakeable, nn.ModuleList):
     def parts(self, state: State | list[Tensor] | None) -> list[tuple[Tensor, ...]]:
         """Split a state into a list with one tuple of tensors for each layer. For None the tuples are empty.
 
-        Raise ValueError if the number of tensors is wrong.
+        Raise InputError if the number of tensors is wrong.
         """
         given = tuple(state) if isinstance(state, list) else as_tuple(state)
         needed = sum(len(layer.state_parts) for layer in self.layers())
         if state is not None and len(given) != needed:
-            raise ValueError(
+            raise InputError(
                 f"Stack expects a state of {needed} tensors, those of all layers in a row; got {len(given)}"
             )
         rest = iter(given)
@@ -81,6 +84,10 @@ class Stack(Bakeable, nn.ModuleList):
     def layers(self) -> Iterator[RecurrentLayer]:
         """Return an iterator over the layers, in order."""
         return cast(Iterator[RecurrentLayer], iter(self))
+
+    def stages(self) -> Stages:
+        """Return the `Stages` of a stream: the layers, in order."""
+        return Stages(list(self.layers()))
 
     @property
     def input_size(self) -> int:

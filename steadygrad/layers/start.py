@@ -16,25 +16,28 @@ Law = TypeVar("Law")
 
 
 def uniform(bound: float) -> Initialiser:
-    """Return a function that fills a tensor in place from the uniform law U(−bound, bound)."""
+    """Return a function that fills a tensor in place with random numbers from U(−bound, bound)."""
     return partial(nn.init.uniform_, a=-bound, b=bound)
 
 
 def normal(std: float) -> Initialiser:
-    """Return a function that fills a tensor in place from N(0, std²)."""
+    """Return a function that fills a tensor in place with random numbers from N(0, std²)."""
     return partial(nn.init.normal_, std=std)
 
 
 def he_uniform(fan_in: int) -> Initialiser:
-    """Return a function that fills a tensor in place from U(±√(6/fan_in)), TensorFlow's he_uniform."""
+    """Return a function that fills a tensor in place from U(±√(6/fan_in)), as TensorFlow's he_uniform does.
+
+    The bound depends on the argument ``fan_in``, not on the shape of the tensor.
+    """
     return uniform(math.sqrt(6 / fan_in))
 
 
 def he_normal(fan_in: int) -> Initialiser:
-    """Return a function that fills a tensor in place with the law of TensorFlow's he_normal.
+    """Return a function that fills a tensor in place from the distribution of TensorFlow's he_normal.
 
-    The law is N(0, s²) truncated at ±2s, with s such that the standard deviation is √(2/fan_in). It depends on the
-    argument ``fan_in``, not on the shape of the tensor.
+    The distribution is N(0, s²) truncated at ±2s, with s such that the standard deviation is √(2/fan_in). It depends on
+    the argument ``fan_in``, not on the shape of the tensor.
     """
     s = math.sqrt(2 / fan_in) / 0.87962566103423978  # standard deviation of a unit normal truncated at ±2
     return partial(nn.init.trunc_normal_, std=s, a=-2 * s, b=2 * s)

@@ -14,20 +14,17 @@ class UnitaryRNN(RNN):
     """h_t = modReLU(U x_t + W h_{t−1}; b),  h complex, W unitary.
 
     Base class of `URNN`, `FullCapacityURNN`, `ScuRNN` and `EURNN`. The output is (Re h, Im h), 2 · hidden_size
-    features. ``recurrent``, a positional argument after ``num_layers``, is a dict {"name": …, options} of the kind of
-    W.
+    features. ``recurrent`` is a dict {"name": …, options} of the kind of W.
     """
 
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
-        num_layers: int,
+        num_layers: int = 1,
+        *,
         recurrent: dict[str, Any],
         activation: str = "modrelu",
-        /,
-        *,
-        bias: bool = True,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(
@@ -36,7 +33,6 @@ class UnitaryRNN(RNN):
             num_layers,
             activation=activation,
             recurrent=recurrent,
-            bias=bias,
             complex=True,
             input_init=nn.init.xavier_uniform_,
             bias_init=uniform(0.01),
@@ -52,10 +48,8 @@ class URNN(UnitaryRNN, name="urnn"):
     cannot represent most unitary matrices. The output is (Re h, Im h), 2n features.
     """
 
-    def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, *, bias: bool = True, **common: Unpack[Common]
-    ) -> None:
-        super().__init__(input_size, hidden_size, num_layers, {"name": "evolution"}, bias=bias, **common)
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **common: Unpack[Common]) -> None:
+        super().__init__(input_size, hidden_size, num_layers, recurrent={"name": "evolution"}, **common)
 
 
 class FullCapacityURNN(UnitaryRNN, name="full-urnn"):
@@ -83,11 +77,10 @@ class FullCapacityURNN(UnitaryRNN, name="full-urnn"):
         *,
         full_diagonal: bool = False,
         activation: str = "modrelu",
-        bias: bool = True,
         **common: Unpack[Common],
     ) -> None:
         recurrent = {"name": "stiefel", "full_diagonal": full_diagonal}
-        super().__init__(input_size, hidden_size, num_layers, recurrent, activation, bias=bias, **common)
+        super().__init__(input_size, hidden_size, num_layers, recurrent=recurrent, activation=activation, **common)
 
     def reset_initial_state(self, start: Tensor) -> None:
         """Fill one tensor of the trained initial state in place from the uniform law on ±√(1.5/hidden_size)."""
@@ -108,11 +101,10 @@ class ScuRNN(UnitaryRNN, name="scurnn"):
         num_layers: int = 1,
         *,
         init: str = "cayley",
-        bias: bool = True,
         **common: Unpack[Common],
     ) -> None:
         recurrent = {"name": "complex-cayley", "init": init}
-        super().__init__(input_size, hidden_size, num_layers, recurrent, bias=bias, **common)
+        super().__init__(input_size, hidden_size, num_layers, recurrent=recurrent, **common)
 
 
 class EURNN(UnitaryRNN, name="eurnn"):
@@ -132,8 +124,7 @@ class EURNN(UnitaryRNN, name="eurnn"):
         *,
         capacity: int | None = None,
         style: str = "tunable",
-        bias: bool = True,
         **common: Unpack[Common],
     ) -> None:
         recurrent = {"name": "givens", "capacity": capacity, "style": style}
-        super().__init__(input_size, hidden_size, num_layers, recurrent, bias=bias, **common)
+        super().__init__(input_size, hidden_size, num_layers, recurrent=recurrent, **common)

@@ -109,7 +109,10 @@ def from_table(table: Mapping[str, Any], size: int, complex: bool) -> Matrix:
     if unknown := [key for key in options if key not in known]:
         raise ValueError(f"matrix {name!r} has no option {', '.join(map(repr, unknown))}; known: {', '.join(known)}")
     if name in MATRICES or complex:
-        return builders[name](size, **options)
-    if size % 2:
+        matrix = builders[name](size, **options)
+    elif size % 2:
         raise ValueError(f"matrix {name!r} is complex: between real units it needs an even number of them; got {size}")
-    return realified(builders[name](size // 2, **options))
+    else:
+        matrix = realified(builders[name](size // 2, **options))
+    matrix.label = str(name)
+    return matrix

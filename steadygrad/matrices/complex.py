@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steadygrad.matrices.matrix import Matrix, index_of
+from steadygrad.matrices.matrix import Matrix, check_square, index_of
 
 
 def realify(W: Tensor) -> Tensor:
@@ -71,6 +71,15 @@ class Realified(nn.Module):
     def forward(self, *free: Tensor) -> Tensor:
         """Return the real form of the complex map's W, from its free tensors."""
         return realify(self.inner(*free))
+
+    def right_inverse(self, R: Tensor) -> tuple[Tensor, ...]:
+        """Return the free tensors, a tuple, of the complex W whose real form is R (2n, 2n), by the complex map.
+
+        An R that is no real form is first replaced by the nearest one.
+        """
+        n = len(check_square("Realified", R, self.size)) // 2
+        parts = R[:n, :n] + R[n:, n:], R[n:, :n] - R[:n, n:]
+        return self.inner.right_inverse(torch.complex(*(part / 2 for part in parts)))
 
 
 def realified(matrix: Matrix) -> Matrix:

@@ -30,8 +30,8 @@ class ComplexExponential(nn.Module):
         return complexify(skew_exponential(skew_free(skew_hermitian(free, self.size)), 2 * self.size))
 
     @torch.no_grad()
-    def right_inverse(self, W: Tensor) -> Tensor:
-        """Return the packed L of the unitary matrix nearest to W; L has eigenvalues iθ, −π ≤ θ ≤ π."""
+    def right_inverse(self, W: Tensor) -> tuple[Tensor]:
+        """Return the packed L of the unitary matrix nearest to W, in a tuple; L has eigenvalues iθ, −π ≤ θ ≤ π."""
         check_square("ComplexExponential", W, self.size)
         A, turn = turned_cayley(nearest_unitary(W))
         # iA is Hermitian with eigenvalues tan(θ/2), so its eigenvectors are orthogonal even where angles are equal
@@ -39,7 +39,7 @@ class ComplexExponential(nn.Module):
         angles = 2 * tangents.atan() + turn
         angles = torch.atan2(angles.sin(), angles.cos())
         L = (V * (1j * angles)) @ V.mH
-        return skew_hermitian_free((L - L.mH) / 2).to(W.real.dtype)
+        return (skew_hermitian_free((L - L.mH) / 2).to(W.real.dtype),)
 
     def extra_repr(self) -> str:
         """Return the sizes and options to show in `repr`, as text."""
@@ -54,5 +54,5 @@ def complex_exponential(size: int, *, init: str = "henaff") -> Matrix:
     """
     map = ComplexExponential(size)
     if init == "haar":
-        return Matrix(map, map.right_inverse(haar_unitary(size)))
+        return Matrix(map, *map.right_inverse(haar_unitary(size)))
     return Matrix(map, real_start("ComplexExponential", init, size))

@@ -8,10 +8,13 @@ from torch import Tensor, nn
 from steadygrad.check import check_size
 from steadygrad.matrices import init as initialisers
 from steadygrad.matrices.complex import below, complexify, phases, skew_hermitian, skew_hermitian_free
+from steadygrad.matrices.complex_exponential import ComplexExponential
 from steadygrad.matrices.exponential import skew_exponential
-from steadygrad.matrices.matrix import Matrix, skew, skew_free
+from steadygrad.matrices.matrix import Matrix, check_square, skew, skew_free
+from steadygrad.matrices.measures import checked
 from steadygrad.matrices.registry import entered
 from steadygrad.matrices.schur import start_of_moduli
+from steadygrad.matrices.schur_basis import any_vector, triangular_basis
 
 
 class ComplexSchur(nn.Module):
@@ -50,6 +53,20 @@ class ComplexSchur(nn.Module):
         P = complexify(skew_exponential(skew_free(skew_hermitian(basis, self.size)), 2 * self.size))
         core = self.transients(T) + torch.diag(gamma * phases(theta))
         return P @ core @ P.mH
+
+    @torch.no_grad()
+    def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the free tensors A, θ, γ and T of W, a tuple. They come from a Schur form, which every W has."""
+        check_square("ComplexSchur", W, self.size)
+        M = checked("ComplexSchur", W).to(torch.complex128)
+        P = triangular_basis(M, any_vector)
+        core = P.mH @ M @ P
+        entries = core[tuple(below(self.size, -1, core.device))]
+        values = core.diagonal()
+        (A,) = ComplexExponential(self.size).right_inverse(P)
+        free = A, values.angle(), values.abs(), torch.cat([entries.real, entries.imag])
+        A, theta, gamma, T = (f.to(W.real.dtype) for f in free)
+        return A, theta, gamma, T
 
     def transients(self, T: Tensor) -> Tensor:
         """Return the packed T as a strictly lower triangular complex matrix.

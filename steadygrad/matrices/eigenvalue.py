@@ -16,15 +16,19 @@ from steadygrad.matrices.registry import entered
 
 
 class Normalised(torch.autograd.Function):
-    """Autograd function W = T / scale,  scale = ρ(T) + ε.  C/ρ is the gradient of ρ(T); if C is None, ρ is a constant.
+    """Autograd function W = T / (ρ(T) + ε), where ρ(T) is the spectral radius of T and ε a constant.
 
-    ρ(T) is the spectral radius of T.
-    dL/dT = (dL/dW − C Σ(dL/dW ∘ W) / ρ) / scale  (Prop. 3.2; its inner factor 1/(ρ + ε) is right for ε = 0 only)
+    ``scale`` is the value of ρ(T) + ε, and ``rho`` the value of ρ(T). C (n, n) is ρ(T) times the gradient of ρ(T) with
+    respect to T. If C is None, the backward pass treats ρ(T) as a constant. Otherwise the gradient is
+
+    dL/dT = (dL/dW − C Σ(dL/dW ∘ W) / ρ) / scale
+
+    The inner factor in proposition 3.2 of the paper is 1/(ρ + ε), which is right for ε = 0 only.
     """
 
     @staticmethod
     def forward(ctx: Any, T: Tensor, scale: float, rho: float, C: Tensor | None) -> Tensor:
-        """Return W = T / scale."""
+        """Return W = T / ``scale`` in the dtype of T, divided in double precision."""
         W = (T.double() / scale).to(T.dtype)
         ctx.save_for_backward(T, W, C)
         ctx.scale, ctx.rho = scale, rho
@@ -43,9 +47,11 @@ class Normalised(torch.autograd.Function):
 
 
 def normalised(T: Tensor, scale: float, rho: float, C: Tensor | None) -> Tensor:
-    """Return W = T / (ρ(T) + ε), as `Normalised` does, by standard torch operations.
+    """Return W = T / (ρ(T) + ε), as `Normalised` does, by standard torch operations, for second derivatives.
 
-    ``scale`` is the value of ρ(T) + ε and ``rho`` that of ρ(T). If C is None, ρ is a constant; else C is not used.
+    ρ(T) is the spectral radius of T. ``scale`` is the value of ρ(T) + ε, and ``rho`` the value of ρ(T). If C is None,
+    autograd treats ρ(T) as a constant. Otherwise autograd differentiates ρ(T), too. The values of C, which `Normalised`
+    needs, are not used.
     """
     if C is None:
         return T / scale
@@ -135,7 +141,11 @@ class EigenvalueNormalized(nn.Module):
         return Normalised.apply(T, scale, rho, C)
 
     def _followed(self, T: Tensor, tolerance: float, precision: float) -> "Pair | None":
-        """Return T's dominant eigenvalue with its vectors by the power method, or None if exact ones are needed."""
+        """Return the dominant eigenvalue of T with its eigenvectors, a `Pair`, by the power method.
+
+        Return None if the exact eigenvalues are needed. The eigenvectors from which the next call starts are then
+        computed exactly. ``tolerance`` and ``precision`` are those of `power_method`.
+        """
         if self.right.any():
             pair, right, left = power_method(T, self.right.double(), self.left.double(), tolerance, precision)
             if pair is not None and float(self.others) + norm_estimate(T - self.anchor) < abs(pair.value):
@@ -152,7 +162,10 @@ class EigenvalueNormalized(nn.Module):
         return None
 
     def _plain(self, T: Tensor) -> Tensor:
-        """Return W by standard torch operations. The buffer ``normalised`` is updated in compiled calls alone."""
+        """Return W by standard torch operations.
+
+        The buffer ``normalised`` is updated only in calls that torch.compile traces.
+        """
         normal = self.normalised | (largest_modulus(T.detach()) > 1)
         if traced() and not torch.compiler.is_exporting():
             self.normalised.copy_(normal)
@@ -163,11 +176,14 @@ class EigenvalueNormalized(nn.Module):
         return torch.where(normal, T / scale.to(T.dtype), T)
 
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Return W itself as the free tensor T.
+        """Return W unchanged, as the free tensor T. Raise ValueError if its shape is wrong.
 
-        `forward` divides it by ρ(W) + ε if ρ(W) > 1, or if it has normalised a matrix before.
+        The buffer ``normalised`` becomes False, as in a new module. `forward` returns W for this T unless the spectral
+        radius ρ(W) exceeds 1; then it returns W / (ρ(W) + ε), where ε is ``epsilon``.
         """
-        return check_square("EigenvalueNormalized", W, self.size)
+        check_square("EigenvalueNormalized", W, self.size)
+        self.normalised = torch.zeros_like(self.normalised)
+        return W
 
     def extra_repr(self) -> str:
         """Return the sizes and options to show in `repr`, as text."""
@@ -198,7 +214,7 @@ class Pair(NamedTuple):
     v: Tensor
 
     def gradient(self) -> Tensor:
-        """Return C = Re(λ̄ S), S = v̄ uᵀ / (v* u), which is ρ times the gradient of the spectral radius ρ(T) = |λ|."""
+        """Return C = Re(λ̄ S),  S = v̄ uᵀ / (v* u).  C/ρ is the gradient of the spectral radius ρ(T) = |λ|."""
         overlap = (self.v.mH @ self.u).squeeze()
         return (self.v.conj() @ (self.u.mT * (self.value.conjugate() / overlap))).real.contiguous()
 
@@ -257,9 +273,11 @@ def power_method(
 ) -> tuple[Pair | None, Tensor, Tensor]:
     """Return the tuple (pair, right, left): the dominant eigenvalue of T with its vectors, and bases to continue from.
 
-    The bases are (n, `BLOCK`), for T and for Tᵀ; ``right`` and ``left`` come from an earlier call. The dominant
-    eigenvalue λ, with ρ = |λ|, is in a `Pair`. The pair is None if its residual stays above ``precision`` ρ, if another
-    eigenvalue is within ``tolerance`` ρ, or if the condition number of λ exceeds 1/``tolerance``.
+    The dominant eigenvalue λ, with ρ = |λ|, is in a `Pair`. The pair is None if its residual stays above ``precision``
+    ρ, if another eigenvalue is within ``tolerance`` ρ, or if the condition number of λ exceeds 1/``tolerance``.
+
+    The columns of the bases span the eigenvectors of the largest eigenvalues of T and of Tᵀ. The bases are (n, block),
+    where block is the smaller of n and `BLOCK`. The arguments ``right`` and ``left`` are the bases of an earlier call.
     """
     for _ in range(ROUNDS):
         Q, P = powers(T, right), powers(T.mT, left)
@@ -290,7 +308,10 @@ def powers(T: Tensor, X: Tensor) -> Tensor:
 
 
 def norm_estimate(M: Tensor) -> float:
-    """Return an estimate of ‖M‖₂: 1.25 times the result of ten power iterations with MᵀM, which may be too small."""
+    """Return an estimate of the spectral norm ‖M‖₂, a float: 1.25 times the result of ten power iterations with MᵀM.
+
+    Power iterations underestimate the norm. The factor 1.25 allows for this, but the estimate is no upper bound.
+    """
     x = probes(M, 1).mT
     for _ in range(10):
         x = M.mT @ (M @ (x / torch.linalg.vector_norm(x).clamp_min(torch.finfo(x.dtype).tiny)))
@@ -298,9 +319,10 @@ def norm_estimate(M: Tensor) -> float:
 
 
 def leading_space(values: Tensor, vectors: Tensor, block: int) -> Tensor:
-    """Return an orthonormal real basis (n, block) of the span of the eigenvectors of the largest eigenvalues.
+    """Return an orthonormal real basis of the span of the eigenvectors of the largest eigenvalues.
 
-    ``values`` are all eigenvalues of a real matrix, and the columns of ``vectors`` its eigenvectors.
+    ``values`` are all eigenvalues of a real matrix, and the columns of ``vectors`` its eigenvectors. The basis is (n,
+    ``block``).
     """
     order = values.abs().argsort(descending=True)
     order = order[values[order].imag >= 0]  # one of a conjugate pair: its real and imaginary parts

@@ -7,9 +7,15 @@ from torch import Tensor, nn
 
 from steadygrad.check import check_size
 from steadygrad.kernels import Operator, needs_plain
-from steadygrad.matrices.complex import phases
-from steadygrad.matrices.matrix import Matrix
+from steadygrad.matrices.complex import nearest_unitary, phases
+from steadygrad.matrices.least_squares import search
+from steadygrad.matrices.matrix import Matrix, check_square, is_orthogonal
 from steadygrad.matrices.registry import entered
+
+ATTEMPTS = 40
+"""number of random starts from which `UnitaryEvolution.right_inverse` searches"""
+LARGEST_SEARCH = 32
+"""largest size for which `UnitaryEvolution.right_inverse` searches; its memory grows as n³"""
 
 
 class UnitaryEvolution(nn.Module):
@@ -52,6 +58,46 @@ class UnitaryEvolution(nn.Module):
         """Return W (n, n), complex, from ``angles`` (3, n) and ``reflectors`` (2, 2, n), as in `operator`."""
         I = torch.eye(self.size, dtype=angles.dtype, device=angles.device)
         return self.operator(angles, reflectors)(torch.complex(I, torch.zeros_like(I))).mT
+
+    @torch.no_grad()
+    def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the angles and reflectors of W, a tuple, found by least squares from random starts.
+
+        A W that is not unitary is replaced by a matrix of the map near to it. A unitary W for which the search finds
+        nothing raises ValueError. For sizes up to 32 the search finds most matrices of the map. Sizes of 6 to 10, where
+        W has hardly more numbers than the map has parameters, are the hardest. For larger sizes there is no search: a W
+        that is not unitary gives a new random start.
+        """
+        check_square("UnitaryEvolution", W, self.size)
+        n, given = self.size, is_orthogonal(W)
+        U = nearest_unitary(W)
+
+        def split(x: Tensor) -> tuple[Tensor, Tensor]:
+            return x[: 3 * n].view(3, n), x[3 * n :].view(2, 2, n)
+
+        def start() -> Tensor:
+            angles = torch.empty(3 * n).uniform_(-math.pi, math.pi)
+            return torch.cat([angles, torch.empty(4 * n).uniform_(-1, 1)]).to(U.real)
+
+        if n > LARGEST_SEARCH and given:
+            raise ValueError(
+                f"UnitaryEvolution finds the parameters of a unitary matrix up to size {LARGEST_SEARCH}; got size {n}. "
+                "Copy the free tensors of the other map, or its state dict, in place of its matrix"
+            )
+        if n > LARGEST_SEARCH:
+            x = start()
+        else:
+            enough = torch.finfo(W.dtype).eps * n
+            attempts = ATTEMPTS if given else 1
+            x, loss = search(lambda x: torch.view_as_real(self(*split(x)) - U).flatten(), start, attempts, enough**2)
+            if given and not loss <= enough:
+                raise ValueError(
+                    f"UnitaryEvolution has found no parameters of this unitary matrix in {attempts} attempts; most "
+                    "unitary matrices have none. Copy the free tensors of the other map, or its state dict, in place "
+                    "of its matrix"
+                )
+        angles, reflectors = split(x)
+        return angles.to(W.real.dtype), reflectors.to(W.real.dtype)
 
     def extra_repr(self) -> str:
         """Return the sizes and options to show in `repr`, as text."""

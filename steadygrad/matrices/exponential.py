@@ -301,16 +301,21 @@ class Exponential(MovingBase):
     def right_inverse(self, W: Tensor) -> Tensor:
         """Return the packed A whose matrix is W. A W that is not orthogonal is replaced by the nearest rotation.
 
-        Raise ValueError if W is orthogonal with determinant −1. With ``rebase_every``, A belongs to the current base.
+        Raise ValueError if W is orthogonal with determinant −1. With ``rebase_every``, A belongs to the current base,
+        which takes the dtype of W.
         """
         check_square("Exponential", W, self.size)
         if is_orthogonal(W) and torch.linalg.det(W.double()) < 0:
             raise ValueError(
-                "Exponential cannot reach this orthogonal matrix: its determinant is −1, that of rotations 1"
+                "Exponential cannot reach this orthogonal matrix: its determinant is −1, that of rotations 1; "
+                "change the sign of a row"
             )
         W = nearest_orthogonal(W, determinant=1)
         if self.rebase_every:
-            W = self.base.to(W.dtype).mT @ W
+            if self.base.dtype != W.dtype:
+                self.base, self.seen = self.base.to(W.dtype), self.seen.to(W.dtype)
+                self._mend()
+            W = self.base.mT @ W
         return skew_free(rotation_log(W))
 
     def extra_repr(self) -> str:

@@ -19,11 +19,11 @@ class Free(nn.Module):
         self.size = check_size("Free", size)
 
     def forward(self, M: Tensor) -> Tensor:
-        """Return the free tensor as W. Raise ValueError if its shape is wrong."""
+        """Return the free tensor M as W. Raise ValueError unless M is (size, size)."""
         return check_square("Free", M, self.size)
 
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Return W as the free tensor. Raise ValueError if its shape is wrong."""
+        """Return W as the free tensor. Raise ValueError unless W is (size, size)."""
         return check_square("Free", W, self.size)
 
     def extra_repr(self) -> str:
@@ -41,8 +41,13 @@ class ComplexFree(nn.Module):
         self.size = check_size("ComplexFree", size)
 
     def forward(self, X: Tensor, Y: Tensor) -> Tensor:
-        """Return X + iY. Raise ValueError if a shape is wrong."""
+        """Return W = X + iY. Raise ValueError unless X and Y are (size, size)."""
         return torch.complex(*(check_square("ComplexFree", part, self.size) for part in (X, Y)))
+
+    def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the real and the imaginary part of W, a tuple. Raise ValueError if the shape of W is wrong."""
+        W = check_square("ComplexFree", W, self.size).to(W.dtype.to_complex())
+        return W.real.clone(), W.imag.clone()
 
 
 def frozen(W: Tensor) -> Matrix:
@@ -57,6 +62,9 @@ def frozen(W: Tensor) -> Matrix:
 
 @entered("free")
 def free(size: int, *, init: str = "uniform") -> Matrix:
-    """Return a `Matrix` without a constraint, initialised by ``init``, the name of an initialiser."""
+    """Return a `Matrix` (size, size) without a constraint.
+
+    ``init`` is the name of an initialiser in `steadygrad.matrices.init`.
+    """
     map = Free(size)
     return Matrix(map, free_tensor(init, map))

@@ -1,6 +1,7 @@
 """Unitary matrices as products of plane rotations (Jing et al., 2017)."""
 
 import math
+from cmath import phase
 from itertools import pairwise
 
 import torch
@@ -8,8 +9,9 @@ from torch import Tensor, nn
 
 from steadygrad.check import check_size, is_integer
 from steadygrad.kernels import Operator, traced
-from steadygrad.matrices.complex import phases
-from steadygrad.matrices.matrix import Matrix, index_of
+from steadygrad.matrices.complex import nearest_unitary, phases
+from steadygrad.matrices.matrix import Matrix, check_square, index_of, is_orthogonal, nearest_orthogonal
+from steadygrad.matrices.peeling import peeled
 from steadygrad.matrices.registry import entered
 
 MOST_LAYERS = 10_000
@@ -133,6 +135,34 @@ class Givens(nn.Module):
         I = torch.eye(self.size, dtype=theta.dtype, device=theta.device)
         return self.operator(theta, phi, omega)(torch.complex(I, torch.zeros_like(I))).mT
 
+    @torch.no_grad()
+    def right_inverse(self, W: Tensor) -> tuple[Tensor, ...]:
+        """Return the angles of W, a tuple: θ and φ of the rotations and ω of D. They are unique only up to full turns.
+
+        A W that is not unitary is first replaced by the nearest unitary matrix, and then by a product that has its
+        zeros, as far as there are any. A unitary W that the layers cannot represent raises ValueError. So may a product
+        of between about 16 and n layers, because rounding hides some of its angles.
+        """
+        check_square(type(self).__name__, W, self.size)
+        given = is_orthogonal(W)
+        U = nearest_unitary(W) if self.complex else nearest_orthogonal(W.double(), None if given else 1)
+        layers = layout(self.size, self.layers)[: self.size]  # as many as units reach every W; more do nothing
+        rotations, D = peeled(U, layers)
+        angles = [[one.theta for one in rotations], [phase(one.phase) for one in rotations]]
+        theta, phi = nn.functional.pad(
+            torch.tensor(angles, dtype=torch.float64), (0, self.rotations - len(rotations))
+        ).to(U.real)
+        free = (theta, phi, D.angle()) if self.complex else (theta,)
+        if given and not (self(*free) - U).abs().max() < torch.finfo(W.dtype).eps ** 0.5:
+            raise ValueError(
+                f"{type(self).__name__} of size {self.size} with capacity={self.capacity} and style={self.style!r} "
+                f"cannot reach this {'unitary' if self.complex else 'orthogonal'} matrix; choose style='full', or "
+                "start from another matrix, such as a value of this map" + self._limit
+            )
+        return tuple(f.to(W.real.dtype) for f in free)
+
+    _limit = ""
+
     def extra_repr(self) -> str:
         """Return the sizes and options to show in `repr`, as text."""
         return f"size={self.size}, capacity={self.capacity}, style={self.style}"
@@ -146,6 +176,7 @@ class PlaneRotations(Givens):
 
     complex = False
     kinds = names = ("angle",)
+    _limit = " (its determinant is 1)"
 
     def operator(self, theta: Tensor) -> Operator:  # type: ignore[override]  # there are no phases
         """Return a function that maps real rows h (batch, n) to rows h Wᵀ without forming W, from the angles θ."""

@@ -7,20 +7,26 @@ from torch import Generator, Tensor, nn
 
 from steadygrad.check import check_size, is_integer
 from steadygrad.kernels import Operator, in_own_precision, matmul, needs_plain, wants_graph, with_graph
-from steadygrad.matrices.matrix import Matrix, check_square, index_of, nearest_orthogonal
+from steadygrad.matrices.matrix import Matrix, check_square, index_of, is_orthogonal, nearest_orthogonal
 from steadygrad.matrices.registry import entered
 
 
 class Reflections(torch.autograd.Function):
     """Autograd function W = I − Vᵀ Y,  Y = S⁻¹ V,  S = striu(V Vᵀ) + ½ I,  the rows of V are vectors of length 1.
 
-    W is the product of all reflections in compact WY form. With G = dL/dW
+    W (n, n) is the product of the reflections of all k rows of V (k, n), in compact WY form. striu(M) is the part of M
+    above its diagonal. With G = dL/dW
     dL/dV = (M + Mᵀ) V − Y Gᵀ − Q,  Q = S⁻ᵀ V G,  M = striu(Q Yᵀ)
     """
 
     @staticmethod
     def forward(ctx: Any, free: Tensor, n: int, k: int) -> Tensor:
-        """Return W (n, n), the product of k reflections, from their vectors, packed without their leading zeros."""
+        """Return W = H_1 H_2 … H_k (n, n), the product of k Householder reflections, from their packed vectors.
+
+        ``free`` holds the vectors one after the other: all n entries of the first, the last n − 1 entries of the
+        second, and so on, k (2n − k + 1)/2 numbers in all. The vectors need not have length 1. Raise ValueError if one
+        is 0.
+        """
         V, length = unit_rows(free, n, k)
         S = matmul(V, V.mT)
         S.diagonal().sub_(0.5)  # entries below the diagonal are ignored later
@@ -47,7 +53,7 @@ class Reflections(torch.autograd.Function):
 
 
 def compact(free: Tensor, n: int, k: int) -> Tensor:
-    """Return W (n, n), the product of k Householder reflections, from packed vectors by standard torch operations."""
+    """Return W (n, n) from the packed vectors of k reflections, as `Reflections` does, by standard torch operations."""
     V, _ = unit_rows(free, n, k)
     I = torch.eye(n, dtype=V.dtype, device=V.device)
     S = (V @ V.mT).triu(1) + torch.eye(k, dtype=V.dtype, device=V.device) / 2
@@ -56,9 +62,9 @@ def compact(free: Tensor, n: int, k: int) -> Tensor:
 
 @index_of
 def trapezoid(n: int, k: int, device: torch.device) -> Tensor:
-    """Return the positions of packed Householder vectors in the flat k × n matrix whose rows they are.
+    """Return the positions of the packed entries in the flattened k × n matrix whose rows are the Householder vectors.
 
-    Vector i begins with i − 1 zeros, which are not packed.
+    Row i, counted from 1, begins with i − 1 zeros, which are not packed.
     """
     rows, cols = torch.triu_indices(k, n, device=device)
     return rows * n + cols
@@ -131,17 +137,17 @@ class Householder(nn.Module):
     def right_inverse(self, W: Tensor) -> Tensor:
         """Return the packed unit vectors whose reflections have the product W.
 
-        A W that is not orthogonal is first replaced by the nearest orthogonal matrix of determinant (−1)^k. A matrix
-        that k reflections cannot represent raises ValueError; with k < n − 1 that is almost every matrix.
+        A W that is not orthogonal is first replaced by an orthogonal matrix that k reflections can represent: the
+        nearest one of determinant (−1)^k and, with k < n − 1, of that one the part that differs most from I. An
+        orthogonal W that k reflections cannot represent raises ValueError.
         """
         check_square("Householder", W, self.size)
         eps = torch.finfo(W.dtype).eps
         I = torch.eye(self.size, dtype=torch.float64, device=W.device)
-        U = W.double()
-        orthogonal = bool((U.mT @ U - I).abs().max() < eps**0.5)
-        U = nearest_orthogonal(U, None if orthogonal else self.determinant)
+        orthogonal = is_orthogonal(W)
+        U = nearest_orthogonal(W.double(), None if orthogonal else self.determinant)
         Q = torch.linalg.svd(U - I).U[:, : self.reflections]  # spans the directions that W changes, if W can be reached
-        C = nearest_orthogonal(Q.mT @ U @ Q)  # W = I + Q (C − I) Qᵀ
+        C = nearest_orthogonal(Q.mT @ U @ Q, self.determinant)  # W = I + Q (C − I) Qᵀ
         V = torch.zeros_like(U[: self.reflections])
         for i in range(self.reflections):
             w = mirror(Q[i])  # new basis, of which only the first vector is not orthogonal to e_i
@@ -150,7 +156,7 @@ class Householder(nn.Module):
             V[i] = Q @ v
             Q, C = Q[:, 1:], reflected(C.mT, v).mT[1:, 1:]  # e_i is done
         free = V.view(-1).index_select(0, trapezoid(self.size, self.reflections, V.device))
-        if not (self(free) - U).abs().max() < eps**0.5:
+        if orthogonal and not (self(free) - U).abs().max() < eps**0.5:
             raise ValueError(
                 f"Householder with reflections={self.reflections} cannot reach this orthogonal matrix, only those with "
                 f"determinant {self.determinant} and rank(W − I) ≤ {self.reflections}; choose other reflections"
@@ -199,9 +205,9 @@ def normal(size: int, reflections: int, generator: Generator | None = None) -> T
 def haar(size: int, reflections: int, generator: Generator | None = None) -> Tensor:
     """Return Householder vectors, as rows (k, n), for which the first k columns of W are uniformly random.
 
-    n is ``size`` and k is ``reflections``. This is the method of Stewart (1980). H_i maps e_i to a random direction x,
-    so u = x − e_i. With random directions u the columns would not be uniform: in many dimensions such a reflection
-    hardly changes e_i.
+    n is ``size`` and k is ``reflections``. This is the method of Stewart (1980). The reflection H_i maps the unit
+    vector e_i to a random direction x, so its vector is u = x − e_i. With random directions u the columns would not be
+    uniform: in many dimensions such a reflection hardly changes e_i.
     """
     V = normal(size, reflections, generator)
     for i, x in enumerate(V):

@@ -12,6 +12,7 @@ from torch.nn.functional import dropout
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from steadygrad.kernels import Operator, at_least_single, autocasts, needs_plain, own_precision
+from steadygrad.matrices.cached import Cached, samples
 from steadygrad.matrices.parameters import (
     as_parameter,
     as_row,
@@ -19,12 +20,9 @@ from steadygrad.matrices.parameters import (
     free_kinds,
     free_names,
     is_frozen,
-    version,
+    is_sharded,
+    whole,
 )
-
-SAMPLE = 64
-"""number of entries of each free tensor that validate a cached W; comparing all of them takes longer than a time step:
-0.34 ms beside 0.26 ms for expRNN with 1024 units on one core; their sum takes 0.031 ms, a sample 0.006 ms"""
 
 
 class Matrix(nn.Module):
@@ -34,15 +32,19 @@ class Matrix(nn.Module):
     W raises `NonFiniteError` if a free tensor has NaN or infinity.
 
     A free tensor is a parameter with the name of its kind, such as ``skew`` or ``angle``; a map whose free tensors
-    share a kind names them in ``names``. One of fewer than two dimensions is stored as one row (1, k), because common
-    initialisers such as `torch.nn.init.orthogonal_` refuse vectors; the map receives it in its own shape.
+    share a kind names them in ``names``. A free tensor of fewer than two dimensions is stored as one row (1, k),
+    because common initialisers such as `torch.nn.init.orthogonal_` refuse vectors. The map receives the tensor in its
+    own shape.
 
     In evaluation mode, W is cached if gradients are disabled or all parameters are frozen. The cached W is used until a
     free tensor, or a parameter or buffer of the map, gets another version counter or data pointer. An in-place edit
-    through ``.data`` changes neither. It is noticed if one of the first `SAMPLE` entries of a free tensor changes, as
-    it does in initialisation loops and moving averages of weights. After an edit of other entries through ``.data``, or
-    of an inference tensor, which has no version counter, call `refresh`.
+    through ``.data`` changes neither. Such an edit is noticed if one of the first `SAMPLE` entries of a free tensor
+    changes, as in initialisation loops and moving averages of weights. Call `refresh` after an edit of other entries
+    through ``.data``, or of an inference tensor, which has no version counter.
     """
+
+    place = ""
+    """name of this module in its layer, such as ``weight_hh_l0``, for error messages"""
 
     def __init__(self, map: nn.Module, *free: Tensor) -> None:
         super().__init__()
@@ -52,10 +54,12 @@ class Matrix(nn.Module):
         self._shapes = [f.shape for f in free]  # as the map expects them
         for name, f in zip(self.names, free, strict=True):
             self.register_parameter(name, as_parameter(f))
+        self.label = type(map).__name__
+        """kind of the matrix to show in `repr` of a layer; `build` replaces it by the name that it was given"""
         self.dropout = 0.0
         """probability that an entry of W is set to zero in training; drawn anew at each call"""
-        self._cached: tuple[Tensor, list[int], list[Tensor]] | None = None  # W, `_versions` and `_samples`
-        self._drawn: tuple[str, list[Tensor]] | None = None  # name and `_samples` of the initial values, see `watch`
+        self._cached: Cached | None = None
+        self._drawn: tuple[str, list[Tensor]] | None = None  # name and `samples` of the initial values, see `watch`
 
     @property
     def size(self) -> int:
@@ -127,26 +131,25 @@ class Matrix(nn.Module):
 
         It is cached in evaluation mode if gradients are disabled or all parameters are frozen. A cached W has no graph.
         """
-        stored = self.free
-        gathered = tuple(map(whole, stored))
-        free = self._shaped(gathered)
+        free = self.free
         if needs_plain(free[0]):
-            return self._evaluate(free)
-        sharded = gathered[0] is not stored[0]
+            return self._evaluate(self._shaped(map(whole, free)))
+        sharded = is_sharded(free[0])
         if self._drawn is not None and not sharded:
             self._notice(*self._drawn)
-        if self.training or sharded or (torch.is_grad_enabled() and not self._is_frozen(stored)):
+        if self.training or sharded or (torch.is_grad_enabled() and not self._is_frozen(free)):
             self._cached = None
+            gathered = tuple(map(whole, free))
             self._check_finite(gathered)
-            return self._evaluate(free)
+            return self._evaluate(self._shaped(gathered))
         cached = self._cached  # read once: another thread may clear it meanwhile
-        if cached is not None and self._is_current(*cached):
-            return cached[0]
-        self._check_finite(gathered)
+        if cached is not None and cached.is_current(free, self.map):
+            return cached.W
+        self._check_finite(free)
         # outside inference mode, because a tensor created in it cannot be used in training
         with torch.inference_mode(False), torch.no_grad():
-            W = self._evaluate(free)
-            self._cached = W, self._versions(W), [sample.clone() for sample in self._samples()]
+            W = self._evaluate(self._shaped(free))
+            self._cached = Cached.of(W, free, self.map)
         return W
 
     def refresh(self) -> None:
@@ -154,12 +157,12 @@ class Matrix(nn.Module):
         self._cached = self._drawn = None
 
     def watch(self, name: str) -> None:
-        """Let the first evaluation warn if a program has overwritten the initial values of all free tensors by then.
+        """Let the first evaluation warn if the initial values of all free tensors have been overwritten before it.
 
         Loading a state dict, `refresh`, a copy and unpickling end the watch. ``name`` is that of the layer and the
         weight in the warning.
         """
-        self._drawn = name, [sample.clone() for sample in self._samples()]
+        self._drawn = name, [sample.clone() for sample in samples(self.free)]
 
     def _notice(self, name: str, drawn: list[Tensor]) -> None:
         """End the watch, and warn if no free tensor is near the values that were drawn for it.
@@ -170,7 +173,7 @@ class Matrix(nn.Module):
         if not all(isinstance(f, nn.Parameter) for f in self.free):
             return
         with torch.no_grad():
-            pairs = [(now, was) for now, was in zip(self._samples(), drawn, strict=True) if len(was)]
+            pairs = [(now, was) for now, was in zip(samples(self.free), drawn, strict=True) if len(was)]
             floor = 0.01  # size of the entries of a free tensor that starts at zero, below which a change is small
             scales = [max(float(was.norm()), floor * math.sqrt(len(was))) for _, was in pairs]
             changes = [float((now - was).norm()) for now, was in pairs]
@@ -196,24 +199,10 @@ class Matrix(nn.Module):
             W = self.map(*map(at_least_single, free))
             return W if W.is_complex() else W.to(dtype)  # complex W stays in single precision
 
-    def _versions(self, W: Tensor) -> list[int]:
-        """Return the version counter of W, and the address and version counter of each tensor it is computed from."""
-        of_map = (t for part in self.map.modules() for t in (*part._parameters.values(), *part._buffers.values()))
-        causes = [*self.free, *(t for t in of_map if t is not None)]
-        return [version(W), *(n for t in causes for n in (t.data_ptr(), version(t)))]
-
-    def _samples(self) -> list[Tensor]:
-        """Return the first `SAMPLE` entries of each free tensor, to notice changes, in the order of its storage."""
-        return [f.detach().as_strided((min(SAMPLE, f.numel()),), (1,)) for f in self.free]
-
-    def _is_current(self, W: Tensor, versions: list[int], samples: list[Tensor]) -> bool:
-        """Return whether the cached W is valid: the tensors it was computed from have not changed."""
-        return self._versions(W) == versions and all(map(torch.equal, self._samples(), samples))
-
     def _check_finite(self, free: tuple[Tensor, ...]) -> None:
         """Raise NonFiniteError if a free tensor has NaN or infinity."""
-        for name, f in zip(self.names, free, strict=True):
-            check_finite(type(self.map).__name__, name, f)
+        for name, kind, f in zip(self.names, self.kinds, free, strict=True):
+            check_finite(type(self.map).__name__, f"{self.place}.{name}".removeprefix("."), f, kind)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Matrix":
         """Clear the cache, then apply ``fn`` to all tensors, as `nn.Module` does."""
@@ -235,15 +224,6 @@ class Matrix(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_cached": None, "_drawn": None}  # not copied or pickled
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor that is sharded over processes, such as a parameter of FSDP2 between passes, as a whole.
-
-    Every process must call this. The gradient is sharded again. Another tensor is returned as it is.
-    """
-    gather: Callable[[], Tensor] | None = getattr(tensor, "full_tensor", None)  # DTensor; its import takes a second
-    return tensor if gather is None else gather()
 
 
 def check_square(who: str, W: Tensor, size: int | None = None) -> Tensor:
@@ -322,15 +302,16 @@ def skew_free(A: Tensor) -> Tensor:
 
 
 def is_orthogonal(W: Tensor) -> bool:
-    """Return whether WᵀW = I up to rounding: no entry differs by √eps of W's dtype or more. W is real."""
-    I = torch.eye(len(W), dtype=torch.float64, device=W.device)
-    return bool((W.double().mT @ W.double() - I).abs().max() < torch.finfo(W.dtype).eps ** 0.5)
+    """Return whether WᴴW = I up to rounding: no entry differs by √eps of W's dtype or more. W is real or complex."""
+    M = W.to(torch.promote_types(W.dtype, torch.float64))
+    I = torch.eye(len(W), dtype=M.dtype, device=W.device)
+    return bool((M.mH @ M - I).abs().max() < torch.finfo(W.dtype).eps ** 0.5)
 
 
 def nearest_orthogonal(W: Tensor, determinant: int | None = None) -> Tensor:
     """Return the orthogonal matrix, of this determinant (±1) if given, that is closest to W in the Frobenius norm.
 
-    It is detached and has the dtype of W. Raise ValueError if W is not square or not finite.
+    The result has no gradient history and the dtype of W. Raise ValueError if W is not square or not finite.
     """
     check_square("nearest_orthogonal", W)
     if not W.isfinite().all():

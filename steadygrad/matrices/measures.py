@@ -34,7 +34,7 @@ def departure_from_normality(W: Tensor) -> float:
 
 
 def eigenvalues_of(T: Tensor) -> Tensor:
-    """Return the eigenvalues (n,) of T (n, n), also if LAPACK does not converge on T itself."""
+    """Return the eigenvalues (n,) of T (n, n). This also works if LAPACK does not converge on T itself."""
     size = power_of_two(T)
     try:
         values = torch.linalg.eigvals(T / size)
@@ -44,7 +44,10 @@ def eigenvalues_of(T: Tensor) -> Tensor:
 
 
 def eigenvectors_of(T: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the eigenvalues (n,) of T (n, n) and its eigenvectors as columns (n, n); T as in `eigenvalues_of`."""
+    """Return the eigenvalues (n,) of T (n, n) and its eigenvectors as columns (n, n).
+
+    This also works if LAPACK does not converge on T itself.
+    """
     size = power_of_two(T)
     try:
         values, vectors = torch.linalg.eig(T / size)
@@ -58,8 +61,9 @@ def shifted(T: Tensor) -> Tensor:
     """Return T + I, whose eigenvalues are those of T plus 1.
 
     If T has a low rank, such as a matrix of equal entries, the diagonal of its Hessenberg form is zero up to rounding.
-    LAPACK compares the entries below the diagonal with it, so on some processors it never finds them small enough.
-    With the shift the diagonal is 1. The largest entry of T is between 1 and 2, so the shift rounds T by eps at most.
+    LAPACK compares the entries below the diagonal with the diagonal, so on some processors it never finds them small
+    enough. With the shift the diagonal is 1. The largest entry of T is between 1 and 2, so the shift rounds T by eps at
+    most.
     """
     return T + torch.eye(len(T), dtype=T.dtype, device=T.device)
 
@@ -72,7 +76,10 @@ def power_of_two(T: Tensor) -> Tensor:
 
 
 def checked(who: str, W: Tensor) -> Tensor:
-    """Return W in double precision, detached, or raise ValueError unless it is square and finite."""
+    """Return W in double precision, as `doubled` does. Raise ValueError unless W is square and finite.
+
+    ``who`` is the caller's name in the message.
+    """
     check_square(who, W)
     if wrong := int((~W.isfinite()).sum()):
         raise ValueError(f"{who} expects finite entries; got {wrong} NaN or infinite values")
@@ -80,16 +87,15 @@ def checked(who: str, W: Tensor) -> Tensor:
 
 
 def doubled(W: Tensor) -> Tensor:
-    """Return W in double precision, detached. A complex W stays complex."""
+    """Return W converted to float64, or to complex128 if W is complex, without gradient history."""
     return W.detach().to(torch.complex128 if W.is_complex() else torch.float64)
 
 
 def largest_singular_values(matrices: Tensor) -> Tensor:
     """Return the largest singular value (count) of each of the matrices (count, rows, columns).
 
-    It is infinite if an entry of the matrix is NaN or infinite.
-
-    It is the root of the largest eigenvalue of MᴴM or MMᴴ, whichever is smaller.
+    The value is the square root of the largest eigenvalue of MᴴM or MMᴴ, whichever is smaller. It is infinite if an
+    entry of the matrix is NaN or infinite.
     """
     size = matrices.abs().amax(dim=(1, 2), keepdim=True)
     scaled = doubled((matrices / size.where(size > 0, 1)).nan_to_num(0.0, 0.0, 0.0))  # no square overflows

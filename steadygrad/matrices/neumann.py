@@ -73,9 +73,10 @@ class NeumannCayley(ScaledCayley):
 
     @property
     def neumann_norm(self) -> float:
-        """‖X‖₂ of the last update, also if that used an exact inverse and no series in X; 0 before the first update.
+        """‖X‖₂ of the last update, where X = Ã δA; 0 before the first update.
 
-        X is Ã δA, the inverse before the update times the change of A; `ReleasedNeumannCayley` has its own X.
+        Ã is the stored inverse before the update, and δA the old A minus the new A. ‖X‖₂ is also computed if the update
+        used an exact inverse instead of the series in X. `ReleasedNeumannCayley` has its own X.
         """
         if self._step is None:
             return 0.0
@@ -101,7 +102,10 @@ class NeumannCayley(ScaledCayley):
         return CayleyGradient.apply(free, self.inverse, evaluated.W, self.D)
 
     def _evaluate(self, free: Tensor) -> "Evaluated":
-        """Return W for this A, after an update of the stored inverse Ã if A has changed."""
+        """Return an `Evaluated` with W for this A, after an update of the stored inverse Ã if A has changed.
+
+        ``free`` is the packed A.
+        """
         with torch.inference_mode(False), torch.no_grad():  # Ã is used again after inference mode
             J = skew(-free, self.size)
             J.diagonal().add_(1)  # I − A
@@ -114,7 +118,8 @@ class NeumannCayley(ScaledCayley):
     def _follow(self, free: Tensor, J: Tensor) -> None:
         """Update the stored inverse Ã to this A, by the series or exactly. Do nothing if A has not changed.
 
-        ``J`` is I − A. Ã is a new tensor each time, because a backward pass may still need the old one.
+        ``free`` is the packed A, and ``J`` is I − A. Ã is a new tensor each time, because a backward pass may still
+        need the old one.
         """
         known = self.age >= 0 and self.inverse.dtype == free.dtype
         if known and same(free, self.last):
@@ -139,7 +144,11 @@ class NeumannCayley(ScaledCayley):
         return self.inverse, self.last - free
 
     def _series(self, X: Tensor, start: Tensor) -> Tensor:
-        """Return (I + X + … + Xᵏ) start by Horner's rule, for k = 2: start + X (start + X start)."""
+        """Return the truncated Neumann series times ``start``, (I + X + … + Xᵏ) · ``start``, where k is ``self.order``.
+
+        Horner's rule avoids powers of X: for k = 2 the result is ``start`` + X (``start`` + X ``start``). ``start`` is
+        a matrix (n, n) or a vector (n,).
+        """
         total = start
         for _ in range(self.order):
             total = start + (X @ total if start.dim() == 1 else matmul(X, total))
@@ -148,7 +157,8 @@ class NeumannCayley(ScaledCayley):
     def _would_drift(self, X: Tensor, J: Tensor) -> bool:
         """Return whether this update of the inverse would leave W too far from orthogonal.
 
-        The estimate needs products with vectors only, and comes before the matrix products of the update.
+        X is the matrix of the series, and ``J`` is I − A. The error of W is estimated before the update, with products
+        of matrices and vectors only.
         """
         if self.max_drift == math.inf:
             return False
@@ -158,6 +168,10 @@ class NeumannCayley(ScaledCayley):
             probes(X, 2),
         )
         return not error <= self.max_drift * self.size**0.5
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for a copy or a pickle, without the W of the last evaluation."""
+        return self.__dict__ | {"_evaluated": None}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NeumannCayley":
         """Apply ``fn`` to all tensors, as `nn.Module` does. A new dtype invalidates the stored inverse."""
@@ -193,12 +207,12 @@ class Evaluated(NamedTuple):
 
     @classmethod
     def of(cls, map: NeumannCayley, W: Tensor, accurate: bool) -> "Evaluated":
-        """Return what `NeumannCayley` keeps of an evaluation that has just been done."""
+        """Return the `Evaluated` of a W that ``map`` has just computed."""
         causes = map.inverse, map.age, map.D
         return cls(W, accurate, causes, tuple(version(t) for t in (W, *causes)))
 
     def is_of(self, map: NeumannCayley) -> bool:
-        """Return whether W is as it was computed, and so are the buffers of the map. A is not compared."""
+        """Return whether neither W nor the buffers of ``map`` have changed since W was computed. A is not compared."""
         inverse, age, D = self.causes
         same_tensors = inverse is map.inverse and age is map.age and D is map.D
         return same_tensors and all(version(t) == v for t, v in zip((self.W, *self.causes), self.versions, strict=True))

@@ -10,8 +10,10 @@ from steadygrad.check import check_size, is_number
 from steadygrad.kernels import in_own_precision, matmul, needs_plain, wants_graph, with_graph
 from steadygrad.matrices.exponential import Exponential
 from steadygrad.matrices.init import free_tensor
-from steadygrad.matrices.matrix import Matrix, index_of, lower_triangle
+from steadygrad.matrices.matrix import Matrix, check_square, index_of, lower_triangle
+from steadygrad.matrices.measures import checked
 from steadygrad.matrices.registry import entered
+from steadygrad.matrices.schur_basis import equalised, normal_pair, triangular_basis
 
 
 class SchurProduct(torch.autograd.Function):
@@ -127,6 +129,34 @@ class RealSchur(nn.Module):
                 )
         product = schur_product if needs_plain(T) else SchurProduct.apply
         return product(self.basis(basis), theta, gamma, T, self.in_block)
+
+    @torch.no_grad()
+    def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the free tensors A, θ, γ and T of W, a tuple.
+
+        They come from a real Schur form of W. A 2 × 2 block that is no rotation times a number is replaced by the
+        nearest such block. With ``in_block`` that is never necessary, and every real W is reached.
+        """
+        check_square("RealSchur", W, self.size)
+        M = checked("RealSchur", W)
+        P = triangular_basis(M, normal_pair)
+        if torch.linalg.det(P) < 0:
+            P[:, -1] *= -1
+        core = P.mT @ M @ P
+        if self.in_block:
+            turns = [equalised(block) for block in diagonal_blocks(core).permute(2, 0, 1)]
+            P = P @ torch.block_diag(*turns, *[torch.ones_like(core[:1, :1])] * (self.size % 2))
+            core = P.mT @ M @ P
+        blocks = diagonal_blocks(core)
+        sine = -blocks[0, 1] if self.in_block else (blocks[1, 0] - blocks[0, 1]) / 2
+        cosine = (blocks[0, 0] + blocks[1, 1]) / 2
+        blocks[1, 0] -= sine
+        last = core.diagonal()[2 * len(sine) :]
+        T = core.reshape(-1).index_select(0, below(self.size, self.in_block, core.device))
+        gamma = torch.cat([torch.hypot(cosine, sine), last])
+        free = self.basis.right_inverse(P), torch.atan2(sine, cosine), gamma, T
+        A, theta, gamma, T = (f.to(W.dtype) for f in free)
+        return A, theta, gamma, T
 
     def transients(self, T: Tensor) -> Tensor:
         """Return the packed T as a strictly lower triangular matrix."""

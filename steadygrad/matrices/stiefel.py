@@ -71,11 +71,13 @@ class StiefelSteps(MovingBase):
         return polished(structured(base))
 
     @torch.no_grad()
-    def right_inverse(self, W: Tensor) -> Tensor:
-        """Set B to the unitary matrix nearest to W and return the packed A = 0: n² zeros."""
+    def right_inverse(self, W: Tensor) -> tuple[Tensor]:
+        """Set B to the unitary matrix nearest to W, in the precision of W, and return the packed A = 0 in a tuple."""
         check_square("StiefelSteps", W, self.size)
-        self.base = realify(nearest_unitary(W)).to(self.base.dtype)
-        return self.seen.new_zeros(self.size**2)
+        self.base = realify(nearest_unitary(W)).to(W.real.dtype)
+        zeros = self.base.new_zeros(self.size**2)
+        self.seen = zeros.clone()
+        return (zeros,)
 
     def extra_repr(self) -> str:
         """Return the sizes and options to show in `repr`, as text."""
@@ -86,7 +88,7 @@ class StiefelSteps(MovingBase):
 def stiefel(size: int, *, full_diagonal: bool = False) -> Matrix:
     """Return a `Matrix` with the map `StiefelSteps` that starts as a random unitary matrix."""
     map = StiefelSteps(size, full_diagonal)
-    return Matrix(map, map.right_inverse(haar_unitary(size)))
+    return Matrix(map, *map.right_inverse(haar_unitary(size)))
 
 
 def structured(R: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from steadygrad.matrices.exponential import Exponential
 from steadygrad.matrices.householder import Householder, start
 from steadygrad.matrices.init import free_tensor
 from steadygrad.matrices.matrix import Matrix, check_square
+from steadygrad.matrices.measures import checked
 from steadygrad.matrices.registry import entered
 
 BASES = ("householder", "exponential")
@@ -89,27 +90,32 @@ class BoundedSVD(nn.Module):
     def right_inverse(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the free tensors (of U, of V, and p) of W. Singular values out of bounds are first moved inside.
 
-        A W within the bounds but with det W < 0 cannot be represented and raises ValueError. With fewer than n − 1
-        reflections every W raises ValueError, because so few reflections cannot represent the bases of a general
-        singular value decomposition.
+        A W within the bounds but with det W < 0 cannot be represented and raises ValueError. Fewer than n − 1
+        reflections cannot represent the bases of a general singular value decomposition: a W within the bounds then
+        raises ValueError, and for another W the bases are replaced by bases that the reflections can represent.
         """
         check_square("BoundedSVD", W, self.size)
-        n, low, high = self.size, 1 - self.margin, 1 + self.margin
-        if isinstance(self.basis, Householder) and self.basis.reflections < n - 1:
-            raise ValueError(
-                f"BoundedSVD finds a matrix from n or n − 1 reflections only; got {self.basis.reflections} of {n}"
-            )
-        if wrong := int((~W.isfinite()).sum()):
-            raise ValueError(f"BoundedSVD expects finite entries; got {wrong} NaN or infinite values")
+        low, high = 1 - self.margin, 1 + self.margin
+        U, sigma, Vh = torch.linalg.svd(checked("BoundedSVD", W))
         tolerance = torch.finfo(W.dtype).eps ** 0.5
-        U, sigma, Vh = torch.linalg.svd(W.double())
+        inside = bool(sigma[0] < high + tolerance and sigma[-1] > low - tolerance)
+        few = isinstance(self.basis, Householder) and self.basis.reflections < self.size - 1
+        if inside and few:
+            raise ValueError(
+                "BoundedSVD finds a matrix from n or n − 1 reflections only; got "
+                f"{self.basis.reflections} of {self.size}"
+            )
         if torch.linalg.det(U) * torch.linalg.det(Vh) < 0:
-            if sigma[0] < high + tolerance and sigma[-1] > low - tolerance:
-                raise ValueError("BoundedSVD cannot reach this matrix: its determinant is negative")
+            if inside:
+                raise ValueError(
+                    "BoundedSVD cannot reach this matrix: its determinant is negative; change the sign of a row"
+                )
             U[:, -1], sigma[-1] = -U[:, -1], -sigma[-1]  # the smallest, as in `nearest_orthogonal`
         if torch.linalg.det(U) * getattr(self.basis, "determinant", 1) < 0:
             U[:, 0], Vh[0] = -U[:, 0], -Vh[0]
         p = 2 * torch.atanh(within((sigma - 1) / self.margin)) if self.margin else torch.zeros_like(sigma)
+        if few:  # not orthogonal, so the basis takes what is near
+            U, Vh = 0.5 * U, 0.5 * Vh
         left, right = self.basis.right_inverse(U), self.basis.right_inverse(Vh.mT)
         return left.to(W.dtype), right.to(W.dtype), p.to(W.dtype)
 

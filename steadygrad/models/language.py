@@ -12,16 +12,19 @@ from torch.nn import functional as F
 from steadygrad.check import check_integers, is_number
 from steadygrad.kernels import traced
 from steadygrad.layers import RecurrentLayer
+from steadygrad.layers.caching import Evaluated, own_layers, shared
 from steadygrad.layers.cell import Lookup
 from steadygrad.layers.recurrent import State
 from steadygrad.layers.stack import Stack
+from steadygrad.layers.stream import Stages, Streamable
 from steadygrad.models.model import Model, Streamed
 from steadygrad.models.sequence import Inside, linear_readout
+from steadygrad.models.stream import TokenStream
 
 Make = Callable[[int, Any], RecurrentLayer]
 
 
-class LanguageModel(Model):
+class LanguageModel(Streamable, Model):
     """p(x_{t+1} | x_1 … x_t) = softmax(C h_t + c),  h = L_k(… L_1(E x)).
 
     tokens (batch, time) → logits (batch, time, vocabulary). E is the embedding, L_1 … L_k are recurrent layers.
@@ -116,9 +119,20 @@ class LanguageModel(Model):
         return self.readout(hidden).transpose(0, 1)
 
     def streamed(self) -> Streamed:
-        """Return the model as a function of tokens (batch, time) and state, for export. Memories are kept."""
+        """Return a `Streamed` for export. Its ``run`` is `walk_on`, which keeps the memories of past states."""
         example = torch.zeros(2, 7, dtype=torch.int64, device=self.embedding.weight.device)
         return Streamed(self.walk_on, self.layers, example, ("batch", "time"))
+
+    def stages(self) -> Stages:
+        """Return the `Stages` of a stream: the layers, the readout and the embedding."""
+        return Stages(list(self.layers.layers()), self.readout, self.table().detach())
+
+    def stream(self, batch: int = 1) -> TokenStream:
+        """Return a `TokenStream` of ``batch`` sequences, which runs one token a call: ``logits = stream(token)``.
+
+        It has a copy of the present weights.
+        """
+        return TokenStream(self, batch)
 
     def inside(self, tokens: Tensor) -> Inside:
         """Return an `Inside` of the recurrent layers, their inputs for tokens (batch, time) and the method `read`.
@@ -130,7 +144,7 @@ class LanguageModel(Model):
         return Inside(layer, self.embedding(tokens), self.read)
 
     def embedded(self, tokens: Tensor) -> Tensor | Lookup:
-        """Return the embedded tokens (time, batch), after dropout, as input of the first layer.
+        """Return the embeddings of tokens (time, batch), after dropout, as input of the first layer.
 
         The result is (time, batch, embedding_size). It is a `Lookup` instead if the vocabulary exceeds neither
         ``embedding_size`` nor the number of tokens, and no ``input_dropout`` is active. Raise ValueError for tokens
@@ -216,6 +230,7 @@ class Tokens:
             raise ValueError(f"generate expects a window of at least 1 token; got {window!r}")
         self.model, self.temperature, self.generator = model, temperature, generator
         self.window = sys.maxsize if window is None else window
+        self.layers, self.evaluated = own_layers(model), dict[Any, Evaluated | None]()
         self.next: Tensor = tokens.unsqueeze(0)
         self.state: State | None = None
         self.place = 0
@@ -229,7 +244,8 @@ class Tokens:
         if was_training := self.model.training:
             self.model.eval()
         try:
-            last = self.read(self.next)
+            with shared(self.layers, self.evaluated):
+                last = self.read(self.next)
         finally:
             if was_training:
                 self.model.train()
@@ -244,10 +260,10 @@ class Tokens:
         return int(chosen)
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Return the logits (vocabulary,) of the token that follows ``tokens`` (1, time), and advance the state.
+        """Run the model over new ``tokens`` (1, time). Return the logits (vocabulary,) of the token that follows them.
 
-        The model continues from the state after the previous call. Memories of past states are emptied at the end of a
-        window.
+        The model continues from the state after the previous call, and stores its new state for the next call. Memories
+        of past states are emptied after every ``window`` tokens (the ``window`` of `LanguageModel.generate`).
         """
         room = self.window - self.place
         for here in (tokens[:, :room], *tokens[:, room:].split(self.window, dim=1)):

@@ -7,11 +7,12 @@ from torch import Tensor, nn
 
 from steadygrad.layers import RecurrentLayer, Stack
 from steadygrad.layers.baked import Bakeable
+from steadygrad.layers.caching import Cacheable
 from steadygrad.layers.recurrent import State
 
 
 class Streamed(NamedTuple):
-    """A model as `steadygrad.export` sees it: a function of inputs and state, and an example of its input.
+    """What `steadygrad.export` needs of a model: a function ``run`` of inputs and state, and an example of its inputs.
 
     ``run`` maps (inputs, state) to (outputs, final state). ``layer`` is the part that has the state.
     """
@@ -24,7 +25,7 @@ class Streamed(NamedTuple):
     """names of the first two dimensions of the inputs, "batch" and "time" in the model's order"""
 
 
-class Model(Bakeable, nn.Module):
+class Model(Bakeable, Cacheable, nn.Module):
     """Base class of the models that tasks train: inputs (batch, …) → outputs. A recurrent model overrides `walk`."""
 
     def walk(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State | None]:
@@ -36,9 +37,9 @@ class Model(Bakeable, nn.Module):
         return self(x), None
 
     def streamed(self) -> Streamed:
-        """Return the model as a function of inputs and state, for export.
+        """Return a `Streamed` for export: a function of inputs and state, its layer, and an example of its inputs.
 
-        `Model` raises ValueError: a model that can be exported overrides this method.
+        `Model` raises ValueError. A model that can be exported overrides this method.
         """
         raise ValueError(f"{type(self).__name__} cannot be exported: its graph depends on the data")
 

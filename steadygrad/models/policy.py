@@ -80,10 +80,11 @@ class PolicyModel(Model):
     def walk(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """Return the pair of the outputs (batch, time, actions + 1) and the layer's state at the end of each sequence.
 
-        x is (batch, time, features), NaN after the end of a sequence; the outputs are 0 there. The layer starts from
-        ``state``, or from its initial state if it is None, and begins anew before each step where the Boolean mask
-        ``reset`` (batch, time) is True. Raise ValueError if the number of features is wrong, or as `sequence_lengths`
-        does.
+        The outputs are the logits of the actions and, last, the expected return; after the end of a sequence they are
+        0. x is (batch, time, features), NaN after the end of a sequence. The layer starts from ``state``, by default
+        from its initial state. ``reset`` is a Boolean mask (batch, time) or None. Before each step where it is True,
+        the layer goes back to its initial state. Raise ValueError if the number of features is wrong, or if
+        `sequence_lengths` raises it.
         """
         if x.shape[-1] != self.features:
             raise ValueError(f"PolicyModel expects {self.features} features per step; got x of shape {tuple(x.shape)}")
@@ -126,7 +127,7 @@ class PolicyModel(Model):
         return Inside(self.layer, inputs, lambda hidden: self.read(hidden).transpose(0, 1))
 
     def rows(self, state: State, which: Tensor) -> State:
-        """Return the recurrent state of the sequences ``which`` of the batch, in the form of ``state``.
+        """Return the recurrent state of the sequences ``which`` of a batch: a tensor or a tuple, as ``state``.
 
         ``which`` is a tensor of indices or a Boolean mask (batch,).
         """

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from steadygrad.layers import RecurrentLayer
 from steadygrad.layers.recurrent import State
 from steadygrad.layers.start import choose
+from steadygrad.layers.stream import Stages, Streamable
 from steadygrad.models.model import Model, Streamed
 
 
@@ -91,7 +92,7 @@ def linear_readout(who: str, inputs: int, outputs: int, start: str) -> nn.Linear
     return readout
 
 
-class SequenceModel(Model):
+class SequenceModel(Streamable, Model):
     """y_t = C h_t + c for every step, or with ``last_only`` for the last alone; h from the layer.
 
     x (batch, time, input_size) → y (batch, time, output_size), or (batch, output_size) with ``last_only``. A
@@ -134,9 +135,13 @@ class SequenceModel(Model):
         return self.readout(hidden).transpose(0, 1)
 
     def streamed(self) -> Streamed:
-        """Return the model as a function of inputs (batch, time, input_size) and state, for export."""
+        """Return a `Streamed` for export. Its ``run`` is `walk`, on inputs (batch, time, input_size) and a state."""
         example = next(self.readout.parameters()).new_zeros(2, 7, self.layer.input_size)
         return Streamed(self.walk, self.layer, example, ("batch", "time"))
+
+    def stages(self) -> Stages:
+        """Return the `Stages` of a stream: the layer and the readout, which is computed at every step."""
+        return Stages([self.layer], self.readout)
 
     def inside(self, x: Tensor) -> Inside:
         """Return an `Inside` of the recurrent layer, its inputs x (batch, time, input_size) and the method `read`."""

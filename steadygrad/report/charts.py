@@ -83,7 +83,7 @@ def influence_maps(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def attention_levels(networks: Sequence[Measurements]) -> list[tuple[str, int, dict[str, Any]]]:
-    """Return a list of (name, time steps in a cell of the map, dict of measured attention), one a stacked layer."""
+    """Return a list of (name, time steps in a cell of the map, dict of measured attention) for each stacked layer."""
     return [
         (level_name(n.name, number, n.portrait["attention"]), n.portrait["every"], level)
         for n in networks
@@ -244,7 +244,7 @@ def drift_curves(networks: Sequence[Measurements]) -> list[Chart]:
 
 
 def neumann_curves(networks: Sequence[Measurements]) -> list[Chart]:
-    """Return a list with one line chart: the norm that the Neumann series needs below 1, over training; maybe empty."""
+    """Return a list with one line chart: the norm that the Neumann series needs below 1, over training; or []."""
     curves = [series(n, n.neumann.x, n.neumann.y) for n in networks if n.neumann.x]
     title, limit = "Norm that the Neumann series needs below 1", [{"name": "limit", "y": 1}]
     return [lines(title, curves, "update", "‖(I + A)⁻¹ δA‖₂", log=True, marks=limit)] if curves else []
@@ -304,7 +304,7 @@ def series(
 def curve(
     name: str, x: Sequence[float], y: Sequence[float | None], colour: int, dash: bool = False, measured: int = 0
 ) -> Chart:
-    """Return one curve of a chart as a dict. ``measured`` is the number of points before thinning (default: all)."""
+    """Return one curve of a chart as a dict. ``measured`` counts the points before thinning (default: len(x))."""
     found = {"name": name, "colour": colour, "dash": dash, "x": list(x), "y": list(y)}
     return {**found, "measured": measured or len(x)}
 
@@ -320,7 +320,7 @@ def lines(
     bounds: list[float] | None = None,
     explain: str = "",
 ) -> Chart:
-    """Return a line chart, as a dict, from curves that `series` returned. Too many points are thinned.
+    """Return a line chart, as a dict, from curves that `series` returned. Curves with too many points are thinned.
 
     ``marks`` are horizontal lines, dicts of ``name`` and ``y``. ``bounds`` are the least and the largest y.
     """
@@ -344,7 +344,7 @@ def lines(
 def maps(title: str, panels: list[Chart], range: tuple[float, float], explain: str, **look: Any) -> list[Chart]:
     """Return a list with one chart of heat maps on a common scale; empty without panels.
 
-    ``range`` has the ends of the scale. ``look`` are further entries of the chart. ``exponent``: values are log10.
+    ``range`` has the ends of the scale. ``look`` are further entries; ``exponent`` says that values are log10.
     """
     found = {"kind": "maps", "title": title, "explain": explain, "panels": panels, "range": list(range), **look}
     return [found] if panels else []

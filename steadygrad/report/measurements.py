@@ -18,7 +18,10 @@ def is_square(rows: list[list[Any]]) -> bool:
 
 
 def are_exponents(rows: list[list[float | None]]) -> bool:
-    """Return whether 10 to the power of each value is a positive double. None is allowed too."""
+    """Return whether each entry of ``rows`` is None or between −323.4 and 308, as logarithms of positive doubles are.
+
+    The rows are lists of base-10 logarithms of norms, as in a `LogarithmMap`. None stands for the norm 0.
+    """
     return all(value is None or -323.4 < value < 308 for row in rows for value in row)
 
 
@@ -37,7 +40,7 @@ Positive = Annotated[int, Rule(lambda value: value > 0, "a positive integer")]
 Numbers = Annotated[list[float | None], Rule(bool, "at least one number")]
 TRIANGLE = Rule(is_triangle, "rows of 1, 2, 3, … numbers")
 LogarithmMap = Annotated[list[list[float | None]], TRIANGLE, Rule(are_exponents, "logarithms to base 10 of doubles")]
-"""norms, row by row up to the diagonal, as logarithms to base 10; null for 0"""
+"""base-10 logarithms of norms, row by row up to the diagonal; null for the norm 0"""
 
 
 class Eigenvalues(TypedDict):
@@ -64,9 +67,11 @@ class MatrixPortrait(Eigenvalues):
 
 
 class AttentionObservation(TypedDict):
-    """Attention of one level, a layer of a stack: its mean reach in steps, its share on states kept as relevant.
+    """Attention of one level (stacked layer) along a sequence, measured during training.
 
-    ``kept_at_end`` are the numbers of the states that are kept at the end.
+    ``reach`` is the mean number of steps that attention goes back. ``share_of_kept`` is the share of attention to the
+    states that the memory keeps as relevant; None if the memory has no place for them. ``kept_at_end`` are the time
+    steps, counted from 0, of the states that are kept as relevant after the last step.
     """
 
     reach: float | None
@@ -77,8 +82,8 @@ class AttentionObservation(TypedDict):
 class AttentionPortrait(AttentionObservation):
     """Attention of one level after training: an `AttentionObservation` with the keys ``map`` and ``kept`` added.
 
-    ``map`` is log₁₀ |α| of the attention α of each step (row) to each state (column), or of blocks of them. ``kept`` is
-    a list of [state, first step, last step], one for each stay of a state among those kept as relevant.
+    ``map`` is log₁₀ |α| of the attention α of each step (row) to each state (column), or of blocks of steps and states.
+    ``kept`` is a list of [state, first step, last step], one for each period in which a state is kept as relevant.
     """
 
     map: LogarithmMap
@@ -86,7 +91,10 @@ class AttentionPortrait(AttentionObservation):
 
 
 class GateObservation(TypedDict):
-    """Gates during training: measured steps, whether the bound holds, the largest gain of a step and its bound."""
+    """Gates during training: measured steps, whether the bound holds, the largest gain of a step and its bound.
+
+    The gain of a step is ‖∂h_t/∂h_{t−1}‖, and the bound that of theorem 1 of NC-GRU.
+    """
 
     steps: int
     holds: bool
@@ -95,7 +103,7 @@ class GateObservation(TypedDict):
 
 
 class GatePortrait(TypedDict):
-    """Gates after training: the gain of each step and its bound."""
+    """Gates after training: the gain ‖∂h_t/∂h_{t−1}‖ of each step (``true``) and its upper ``bound``."""
 
     true: Numbers
     bound: Numbers
@@ -104,7 +112,8 @@ class GatePortrait(TypedDict):
 class SchurPortrait(TypedDict):
     """A learned Schur form Λ + T: T row by row, the angles and moduli of Λ, and how large T is.
 
-    With ``T_every`` above 1, an entry of ``T`` stands for a block of that many rows and columns.
+    nnRNN's matrix is P (Λ + T) Pᵀ: Λ has the rotations, and T is lower triangular. With ``T_every`` above 1, an entry
+    of ``T`` stands for a block of that many rows and columns.
     """
 
     T: Annotated[list[list[float]], TRIANGLE]
@@ -176,9 +185,10 @@ def read_portrait(path: Path) -> dict[str, Any]:
 
 
 def read_observations(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's ``observations.jsonl`` up to an incomplete one. Raise RunError if one is invalid.
+    """Return the rows of a run's ``observations.jsonl``, without an incomplete last row.
 
-    All rows must have the same matrices and the same number of levels with attention, unless measuring failed.
+    Raise RunError if a row is invalid. All rows must have the same matrices and the same number of levels with
+    attention, unless measuring failed.
     """
     what = "a run's observations"
     rows = list(read_lines(path, Rows(Observation).fault, what))

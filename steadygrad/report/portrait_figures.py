@@ -28,12 +28,14 @@ ABOVE = 1.03
 FEW = 10
 """largest number of objects for which relations are also printed as numbers"""
 Portrait = dict[str, Any]
+"""measurements of a trained network, or one entry of them: the content of a run's ``portrait.json``"""
 
 
 def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Path]:
     """Draw learning curves of every task, and all figures of one run of every group, into ``folder``.
 
-    Return the files. Runs that differ only in their seed form a group.
+    Return the list of the files. Runs that differ only in their seed form a group. ``format`` is the ending of the
+    files.
     """
     written: list[Path] = []
     for task, group in groupby(sorted(runs, key=lambda run: run.task), key=lambda run: run.task):
@@ -57,9 +59,10 @@ def draw_all(runs: Sequence[Run], folder: Path, format: str = "svg") -> list[Pat
 
 
 def draw_run(run: Run, name: str, stem: Path, format: str, kinds: Sequence[str] = ()) -> list[Path]:
-    """Draw figures of one run, of these kinds or all that it has data for, into ``stem``-KIND.FORMAT.
+    """Draw figures of one run into files ``stem``-KIND.FORMAT. Return the list of the files.
 
-    Return the files.
+    ``kinds`` are the names of the figures, keys of `drawing_functions`; without it, all are drawn for which the run has
+    data. ``name`` is the name of the run in the figures.
     """
     with plt.rc_context(STYLE):
         return [
@@ -94,15 +97,19 @@ def drawing_functions(run: Run, name: str) -> dict[str, Callable[[], Figure]]:
 
 
 def reach(portrait: Portrait, name: str) -> Figure:
-    """Return a figure of ‖∂s_τ/∂x_t‖ as heat maps, with t to the right and τ downwards (ENRNN, figures 4 and 5)."""
+    """Return a figure of heat maps of ‖∂s_τ/∂x_t‖: how much the state s at step τ depends on the input x at step t.
+
+    t goes to the right and τ downwards, as in figures 4 and 5 of ENRNN.
+    """
     (chart,) = charts.influence_maps([Measurements(name, 0, portrait)])
     return draw_maps(chart, "τ", "t", "‖∂s_τ / ∂x_t‖")
 
 
 def attention(portrait: Portrait, name: str) -> Figure:
-    """Return a figure of the attention α_{t,i} as heat maps, with marks for states kept as relevant (RelRNN, B.4).
+    """Return a figure of heat maps of the attention α_{t,i} of step t to state i (RelRNN, B.4).
 
-    States i go to the right and steps t downwards.
+    States i go to the right and steps t downwards. Triangles mark the states that the layer kept as relevant
+    (`mark_kept`).
     """
     (chart,) = charts.attention_maps([Measurements(name, 0, portrait)])
     return draw_maps(chart, "t", "i", "attention α")
@@ -132,10 +139,11 @@ def draw_maps(chart: Chart, row: str, column: str, value: str) -> Figure:
 
 
 def mark_kept(axis: Axes, found: Portrait) -> None:
-    """Mark above a heat map of attention, on its matplotlib axis, the states that were kept as relevant.
+    """Mark states that the layer kept in memory as relevant by triangles above a heat map of attention.
 
-    ``found`` is a panel of `charts.attention_maps`, a dict. Filled triangles are the states in ``kept_at_end``, open
-    ones the others in ``kept``.
+    ``axis`` is the axis of the map in matplotlib, and ``found`` the panel of the map in a chart of
+    `charts.attention_maps`. Filled triangles are the states in its entry ``kept_at_end``, which are in memory after the
+    last step. Open triangles are the other states in its entry ``kept``, which were in memory for a while.
     """
     at_end = found["kept_at_end"]
     for_a_while = sorted({state for state, _, _ in found["kept"]} - set(at_end))
@@ -150,9 +158,10 @@ def mark_kept(axis: Axes, found: Portrait) -> None:
 
 
 def draw_map(axis: Axes, rows: Sequence[Sequence[float | None]], every: int, scale: Normalize) -> None:
-    """Draw a heat map on the axis, from logarithms to base 10 given row by row up to the diagonal. None stays white.
+    """Draw a heat map on the axis from the base-10 logarithms ``rows``. None stays white.
 
-    ``every`` is the number of time steps in a cell, ``scale`` the scale of the values, not of their logarithms.
+    ``rows`` are the rows of a triangle, up to the diagonal. ``every`` is the number of time steps in a cell, ``scale``
+    the scale of the values, not of their logarithms.
     """
     size = len(rows)
     square = [[math.nan if v is None else 10.0**v for v in row] + [math.nan] * (size - len(row)) for row in rows]
@@ -213,7 +222,8 @@ def eigenvalues(portrait: Portrait, name: str) -> Figure:
 def schur(found: Portrait, name: str) -> Figure:
     """Return a figure of |Λ + T|, mean |T| by sub-diagonal, and a histogram of the angles (nnRNN, figures 3 and 5).
 
-    ``found`` is a learned Schur form, an entry of ``schur`` in a portrait.
+    nnRNN's matrix is P (Λ + T) Pᵀ, its Schur form, where Λ has the rotations and T is lower triangular. ``found`` is
+    the learned form, an entry of ``schur`` in a portrait.
     """
     _, means, angles = charts.schur_form_charts(found, name, Measurements(name, 0, {}))
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.3), layout="constrained")
@@ -235,7 +245,8 @@ def schur(found: Portrait, name: str) -> Figure:
 def schur_form(found: Portrait) -> list[list[float]]:
     """Return the matrix |Λ + T| of a learned Schur form, an entry of ``schur`` in a portrait, as a list of rows.
 
-    For a large matrix each entry is the largest |T| of a block, and on the diagonal at least the moduli of Λ there.
+    For a large matrix, each entry stands for a block: it is the largest |T| in the block or, on the diagonal, the
+    largest modulus of Λ in the block if that is larger.
     """
     size, moduli = len(found["T"]), found["moduli"]
     square = [[abs(v) for v in row] + [0.0] * (size - len(row)) for row in found["T"]]
@@ -260,9 +271,9 @@ def schur_form(found: Portrait) -> list[list[float]]:
 
 
 def gates(found: Portrait, name: str) -> Figure:
-    """Return a figure of the largest factor by which each step can change a gradient, and its bound by NC-GRU.
+    """Return a figure of the largest factor by which each step can change a gradient, and of its upper bound.
 
-    ``found`` is the entry ``gates`` of a portrait.
+    The bound is that of theorem 1 of NC-GRU. ``found`` is the entry ``gates`` of a portrait.
     """
     figure, axis = single()
     (chart,) = charts.gate_curves([Measurements(name, 0, {"gates": found})])

@@ -25,7 +25,10 @@ FEW = 10
 
 @dataclass(frozen=True)
 class Run:
-    """The files of one run: its result, the curves of its metrics, its observations and its portrait."""
+    """The files of one run: its result, the curves of its metrics, its observations and its portrait.
+
+    Observations are measurements of the network during training. The portrait has those after training.
+    """
 
     path: Path
     result: Result
@@ -57,7 +60,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        """Shell command that repeats the run, with every setting spelled out."""
+        """Shell command, a string, that repeats the run. It gives every setting, also those that are the default."""
         words = ["steadygrad", "train", self.layer, self.task]
         for table, settings in settings_tables(self.result).items():
             given = {key: value for key, value in settings.items() if key != "name"}
@@ -86,14 +89,14 @@ class Found(NamedTuple):
 
     @property
     def problems(self) -> list[str]:
-        """Lines on all files that are unreadable, also on those of runs that are shown without them."""
+        """List of messages on all unreadable files, including those without which a run is still shown."""
         return [*self.unreadable, *(note for run in self.runs for note in run.notes)]
 
 
 def find_all(folders: Sequence[str | Path]) -> Found:
     """Return the runs and papers' tables in these folders, at any depth, and what could not be read.
 
-    A run is finished or stopped: it has a result.json. Raise ValueError if there is no readable run.
+    A folder with a result.json is a run, finished or stopped. Raise ValueError if there is no readable run.
     """
     for folder in folders:
         if not Path(folder).is_dir():
@@ -124,7 +127,7 @@ def find(folders: Sequence[str | Path]) -> list[Run]:
 
 
 def files_named(folders: Sequence[str | Path], name: str) -> list[Path]:
-    """Return the files of this name in the folders, at any depth, each once."""
+    """Return a list of the files of this name in the folders, at any depth. Each file is listed once."""
     found: dict[Path, Path] = {}
     for path in [path for folder in folders for path in sorted(Path(folder).glob(f"**/{name}"))]:
         found.setdefault(path.parent.resolve(), path)
@@ -167,9 +170,10 @@ def read_if_there(read: Callable[[Path], T], path: Path, notes: list[str]) -> T 
 
 
 def other_weights(path: Path, result: Result, stored: StoredTests | None) -> list[str]:
-    """Return a line if the transfer tests in the file ``path`` are of other weights than the run's, else an empty list.
+    """Return a list of one message if the transfer tests of a run used other weights than the run has now, else [].
 
-    Such tests are not shown. It happens if a run is extended after its tests.
+    ``path`` is the file of the tests, and ``stored`` its content, None without such a file. The weights differ if a run
+    is extended after its tests. Such tests are not shown.
     """
     if stored is None or stored["step"] == (own := tested_update(result, stored["weights"])):
         return []
@@ -179,7 +183,7 @@ def other_weights(path: Path, result: Result, stored: StoredTests | None) -> lis
 
 
 def thinned(rows: Iterable[dict[str, Any]], metrics: AbstractSet[str], most: int = MOST) -> dict[str, Curve]:
-    """Return curves of about ``most`` points of these metrics, from the validation rows, a dict by name.
+    """Return a dict with a curve of about ``most`` points for each of these metrics, from the validation rows.
 
     A metric without values is left out.
     """
@@ -193,7 +197,10 @@ def thinned(rows: Iterable[dict[str, Any]], metrics: AbstractSet[str], most: int
 
 
 def missing_rows(path: Path, result: Result, curves: dict[str, Curve] | None) -> list[str]:
-    """Return a line if the metrics end before the last evaluation in the result, otherwise an empty list."""
+    """Return a list of one message if the metrics end before the last evaluation in the result, else [].
+
+    ``path`` is the file of the metrics, ``curves`` its content.
+    """
     final = result["final"] or {}
     if curves is None or final.get("step") is None or final.get("loss") is None:
         return []
@@ -210,10 +217,11 @@ def printable(text: str) -> str:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Return short names that distinguish the runs.
+    """Return short names that distinguish the runs, as a list.
 
-    A name is the row or the layer, followed as far as needed by the layer, the task, the hidden size, other settings
-    that differ and the seed. If names are still equal, the runs' paths are returned instead.
+    A name is that of the paper's row or of the layer. It is followed as far as needed by the layer, the task, the
+    hidden size, other settings that differ and the seed. If names are still equal, the runs' paths are returned
+    instead.
     """
     named = [row_or_layer(run) for run in runs]
     for words in (
@@ -236,9 +244,9 @@ def longer_if_needed(names: list[str], words: Sequence[str]) -> list[str]:
 
 
 def distinct_names(tables: Sequence[dict[str, Any]], but: Iterable[str] = ()) -> list[str]:
-    """Return the name of each table of settings, with the settings in which tables of that name differ.
+    """Return a label for each table of settings, such as "RNN, hidden_size 64".
 
-    A label is like "RNN, hidden_size 64". Settings in ``but`` are left out.
+    A label is the table's name and the settings in which tables of that name differ. Settings in ``but`` are left out.
     """
     but = frozenset(but)
     values: dict[tuple[str, str], set[str]] = {}
@@ -266,19 +274,22 @@ def distinct_paths(runs: Sequence[Run]) -> list[Path]:
 
 
 def group_of(label: str) -> str:
-    """Return ``label``, the label of a run, without the seed at its end: the name of the run's group."""
+    """Return the label of a run without the seed at its end, which is the name of the run's group."""
     return re.sub(r" seed \d+$", "", label)
 
 
 def part_name(name: str, part: str) -> str:
-    """Return the name of a part of a network's state in a chart; the whole state has the network's name."""
+    """Return the name in a chart of a part of a network's state: "NAME, PART", such as "LSTM, c".
+
+    ``name`` is the name of the network. If ``part`` is "state", the whole state, the result is ``name`` alone.
+    """
     return name if part == "state" else f"{name}, {part}"
 
 
 def level_name(name: str, number: int, levels: Sequence[Any]) -> str:
     """Return the name in a chart of one of a network's ``levels``, its stacked layers: "NAME, level NUMBER".
 
-    ``name`` is the name of the network. A single level has that name.
+    ``name`` is the name of the network. If there is a single level, the result is ``name`` alone.
     """
     return name if len(levels) == 1 else f"{name}, level {number}"
 

@@ -63,7 +63,7 @@ class ExampleTask(DataTask):
     def epoch(
         self, split: str, batch: int, window: int | None = None, generator: Generator | None = None
     ) -> Sequence[Batch]:
-        """Return the batches of one pass through ``split``: a sequence that makes batch i when it is indexed with i.
+        """Return the batches of one pass through ``split``, as a sequence. A batch is made when it is accessed.
 
         ``generator`` shuffles the data; without it they are in order. ``batch`` is the number of data sequences of a
         batch. The last batch may be smaller. Raise ValueError if the split is unknown or ``window`` is not None.
@@ -132,9 +132,11 @@ class TextTask(DataTask):
     ) -> Sequence[Batch]:
         """Return the batches of one pass through a split: windows in the order of the text.
 
-        Inputs and targets are (batch, window). Each window starts where the last one ended; the last one may be
-        shorter. Fewer than ``batch`` tokens at the end of the split may be left out. ``generator`` is ignored: nothing
-        is shuffled. Raise ValueError for an unknown split, without a window, or without more than ``batch`` tokens.
+        Inputs and targets are (batch, window): the targets are the next tokens. Each window starts where the previous
+        one ended, and the last window may be shorter. Up to batch − 1 tokens at the end of the split are left out.
+        ``generator`` is ignored: nothing is shuffled.
+
+        Raise ValueError if the split is unknown or has at most ``batch`` tokens, or if the argument ``window`` is None.
         """
         who = type(self).__name__
         self.check_split(split)
@@ -162,7 +164,7 @@ class TextTask(DataTask):
         return tokens[places], tokens[places + 1]
 
     def weight(self, targets: Tensor) -> float:
-        """Return the number of tokens, the weight of the batch in a mean over batches."""
+        """Return the weight of a batch with these targets in a mean over batches: the number of its tokens."""
         return targets.numel()
 
     @property

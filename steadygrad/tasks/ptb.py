@@ -60,7 +60,7 @@ class PennTreebank(TextTask):
         return {"accuracy": accuracy(outputs, targets)}
 
     def numbered(self, tokens: Sequence[str]) -> Tensor:
-        """Return the indices of tokens as a tensor. Raise ValueError for tokens outside the vocabulary."""
+        """Return the indices of tokens as an int64 tensor. Raise ValueError for tokens outside the vocabulary."""
         known = {token: number for number, token in enumerate(self.vocabulary)}
         if unknown := sorted({token for token in tokens if token not in known}):
             raise ValueError(
@@ -89,10 +89,10 @@ class CharPTB(PennTreebank, name="char-ptb"):
         return means | {"bpc": means["loss"] / math.log(2)}
 
     def encode(self, text: str) -> Tensor:
-        """Return the indices (characters,) of all characters of a string, including spaces and line breaks.
+        """Return the vocabulary indices of all characters of a string as an int64 tensor (characters,).
 
-        The string is plain text; in the files spaces separate the characters. Raise ValueError for characters outside
-        the vocabulary.
+        Spaces and line breaks count as characters. The string is plain text, whereas in the files spaces separate the
+        characters. Raise ValueError for characters outside the vocabulary.
         """
         return self.numbered([{" ": SPACE, "\n": END}.get(character, character) for character in text])
 
@@ -122,9 +122,10 @@ class WordPTB(PennTreebank, name="word-ptb"):
         return means | {"perplexity": math.exp(min(means["loss"], 700.0))}
 
     def encode(self, text: str) -> Tensor:
-        """Return the indices (words,) of the words of a text, which spaces separate. A line break becomes <eos>.
+        """Return the vocabulary indices of the words of a string as an int64 tensor (words,).
 
-        Raise ValueError for words outside the vocabulary.
+        White space separates the words. A line break counts as the word <eos>. Raise ValueError for words outside the
+        vocabulary: they are not replaced by <unk>.
         """
         return self.numbered(text.replace("\n", f" {END} ").split())
 
@@ -146,8 +147,9 @@ class Corpus(NamedTuple):
 def corpus(who: str, form: str) -> Corpus:
     """Return the vocabulary and token indices of the Penn Treebank files, as a `Corpus`.
 
-    ``form`` is the file name with a placeholder, such as "ptb.{split}.txt". Vocabulary and indices are
-    cached on disk, because tokenising takes a second. Missing files are downloaded.
+    ``form`` is the file name with a placeholder, such as "ptb.{split}.txt". ``who`` is the name of the task in error
+    messages. Vocabulary and indices are cached on disk, because tokenising takes a second. Missing files are
+    downloaded.
     """
     raw = {split: PTB.read(who, form.format(split=split)) for split in SPLITS}
     digest = hashlib.sha256(b"".join(raw.values())).hexdigest()
@@ -162,7 +164,10 @@ def corpus(who: str, form: str) -> Corpus:
 
 
 def tokenised(raw: dict[str, bytes]) -> dict[str, Any]:
-    """Return a dict of arrays from the raw texts by split: ``vocabulary``, and the token indices under each split."""
+    """Return a dict of arrays from the raw texts: ``vocabulary``, and the token indices of each split by its name.
+
+    ``raw`` is a dict of the raw texts by split.
+    """
     texts = {
         split: [
             token for line in content.decode("ascii").splitlines() if line.strip() for token in (*line.split(), END)

@@ -36,7 +36,7 @@ def read_speech(who: str, path: Path) -> Tensor:
     """Return a recording as a signal (samples,) at 8 kHz, full scale 1. Raise ValueError for an invalid file.
 
     The file is RIFF or NIST SPHERE, with one channel of 16-bit PCM at a multiple of 8 kHz. A recording at a higher rate
-    passes a filter, which can overshoot ±1 a little.
+    passes a low-pass filter, which can overshoot ±1 a little. ``who`` is the task's name in messages.
     """
     content = path.read_bytes()
     if content.startswith(SPHERE):
@@ -53,8 +53,9 @@ def read_speech(who: str, path: Path) -> Tensor:
 
 
 def parse_riff(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
-    """Return the pair of samples (as `pcm`) and sampling rate of a RIFF file from its content.
+    """Return the pair of samples (as `pcm` does) and sampling rate in Hz of a RIFF file.
 
+    ``content`` is the whole file as bytes. ``who`` and ``path`` are the names of the task and of the file in messages.
     Raise ValueError if the file is invalid.
     """
     with whole_file(who, path, "a whole RIFF file of PCM samples"), wave.open(io.BytesIO(content)) as file:
@@ -63,10 +64,13 @@ def parse_riff(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
 
 
 def parse_sphere(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]:
-    """Return the pair of samples (as `pcm`) and sampling rate of a NIST SPHERE file from its content.
+    """Return the pair of samples (as `pcm` does) and sampling rate in Hz of a NIST SPHERE file.
 
-    Raise ValueError if the file is invalid. The header consists of lines ``name -type value`` up to ``end_head``. Its
-    second line is its length in bytes.
+    ``content`` is the whole file as bytes. ``who`` and ``path`` are the names of the task and of the file in messages.
+    Raise ValueError if the file is invalid.
+
+    The header begins with a line that names the format and a line with the length of the header in bytes. The lines up
+    to ``end_head`` have the form ``name -type value``.
     """
     head, end, _ = content.partition(b"end_head")
     try:
@@ -88,15 +92,20 @@ def parse_sphere(who: str, path: Path, content: bytes) -> tuple[np.ndarray, int]
 
 
 def check_format(who: str, path: Path, channels: int, width: int) -> None:
-    """Raise ValueError unless a sound file has one channel of 16 bits."""
+    """Raise ValueError unless a sound file has one channel of 16 bits.
+
+    ``who`` and ``path`` are the names of the task and of the file in the message. ``width`` is the number of bytes of a
+    sample.
+    """
     if (channels, width) != (1, 2):
         raise ValueError(f"{who} expects {path} with one channel of 16 bits; got {channels} of {8 * width}")
 
 
 def pcm(who: str, path: Path, content: bytes, count: int, order: str) -> np.ndarray:
-    """Return 16-bit samples, decoded to an array of floats from −32768 to 32767.
+    """Return the 16-bit samples in ``content``, as an array of floats from −32768 to 32767.
 
-    ``order`` is NumPy's dtype, "<i2" or ">i2". Raise ValueError if there are not ``count`` samples.
+    ``order`` is NumPy's dtype of the samples, "<i2" or ">i2". Raise ValueError if there are not ``count`` samples.
+    ``who`` and ``path`` are the names of the task and of the file in the message.
     """
     if len(content) != 2 * count:
         raise ValueError(f"{who} expects {count} samples in {path}; got {len(content) // 2}: it is cut off")
@@ -122,7 +131,7 @@ def decimate(signal: Tensor, factor: int) -> Tensor:
     """Return every factor-th sample of a signal after a low-pass filter.
 
     The filter is sinc(n / factor) times a Kaiser window, |n| ≤ 10 factor, β = 5. Matlab's ``resample`` uses the same
-    filter. It halves the amplitude at the new Nyquist frequency.
+    filter. The filter halves the amplitude at the new Nyquist frequency.
     """
     if factor == 1:
         return signal
@@ -135,7 +144,7 @@ def decimate(signal: Tensor, factor: int) -> Tensor:
 def hann(like: Tensor) -> Tensor:
     """Return a Hann window of 256 samples, on the default device, with the dtype of ``like``.
 
-    For a complex ``like`` it is the real dtype of the same precision.
+    For a complex ``like`` the dtype is the real one of the same precision.
     """
     return torch.hann_window(WINDOW, dtype=like.real.dtype if like.is_complex() else like.dtype)
 
@@ -145,7 +154,8 @@ def stft(signal: Tensor) -> Tensor:
 
     X_t(f) = Σ_n w(n) x(128 t + n − 256) e^{−2πi f n / 256},  w(n) = sin²(π n / 256)
 
-    The signal is padded with zeros, which fill the first and the last frame and half of the frames next to them.
+    x is the signal, t the number of a frame and f that of a frequency. The signal is padded with zeros, which fill the
+    first and the last frame and half of the frames next to them.
     """
     filled = -len(signal) % HOP
     padded = F.pad(signal, (HOP, HOP + filled))  # torch.stft pads each side by another HOP
@@ -155,7 +165,7 @@ def stft(signal: Tensor) -> Tensor:
 def istft(spectrum: Tensor, length: int) -> Tensor:
     """Return the signal of ``length`` samples whose `stft` is nearest to the spectrum (frames, 129).
 
-    x = Σ_t w_t x_t / Σ_t w_t²,  x_t the signal of frame t alone.
+    x = Σ_t w_t x_t / Σ_t w_t², where x_t is the signal of frame t alone and w_t the Hann window at frame t.
     """
     return torch.istft(spectrum.mT, WINDOW, HOP, window=hann(spectrum))[HOP : HOP + length]
 

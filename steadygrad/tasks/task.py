@@ -12,10 +12,7 @@ from steadygrad.check import check_choice, check_integers, enter, is_integer
 
 
 class Batch(NamedTuple):
-    """Inputs and targets of several sequences, with the shapes of `Task`.
-
-    ``goes_on`` says whether they continue the sequences of the previous batch.
-    """
+    """Inputs and targets of several sequences, with the shapes of `Task`."""
 
     inputs: Tensor
     targets: Tensor
@@ -161,19 +158,22 @@ class Task:
         return len(targets)
 
     def conclude(self, means: dict[str, float]) -> dict[str, float]:
-        """Return final loss and metrics, a dict, from their means over all batches. Subclasses add what is no mean."""
+        """Return the final loss and metrics, a dict, from the dict of their means over all batches.
+
+        Subclasses add metrics that are not means, such as perplexity.
+        """
         return means
 
     def check(self, most: int | None = None, **least: int) -> None:
         """Raise ValueError unless every named field is an integer of at least its value, as in check(length=1).
 
-        It must be at most ``most``, if that is given.
+        The fields must be at most ``most``, if that is given.
         """
         for name, bound in least.items():
             check_integers(type(self).__name__, bound, most, **{name: getattr(self, name)})
 
     def check_seed(self, name: str) -> None:
-        """Raise ValueError unless the task's field ``name`` is an integer from 0 to 2³² − 1, as NumPy accepts."""
+        """Raise ValueError unless the task's field ``name`` is a seed for NumPy, an integer from 0 to 2³² − 1."""
         if not is_integer(value := getattr(self, name), 0) or value >= 2**32:
             who = type(self).__name__
             raise ValueError(f"{who} expects {name} to be an integer from 0 to {2**32 - 1}; got {value!r}")

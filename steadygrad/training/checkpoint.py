@@ -74,8 +74,7 @@ def unpack(checkpoint: Checkpoint, trainer: "Trainer") -> None:
     for key, value in [*part(tensors, "optimizer.").items(), *state["optimizer"].items()]:
         index, name = key.split(".", 1)
         saved.setdefault(int(index), {})[name] = value
-    if renamed(trainer.model, weights).keys() != weights.keys():  # an earlier version wrote the checkpoint
-        saved = optimizer_state(trainer.model, trainer.optimizer.param_groups, saved)
+    saved = optimizer_state(trainer.model, trainer.optimizer.param_groups, weights, saved)
     trainer.optimizer.load_state_dict(trainer.optimizer.state_dict() | {"state": saved})
     trainer.schedule.take_up(state["step"], state["cuts"])
     torch.set_rng_state(tensors["random"])

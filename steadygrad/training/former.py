@@ -40,14 +40,20 @@ def former_order(module: nn.Module, seen: set[Tensor] | None = None) -> Iterator
 
 
 def optimizer_state(
-    model: nn.Module, groups: list[dict[str, Any]], former: dict[int, dict[str, Any]]
+    model: nn.Module, groups: list[dict[str, Any]], weights: dict[str, Tensor], former: dict[int, dict[str, Any]]
 ) -> dict[int, dict[str, Any]]:
-    """Return the state of an optimizer, a dict by number of the parameter, from one that was saved in earlier order.
+    """Return the state of an optimizer, a dict by number of the parameter, from one that may be in earlier order.
 
-    ``groups`` are the parameter groups of the optimizer.
+    ``groups`` are the parameter groups of the optimizer, and ``weights`` the model's state dict that was saved with
+    the state. A parameter that the model had not then, such as b_hn of a GRU, has no state.
     """
-    order, old, result = list(former_order(model)), 0, {}
     members: list[Tensor] = [parameter for group in groups for parameter in group["params"]]
+    present = renamed(model, weights)
+    known = {parameter for name, parameter in model.named_parameters(remove_duplicate=False) if name in present}
+    if present.keys() == weights.keys() and known.issuperset(members):
+        return former
+    order = [one for one in (members if present.keys() == weights.keys() else former_order(model)) if one in known]
+    old, result = 0, {}
     blocks: dict[Tensor, list[dict[str, Any]]] = {parameter: [] for parameter in members}
     for group in groups:
         here = set(group["params"])
@@ -56,8 +62,8 @@ def optimizer_state(
                 blocks[parameter].append(former.get(old, {}))
                 old += 1
     for index, parameter in enumerate(members):
-        first, *_ = states = blocks[parameter]
-        if first:
+        states = blocks[parameter]
+        if states and (first := states[0]):
             result[index] = {
                 key: joined([state[key] for state in states], parameter.shape)
                 if isinstance(value, Tensor) and value.dim()

@@ -76,12 +76,12 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
-        """Whether all updates are done or the training data are used up."""
+        """Whether all updates are done or the training data, such as the frames of an agent, are used up."""
         return self.step >= self.options.steps or self.batches.is_over(self.step)
 
     @property
     def progress(self) -> tuple[int, int, str]:
-        """How much is done, the total, and the unit, "updates" or "frames", as a tuple."""
+        """Tuple of three: how much is done, the total, and the unit of both, "updates" or "frames"."""
         if self.options.frames is not None:
             return self.batches.counts()["frames"], self.options.frames, "frames"
         return self.step, self.options.steps, "updates"
@@ -208,7 +208,10 @@ class Trainer:
 
     def diverged(self, what: str, step: int | None = None) -> DivergedError:
         """Return a DivergedError whose message says at which update, what happened and what to try."""
-        advice = "try a smaller train.lr" + ("" if self.options.clip else " or train.clip 1.0")
+        known = {p: name for name, p in self.model.named_parameters()}
+        slow = [known[p] for g in self.optimizer.param_groups if g["name"] == "constrained" for p in g["params"]]
+        ways = ["a smaller train.lr", *([f"a smaller train.lr_constrained (for {slow[0]})"] if slow else [])]
+        advice = "try " + " or ".join([*ways, *([] if self.options.clip else ["train.clip 1.0"])])
         before = "" if self.last_loss is None else f"; the loss before was {self.last_loss:.3g}"
         return DivergedError(f"at update {step or self.step} {what}{before}; {advice}")
 
@@ -249,7 +252,7 @@ class Trainer:
         )
 
     def tell(self, split: str, share: float) -> None:
-        """Report to the callbacks which share of an evaluation or round is done."""
+        """Report to the callbacks which share of an evaluation, or of a round of episodes, is done."""
         for callback in self.callbacks:
             callback.evaluating(self, split, share)
 
@@ -282,7 +285,7 @@ class Trainer:
     # checkpoints and the result
 
     def shown_weights(self) -> dict[str, dict[str, Tensor]]:
-        """Return the best and the last weights, each a dict by name, as a dict by file."""
+        """Return a dict by file name with the best and the last weights, each a dict by name."""
         return {BEST: self.best_weights, LAST: self.model.state_dict()}
 
     def save(self) -> None:

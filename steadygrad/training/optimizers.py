@@ -6,11 +6,10 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from steadygrad.layers import Cell
-from steadygrad.matrices import Matrix
+from steadygrad.layers.groups import Group, parameter_groups
 from steadygrad.training import light
 from steadygrad.training.options import OPTIMIZERS, Train
 
@@ -65,7 +64,7 @@ class JointOptimizer(light.Light):
     """Steps several optimizers as one, each on its own parameter groups.
 
     The parts share ``param_groups`` and ``state`` with the joint optimizer. A schedule, ``zero_grad`` and a checkpoint
-    therefore treat it as a single optimizer.
+    therefore treat the joint optimizer as a single one.
     """
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:
@@ -100,9 +99,9 @@ class JointOptimizer(light.Light):
 
 
 def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
-    """Return the optimizer of a model: a `JointOptimizer` if constrained parameters use another kind."""
+    """Return the optimizer of a model: a `JointOptimizer` if constrained parameters use another optimizer."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
-    for group in parameter_groups(model, train):
+    for group in train_groups(model, train):
         kind = group.pop("optimizer")
         by_kind.setdefault(kind, []).append(group)
     parts = [of_kind(kind, groups, train) for kind, groups in by_kind.items()]
@@ -112,7 +111,7 @@ def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
 def of_kind(kind: str, groups: list[dict[str, Any]], train: Train) -> Optimizer:
     """Return an optimizer of the named kind, such as adam, for these parameter groups.
 
-    The kinds are those in `OPTIMIZERS`. Raise ValueError for another.
+    The kinds are those in `OPTIMIZERS`. Raise ValueError for any other name.
     """
     match kind:
         case "adam":
@@ -131,46 +130,28 @@ def of_kind(kind: str, groups: list[dict[str, Any]], train: Train) -> Optimizer:
     raise ValueError(f"no optimizer {kind!r}; known: {', '.join(OPTIMIZERS)}")
 
 
-GROUPS = {"skew": "constrained", "reflector": "constrained", "transient": "transient"}
-"""parameter group of each kind of free tensor; the size of a skew part or reflector has another meaning than the size
-of a weight, so the constrained group has no weight decay"""
+def train_groups(model: nn.Module, train: Train) -> list[Group]:
+    """Return the parameter groups of a model with the options of ``train``, as a list of dicts.
 
-
-def parameter_groups(model: nn.Module, train: Train) -> list[dict[str, Any]]:
-    """Return the parameter groups of a model: dicts of ``params``, options and ``optimizer``, the kind of optimizer.
-
-    Skew parts and reflectors have ``lr_constrained`` and ``optimizer_constrained``. Transients have
-    ``decay_transients``. Free matrices and the readout have their own groups if ``decay_matrices`` and
-    ``decay_readout`` are set. The last group holds all other parameters, including angles. Raise ValueError if
+    They are those of `steadygrad.parameter_groups`, with one more key: ``optimizer``, the name of an optimizer in
+    `OPTIMIZERS`, which `make_optimizer` removes. Skew matrices and reflection vectors, from which orthogonal matrices
+    are computed, have ``lr_constrained`` and ``optimizer_constrained``. Transients, the part T of nnRNN's matrix
+    P (Λ + T) Pᵀ, have ``decay_transients``. Free matrices and the readout have groups of their own if
+    ``decay_matrices`` and ``decay_readout`` are set, which are added to their weight decay. Raise ValueError if
     ``decay_readout`` is set and the model has no linear ``readout``.
     """
-    groups: dict[Tensor, str] = {}
-    kinds = GROUPS | ({"matrix": "matrix"} if train.decay_matrices else {})
-    for module in model.modules():
-        if isinstance(module, Matrix):
-            groups |= {free: kinds.get(kind, "other") for free, kind in zip(module.free, module.kinds, strict=True)}
-        elif isinstance(module, Cell):
-            groups |= {weight: kinds.get(kind, "other") for weight, kind in module.kinds().items()}
-    if train.decay_readout:
-        if not isinstance(readout := getattr(model, "readout", None), nn.Linear):
-            raise ValueError(f"decay_readout expects a model with a linear readout; got {type(model).__name__}")
-        groups[readout.weight] = "readout"
-    own: dict[str, dict[str, Any]] = {
-        "constrained": {
-            "lr": train.lr if train.lr_constrained is None else train.lr_constrained,
-            "weight_decay": 0.0,
-            "optimizer": train.optimizer_constrained or train.optimizer,
-        },
+    groups: dict[str, dict[str, Any]] = {
+        "constrained": {"optimizer": train.optimizer_constrained or train.optimizer},
         "transient": {"weight_decay": train.decay_transients},
-        "matrix": {"weight_decay": train.weight_decay + train.decay_matrices},
-        "readout": {"weight_decay": train.weight_decay + train.decay_readout},
-        "other": {"weight_decay": train.weight_decay},
     }
-    members: dict[str, list[Tensor]] = {group: [] for group in own}
-    for parameter in model.parameters():
-        members[groups.get(parameter, "other")].append(parameter)
-    common = {"optimizer": train.optimizer}
-    return [{"params": params, **common, **own[group]} for group, params in members.items() if params]
+    if train.decay_matrices:
+        groups["matrix"] = {"weight_decay": train.weight_decay + train.decay_matrices}
+    if train.decay_readout:
+        if not isinstance(getattr(model, "readout", None), nn.Linear):
+            raise ValueError(f"decay_readout expects a model with a linear readout; got {type(model).__name__}")
+        groups["readout.weight"] = {"weight_decay": train.weight_decay + train.decay_readout}
+    own = {"optimizer": train.optimizer, "weight_decay": train.weight_decay}
+    return parameter_groups(model, train.lr, train.lr_constrained, groups=groups, **own)
 
 
 class Schedule:

@@ -1,6 +1,7 @@
 """Proximal policy optimization (Schulman et al., 2017): episodes that an agent plays, their targets, and the loss."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
@@ -31,6 +32,9 @@ class Agent(Protocol):
         ``state`` is the recurrent state to start from, or None. It is reset before each step where the Boolean mask
         ``reset`` (batch, time) is True.
         """
+
+    def cached(self) -> AbstractContextManager[None]:
+        """Return a context manager inside which the recurrent matrices are evaluated once."""
 
     def rows(self, state: Any, which: Tensor) -> Any:
         """Return the recurrent state of those sequences of the batch for which ``which`` (batch,) is True."""
@@ -84,9 +88,7 @@ def play(
     its place, with the agent's state reset, or its place leaves the batch. ``progress`` is called after each time step
     with the share of the largest possible number of time steps that is done.
     """
-    was_training = agent.training
-    agent.train(False)
-    try:
+    with acting(agent):
         places = min(len(seeds), at_once or len(seeds))
         worlds = [task.world() for _ in range(places)]
         luck = torch.stack([torch.rand(task.steps, generator=Generator().manual_seed(seed)) for seed in seeds])
@@ -124,6 +126,16 @@ def play(
                 worlds = list(compress(worlds, go_on.tolist()))
                 playing, age, state = playing[go_on], age[go_on], agent.rows(state, go_on.to(device))
         return Episodes(*side_by_side(moments, len(seeds)))
+
+
+@contextmanager
+def acting(agent: Agent) -> Iterator[None]:
+    """Context manager: the agent is in evaluation mode, and its recurrent matrices are evaluated once for all steps."""
+    was_training = agent.training
+    agent.train(False)
+    try:
+        with agent.cached():
+            yield
     finally:
         agent.train(was_training)
 

@@ -67,7 +67,10 @@ class ShowProgress(Callback):
             self.live.start()
 
     def show(self, done: int, total: int, words: Callable[[], str]) -> None:
-        """Update the live line or print a plain line with the text ``words()``, unless the last one is too recent."""
+        """Update the live line or print a plain line, with the text ``words()``, unless the previous one is recent.
+
+        The live line is updated at most every 0.1 s, and plain lines are `QUIET_SECONDS` apart.
+        """
         now = time.perf_counter()
         if self.live is not None and self.bar is not None:
             if now - self.spoken > 0.1:
@@ -79,7 +82,7 @@ class ShowProgress(Callback):
             self.say(f"{self.prefix}{done}/{total}  {words()}  {duration(left)} left")
 
     def say(self, text: str) -> None:
-        """Print a line of text to the console."""
+        """Print a line of text to the console. A live line stays below it."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def row(self, trainer: Trainer, row: dict[str, Any]) -> None:
@@ -98,7 +101,7 @@ class ShowProgress(Callback):
         return f"{self.label}: " if self.label else ""
 
     def rate(self, done: int) -> float:
-        """Return the updates or frames per second since `start`; ``done`` is their number in the whole run so far."""
+        """Return the updates or frames per second since `start`. ``done`` counts all of the run so far."""
         return (done - self.first) / max(time.perf_counter() - self.begun, 1e-9)
 
     def words(self, trainer: Trainer) -> str:

@@ -161,17 +161,28 @@ class Settings:
 
 
 def with_first_names(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings tables with the first name of every setting that has been renamed."""
+    """Return a copy of settings tables in which every renamed setting has its first name, the oldest one.
+
+    The tables are dicts such as `Settings.resolved` returns. Fingerprints are computed from first names, so renaming a
+    setting does not change them. The first names are in `FIRST_NAMES`.
+    """
     return renamed(tables, FIRST_NAMES)
 
 
 def with_current_names(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings tables, as an older version wrote them, with the names that settings have now."""
+    """Return a copy of settings tables in which every setting has its current name.
+
+    The tables may come from an older version, which used other names. The renamed settings are in `FIRST_NAMES`.
+    """
     return renamed(tables, {first: later for later, first in FIRST_NAMES.items()})
 
 
 def renamed(tables: Mapping[str, Any], names: Mapping[str, str], path: str = "") -> dict[str, Any]:
-    """Return settings tables with keys and values renamed. ``names`` is written as in `FIRST_NAMES`."""
+    """Return a copy of settings tables with keys and values renamed.
+
+    ``names`` maps names to new names, both written as in `FIRST_NAMES`. ``path`` is the position of ``tables`` in outer
+    tables, such as "train.".
+    """
     result: dict[str, Any] = {}
     for key, value in tables.items():
         place = f"{path}{key}"

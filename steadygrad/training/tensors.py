@@ -12,7 +12,7 @@ from steadygrad.files import RunError
 
 
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors by name without shared memory, as safetensors needs: tied weights are copied for each name."""
+    """Return a dict of tensors that share no memory, as safetensors needs: tied weights are copied for each name."""
     found: dict[str, Tensor] = {}
     places: set[int] = set()
     for key, value in tensors.items():
@@ -34,7 +34,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    """Return a hash, as hexadecimal digits, of a text and of names, dtypes, shapes and values of tensors."""
+    """Return a hash, 32 hexadecimal digits, of a text and of the names, dtypes, shapes and values of tensors.
+
+    ``tensors`` is a dict by name. Its order does not matter.
+    """
     sum = hashlib.blake2b(text.encode(), digest_size=16)
     for key in sorted(tensors):
         tensor = tensors[key].detach().cpu().contiguous()

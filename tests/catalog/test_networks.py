@@ -15,13 +15,13 @@ from steadygrad.training.typed import keyword_options, layer_options
 
 
 def defaults(options):
-    """(name, default) of options of the catalogue, in order."""
-    return [(name, option.default) for name, option in options.items()]
+    """Default of each option of the catalogue, by name."""
+    return {name: option.default for name, option in options.items()}
 
 
 def registered(parameters):
-    """(name, default as text) of `inspect.Parameter`s, in order."""
-    return [(name, None if p.default is p.empty else str(p.default)) for name, p in parameters.items()]
+    """Default, as text, of each of `inspect.Parameter`s, by name. Layers list arguments by position first."""
+    return {name: None if p.default is p.empty else str(p.default) for name, p in parameters.items()}
 
 
 def first_line(thing):
@@ -51,7 +51,7 @@ def test_network_options_equal_those_of_constructor(name):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_task_options_model_and_networks_equal_those_of_library(name):
-    assert defaults(networks.task_options(name)) == [(f.name, str(f.default)) for f in fields(TASKS[name])]
+    assert defaults(networks.task_options(name)) == {f.name: str(f.default) for f in fields(TASKS[name])}
     model, _ = networks.kind_of(name)
     assert model.name == kind_of(name).model.__name__
     assert defaults(networks.model_options(name)) == registered(keyword_options(kind_of(name).model))
@@ -67,7 +67,7 @@ def test_options_on_a_task_equal_those_of_settings(task):
 
 def test_train_options_equal_fields_and_are_all_described():
     options = networks.train_options()
-    assert defaults(options) == [(f.name, str(f.default)) for f in fields(Train)]
+    assert defaults(options) == {f.name: str(f.default) for f in fields(Train)}
     assert all(option.description for option in options.values())
     assert options["clip"].description == "largest norm of the gradient; a larger gradient is scaled down to it"
 

@@ -1,10 +1,12 @@
-"""`steadygrad export`: ONNX models and programs of torch.export from runs and layers."""
+"""`steadygrad export`: ONNX models, programs of torch.export and C files from runs and layers."""
 
 import pytest
 import torch
 
 from steadygrad.cli.main import main
 from steadygrad.training import RunDirectory, Settings, load_model, train
+from tests.export.compiled import Compiled, needs_compiler
+from tests.rounding import rounding
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +42,26 @@ def test_layer_is_exported_for_torch(tmp_path):
     assert h.shape == (1, 3, 5)
 
 
+@needs_compiler
+@torch.no_grad()
+def test_run_is_exported_as_c_file(run, tmp_path):
+    assert main(["export", str(run), "-o", str(tmp_path / "net.c"), "--prefix", "net", "--double"]) == 0
+    source = (tmp_path / "net.c").read_text("utf-8")
+    compiled = Compiled(tmp_path / "library", source, "net", double=True)
+    model, task, _ = load_model(RunDirectory(run))
+    x, _ = task.sample(1, torch.Generator().manual_seed(0))
+    expected = model.baked().double()(x.double())[0]
+    bound = rounding(torch.float64, 6 + x.shape[2], x.shape[1], max(1.0, float(expected.abs().max())))
+    torch.testing.assert_close(compiled(compiled.new(), x[0]), expected, rtol=0, atol=bound)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gru", "-o", "x.txt"], "export expects -o FILE.onnx or FILE.pt2; got x.txt"),
+        (["gru", "-o", "x.txt"], "export expects -o FILE.onnx or FILE.pt2 or FILE.c; got x.txt"),
+        (["gru", "-o", "x.c", "--prefix", "3d"], "export to C expects a prefix of letters, digits and _"),
+        (["gru", "-o", "x.c", "--no-state"], "export to C expects state=True: the file itself has the state"),
+        (["gru", "-o", "x.onnx", "--double"], "prefix and double are options of C files, which end in .c; got x.onnx"),
         (["nothing", "-o", "x.onnx"], "export expects a run's directory or a layer out of"),
         (["memrnn", "-o", "x.onnx"], "MemRNN cannot be exported: its memory of past states grows with time"),
         (["gru", "-o", "x.onnx", "--inputs", "0"], "--inputs expects at least 1; got 0"),

@@ -68,6 +68,9 @@ def test_deep_bidirectional_layer_with_batch_first(name):
     ("name", "options"),
     [
         ("gru", {"reset": "after", "activation": "relu", "bias": False}),
+        ("gru", {"reset": "after", "num_layers": 2, "bidirectional": True}),
+        ("gru", {"reset": "after", "activation": "modrelu"}),
+        ("lstm", {"proj_size": 3, "num_layers": 2, "bidirectional": True}),
         ("gru", {"recurrent": "cayley"}),
         ("rnn", {"complex": True, "activation": "smoothed-modrelu"}),
         ("rnn", {"bias": False, "activation": "relu"}),

@@ -67,6 +67,6 @@ def test_portable_holds_only_inside(monkeypatch):
 
 
 def test_other_endings_are_rejected(tmp_path):
-    with pytest.raises(ValueError, match=r"the ending of the file to be one of .onnx, .pt2; got '.pt'"):
+    with pytest.raises(ValueError, match=r"the ending of the file to be one of .onnx, .pt2, .c; got '.pt'"):
         export(LAYERS["gru"](I, N), tmp_path / "layer.pt")
     assert not list(tmp_path.iterdir())

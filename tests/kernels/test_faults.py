@@ -42,6 +42,16 @@ def run_products():
     return run
 
 
+def run_streams():
+    layers, x = [make(3, 40) for make in (RNN, GRU, LSTM, RelRNN)], torch.randn(1, 3)
+
+    def run():
+        streams = [layer.stream() for layer in layers]
+        return [stream(x) for stream in streams]
+
+    return run
+
+
 CASES = {
     "elman": lambda: run_layer(RNN),
     "complex": lambda: run_layer(ScuRNN),
@@ -52,6 +62,7 @@ CASES = {
     "attention": lambda: run_layer(RelRNN),
     "attention, lstm": lambda: run_layer(MemLSTM),
     "products": run_products,
+    "streams": run_streams,
 }
 
 

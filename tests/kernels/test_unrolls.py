@@ -80,8 +80,9 @@ def problem(cell: str, activation: str, steps: Steps, N: int, I: int, dtype: tor
         return Problem(elman, [x, W, U, b, initial], (activation, steps))
     if cell.startswith("gru"):
         modulus = random(N, scale=0.3) if activation == "modrelu" else None
+        b_hn = random(N, scale=0.3) if cell == "gru-after" and bias else None
         rest = (activation, steps, "after") if cell == "gru-after" else (activation, steps)
-        return Problem(gru, [x, W, U, b, modulus, initial], rest)
+        return Problem(gru, [x, W, U, b, modulus, b_hn, initial], rest)
     rest = (steps, torch.rand(len(steps.sizes)) < 0.5) if cell == "lstm-detached" else (steps,)
     return Problem(lstm, [x, W, U, b, initial, random(steps.batch, N)], rest)
 
@@ -298,7 +299,7 @@ from steadygrad.kernels import GRUInputs, Steps, gru_unroll
 torch.manual_seed(0)
 torch.set_num_threads(2)
 x, W, U, h = torch.randn(2000, 4), torch.randn(96, 4), torch.randn(96, 32) / 6, torch.zeros(40, 32)
-run = lambda: gru_unroll(GRUInputs(x, W, U, None, None, h, "tanh", Steps.padded(50, 40)))
+run = lambda: gru_unroll(GRUInputs(x, W, U, None, None, None, h, "tanh", Steps.padded(50, 40)))
 torch.mm(torch.randn(600, 600), torch.randn(600, 600))  # wakes torch's own threads
 expected = run()
 child = os.fork()

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from steadygrad.layers import EURNN, GRU, LSTM, NNRNN, RNN, URNN, FullCapacityURNN, ScuRNN, elman
 from steadygrad.matrices import COMPLEX, MATRICES, Givens, Matrix, UnitaryEvolution
-from steadygrad.training.optimizers import parameter_groups
+from steadygrad.training.optimizers import train_groups
 from steadygrad.training.options import Train
 from tests.rounding import rounding
 
@@ -386,7 +386,7 @@ class TestLearningRates:
         layer = MAKE_LAYER[name](I, N, 2)
         names = {parameter: key for key, parameter in layer.named_parameters()}
         found = {}
-        for group in parameter_groups(layer, self.TRAIN):
+        for group in train_groups(layer, self.TRAIN):
             for parameter in group["params"]:
                 assert names[parameter] not in found
                 found[names[parameter]] = (group.get("lr", self.TRAIN.lr), group["weight_decay"])
@@ -402,7 +402,7 @@ class TestLearningRates:
 
     def test_parameter_groups_of_complex_matrix_in_real_form(self):
         layer = RNN(I, 2 * N, recurrent="complex-schur")
-        slow, transient, *_ = parameter_groups(layer, self.TRAIN)
+        slow, transient, *_ = train_groups(layer, self.TRAIN)
         assert [p is layer.weight_hh_l0.free[0] for p in slow["params"]] == [True]
         assert slow["lr"] == 0.25
         assert [p is layer.weight_hh_l0.free[3] for p in transient["params"]] == [True]
@@ -414,5 +414,5 @@ class TestLearningRates:
             matrices = [part for part in layer.modules() if isinstance(part, Matrix)]  # none if it is free
             kinds = {f: kind for part in matrices for f, kind in zip(part.free, part.kinds, strict=True)}
             slow = {f for f, kind in kinds.items() if kind in ("skew", "reflector")}
-            groups = parameter_groups(layer, self.TRAIN)
+            groups = train_groups(layer, self.TRAIN)
             assert {p for group in groups if group.get("lr") == 0.25 for p in group["params"]} == slow

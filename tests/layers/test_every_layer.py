@@ -192,8 +192,8 @@ def test_default_dtype_sets_parameter_and_output_dtype(make, dtype):
 
 @every_layer
 def test_unknown_option_raises_type_error(make):
-    with pytest.raises(TypeError, match=rf"{make.__name__} has no option proj_size; it has input_size, hidden_size.*"):
-        make(I, N, proj_size=2)
+    with pytest.raises(TypeError, match=rf"{make.__name__} has no option projection; it has input_size, hidden_size.*"):
+        make(I, N, projection=2)
 
 
 @every_layer

@@ -104,7 +104,7 @@ def test_gru_with_diagonal_candidate_matches_torch_gru(x):
 
 
 def test_gru_with_reset_after_matches_torch_gru(x):
-    """Where torch's b_hn, the one bias inside the reset, is 0: values and the gradients of all weights."""
+    """Values and the gradients of all weights, b_hn among them."""
     options = {"num_layers": 2, "bidirectional": True, "dtype": torch.float64}
     ours, theirs = layers.GRU(3, 6, reset="after", **options), torch.nn.GRU(3, 6, **options)
     sign = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64).repeat_interleave(6)
@@ -114,6 +114,8 @@ def test_gru_with_reset_after_matches_torch_gru(x):
         copy_to_torch(
             cell, theirs, int(end[1]), end[2:], (cell.weight_ih * sign[:, None], U * sign[:, None]), cell.bias_ih * sign
         )
+        with torch.no_grad():
+            getattr(theirs, f"bias_hh_{end}")[12:] = cell.bias_hn
     h_0 = torch.randn(4, 4, 6, dtype=torch.float64)
     (output, h), (their_output, their_h) = ours(x, h_0), theirs(x, h_0)
     torch.testing.assert_close(output, their_output)
@@ -123,6 +125,7 @@ def test_gru_with_reset_after_matches_torch_gru(x):
     for cell, end in zip(ours.cells, ends, strict=True):
         torch.testing.assert_close(cell.weight_ih.grad * sign[:, None], getattr(theirs, f"weight_ih_{end}").grad)
         torch.testing.assert_close(cell.bias_ih.grad * sign, getattr(theirs, f"bias_ih_{end}").grad)
+        torch.testing.assert_close(cell.bias_hn.grad, getattr(theirs, f"bias_hh_{end}").grad[12:])
         U_grad = cell.weight_hh.grad
         torch.testing.assert_close(U_grad * sign[:, None], getattr(theirs, f"weight_hh_{end}").grad)
 

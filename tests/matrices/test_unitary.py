@@ -191,20 +191,20 @@ class TestComplexExponential:
     @pytest.mark.parametrize("which", unitary_edge_cases(2))
     def test_right_inverse_recovers_matrix(self, which, size):
         map, W = ComplexExponential(size), unitary_edge_cases(size)[which]
-        free = map.right_inverse(W)
+        (free,) = map.right_inverse(W)
         assert free.shape == (size * size,)
         # the Cayley transform on the way has entries up to cot(π/2n)
         pole = 1 / math.tan(math.pi / (2 * size + 2))
         torch.testing.assert_close(map(free), W, rtol=0, atol=pole * exponential_bound(free))
         assert np.linalg.norm(skew_hermitian_in_numpy(free.numpy(), size), 2) < math.pi + pole * exponential_bound(free)
-        single = map.right_inverse(W.to(torch.complex64))
+        (single,) = map.right_inverse(W.to(torch.complex64))
         assert single.dtype == torch.float32
         torch.testing.assert_close(map(single), W.to(torch.complex64), rtol=0, atol=exponential_bound(single))
 
     def test_right_inverse_of_non_unitary_matrix_gives_nearest_unitary(self):
         M = torch.randn(5, 5, dtype=torch.complex128)
         map = ComplexExponential(5)
-        free = map.right_inverse(M)
+        (free,) = map.right_inverse(M)
         P = map(free).mH @ M  # the polar factor: what is left is Hermitian and positive
         torch.testing.assert_close(P, P.mH, rtol=0, atol=10 * exponential_bound(free) * float(M.norm()))
         assert (torch.linalg.eigvalsh(P) > 0).all()
@@ -338,7 +338,7 @@ class TestStiefelSteps:
     @pytest.mark.parametrize("which", unitary_edge_cases(2))
     def test_right_inverse_recovers_matrix(self, which, size):
         map, W = StiefelSteps(size).double(), unitary_edge_cases(size)[which]
-        free = map.right_inverse(W)
+        (free,) = map.right_inverse(W)
         assert free.shape == (size * size,)
         assert not free.any()
         torch.testing.assert_close(map(free), W, rtol=0, atol=bound(free))

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -368,7 +369,11 @@ def test_diverged_run_reports_update_and_advice(tmp_path, tiny, layer, lr):
     assert result["status"] == "diverged"
     assert result["why"].startswith(f"at update {result['steps'] + 1} the loss is ")
     assert "; the loss before was " in result["why"]
-    assert result["why"].endswith("; try a smaller train.lr or train.clip 1.0")
+    of_constrained = r" or a smaller train\.lr_constrained \(for layer\.[a-z_0-9.]+\)"
+    assert re.search(rf"; try a smaller train\.lr({of_constrained})? or train\.clip 1\.0$", result["why"])
+    matrices = [module for module in LAYERS[layer](2, 4).modules() if isinstance(module, Matrix)]
+    constrained = any({"skew", "reflector"} & set(matrix.kinds) for matrix in matrices)
+    assert ("lr_constrained" in result["why"]) == constrained
     json.loads((tmp_path / "run" / "result.json").read_text("utf-8"), parse_constant=pytest.fail)
     assert RunDirectory(tmp_path / "run").load_weights("model.safetensors")
 

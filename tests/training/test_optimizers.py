@@ -11,7 +11,7 @@ from torch import nn
 from steadygrad.layers import LAYERS
 from steadygrad.models import SequenceModel
 from steadygrad.training import JointOptimizer, TensorFlowRMSprop, Train, make_optimizer
-from steadygrad.training.optimizers import Schedule, parameter_groups
+from steadygrad.training.optimizers import Schedule, train_groups
 from steadygrad.training.options import OPTIMIZERS, SMOOTHED
 
 every_layer = pytest.mark.parametrize("layer", LAYERS)
@@ -317,9 +317,9 @@ def test_schedule_resumes_from_saved_position(tiny):
 
 def test_decay_readout_and_decay_matrices_options():
     model = SequenceModel(LAYERS["gru"](3, 4, recurrent={"candidate": "cayley"}), 2)
-    plain = parameter_groups(model, Train(weight_decay=0.5))
+    plain = train_groups(model, Train(weight_decay=0.5))
     assert [group["weight_decay"] for group in plain] == [0.0, 0.5]  # as many groups as ever
-    groups = parameter_groups(model, Train(weight_decay=0.5, decay_readout=0.25, decay_matrices=0.125))
+    groups = train_groups(model, Train(weight_decay=0.5, decay_readout=0.25, decay_matrices=0.125))
     decay = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
     W = model.layer.weight_hh_l0
     assert decay[id(model.readout.weight)] == 0.75
@@ -327,4 +327,4 @@ def test_decay_readout_and_decay_matrices_options():
     assert decay[id(W.candidate.skew)] == 0.0
     assert decay[id(model.readout.bias)] == decay[id(model.layer.weight_ih_l0)] == 0.5
     with pytest.raises(ValueError, match="decay_readout expects a model with a linear readout; got GRU"):
-        parameter_groups(model.layer, Train(decay_readout=0.1))
+        train_groups(model.layer, Train(decay_readout=0.1))

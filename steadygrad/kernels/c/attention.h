@@ -137,6 +137,24 @@ INLINE int64_t items_of(const walk_t *walk, memory_t memory, int64_t t, int64_t 
     return recent + distant;
 }
 
+/* Compute α of `count` > 0 states, given by their rows, and s = f · (before + Σ α_m m) of one sequence. */
+static void attend_to(const attention_forward_t *given, int64_t count, const int64_t *items, const REAL *query,
+                      const REAL *before, REAL *w, REAL *s) {
+    int64_t N = given->hidden;
+    REAL highest = -INFINITY, total = 0;
+    for (int64_t i = 0; i < count; i++) {
+        w[i] = logit(given, query, given->keys + items[i] * N);
+        if (!(w[i] <= highest)) highest = w[i]; /* true for NaN, so NaN passes through */
+    }
+    for (int64_t i = 0; i < count; i++) total += w[i] = scalar_exp(w[i] - highest);
+    for (int64_t i = 0; i < count; i++) w[i] /= total;
+    EACH_VECTOR(j, left, N) {
+        vec sum = load_part(before + j, left);
+        for (int64_t i = 0; i < count; i++) sum += w[i] * load_part(given->states + items[i] * N + j, left);
+        store_part(s + j, (REAL)given->factor * sum, left);
+    }
+}
+
 /* Compute s and α of one row from the state before it. In α the places of S are filled from the end, those of R from
  * the beginning. */
 static void attend(const attention_forward_t *given, int64_t t, int64_t b, int64_t own, int64_t age, int64_t row,
@@ -152,18 +170,8 @@ static void attend(const attention_forward_t *given, int64_t t, int64_t b, int64
         memcpy(s, before, (size_t)N * sizeof(REAL));
         return;
     }
-    REAL highest = -INFINITY, total = 0, *w = weights + at_least(0, shorts - age); /* the taken places are contiguous */
-    for (int64_t i = 0; i < count; i++) {
-        w[i] = logit(given, query, given->keys + items[i] * N);
-        if (!(w[i] <= highest)) highest = w[i]; /* true for NaN, so NaN passes through */
-    }
-    for (int64_t i = 0; i < count; i++) total += w[i] = scalar_exp(w[i] - highest);
-    for (int64_t i = 0; i < count; i++) w[i] /= total;
-    EACH_VECTOR(j, left, N) {
-        vec sum = load_part(before + j, left);
-        for (int64_t i = 0; i < count; i++) sum += w[i] * load_part(given->states + items[i] * N + j, left);
-        store_part(s + j, (REAL)given->factor * sum, left);
-    }
+    attend_to(given, count, items, query, before, weights + at_least(0, shorts - age),
+              s); /* taken places are together */
 }
 
 /* Update the memory after a step: add the attention that S received, and move the oldest state of S to R if its score

@@ -13,6 +13,9 @@
 #include "gru.h"
 #include "lstm.h"
 #include "attention.h"
+#include "stream_levels.h"
+#include "stream_memory.h"
+#include "stream.h"
 #undef REAL
 #undef REAL_TAG
 #undef INTEGER
@@ -31,6 +34,9 @@
 #include "gru.h"
 #include "lstm.h"
 #include "attention.h"
+#include "stream_levels.h"
+#include "stream_memory.h"
+#include "stream.h"
 #undef REAL
 #undef REAL_TAG
 #undef INTEGER

@@ -28,5 +28,9 @@ int EXPORT(exponential_backward)(int64_t n, const REAL *table, const REAL *G, co
                                  const REAL *E, const REAL *B4, REAL *dA, int64_t slices) {
     DISPATCH(exponential_backward, REAL_TAG, n, table, G, A, S, E, B4, dA, (int)slices)
 }
+
+int EXPORT(stream_open)(const void *levels, int64_t count, int64_t batch, int64_t found) {
+    DISPATCH(stream_open, REAL_TAG, levels, count, batch, (void **)(uintptr_t)found)
+}
 #undef EXPORT
 #undef EXPORT_WALK

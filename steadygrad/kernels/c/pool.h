@@ -76,3 +76,33 @@ static void give_back(void *memory) {
         }
     release(memory);
 }
+
+/* Return `bytes` of memory that outlives the call, aligned for vectors or, if there is much, for large pages. NULL if
+ * memory ran out. It may be freed by any thread, with `disown`, and is counted like borrowed memory until then. */
+static void *own(size_t bytes) {
+    size_t apart = bytes > LARGEST_KEPT ? LARGEST_KEPT : 64, whole = (bytes + 2 * apart + 63) / 64 * 64;
+    char *block = request_fails() ? NULL : allocate(whole);
+    if (!block) return NULL;
+    char *memory = block + apart - (uintptr_t)block % apart; /* at least 64 bytes behind `block` */
+    ((void **)memory)[-1] = block;
+    if (apart == LARGEST_KEPT) request_large_pages(memory, bytes);
+    atomic_fetch_add(&borrowed, 1);
+    return memory;
+}
+
+static void disown(void *memory) {
+    atomic_fetch_sub(&borrowed, 1);
+    release(((void **)memory)[-1]);
+}
+
+/* Parts of a block of memory. Without a block, only the size is counted. */
+typedef struct {
+    char *memory;
+    size_t used;
+} arena_t;
+
+static void *arena_take(arena_t *arena, size_t bytes) {
+    void *part = arena->memory ? arena->memory + arena->used : NULL;
+    arena->used += (bytes + 63) / 64 * 64;
+    return part;
+}

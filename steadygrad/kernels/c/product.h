@@ -56,13 +56,14 @@ static void pack_panel(REAL *panel, int64_t depth, int64_t width, const REAL *da
     }
 }
 
-/* Return the packed matrix of the rows of `first`, then of `second`, or NULL. The caller frees it with give_back. */
-static REAL *pack(int64_t columns, source_t first, source_t second) {
-    int64_t depth = first.depth + second.depth, panels = panel_count(columns);
-    size_t bytes = (size_t)(panels * depth * PANEL) * sizeof(REAL);
-    REAL *packed = borrow(bytes);
-    if (!packed) return NULL;
-    for (int64_t p = 0; p < panels; p++) {
+INLINE int64_t packed_size(int64_t columns, source_t first, source_t second) { /* in numbers */
+    return panel_count(columns) * (first.depth + second.depth) * PANEL;
+}
+
+/* Pack the matrix of the rows of `first`, then of `second`, into packed_size numbers. */
+static void pack_into(REAL *packed, int64_t columns, source_t first, source_t second) {
+    int64_t depth = first.depth + second.depth;
+    for (int64_t p = 0; p < panel_count(columns); p++) {
         int64_t width = at_most(PANEL, columns - p * PANEL);
         REAL *to = packed + p * depth * PANEL;
         for (int which = 0; which < 2; which++) {
@@ -72,6 +73,12 @@ static REAL *pack(int64_t columns, source_t first, source_t second) {
             to += source.depth * PANEL;
         }
     }
+}
+
+/* Return the packed matrix of the rows of `first`, then of `second`, or NULL. The caller frees it with give_back. */
+static REAL *pack(int64_t columns, source_t first, source_t second) {
+    REAL *packed = borrow((size_t)packed_size(columns, first, second) * sizeof(REAL));
+    if (packed) pack_into(packed, columns, first, second);
     return packed;
 }
 

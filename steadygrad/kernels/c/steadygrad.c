@@ -22,7 +22,7 @@
 #include <cpuid.h>
 #endif
 
-#define STEADYGRAD_ABI 10
+#define STEADYGRAD_ABI 12
 #define JOIN3_(a, b, c) a##_##b##_##c
 #define JOIN3(a, b, c) JOIN3_(a, b, c)
 #define NAME(function) JOIN3(function, REAL_TAG, ISA)
@@ -30,9 +30,17 @@
 
 enum activation { MODRELU, TANH, RELU, IDENTITY, COMPLEX_MODRELU }; /* the last one only in elman.h */
 
-enum reset { NO_RESET, RESET_BEFORE, RESET_AFTER }; /* in a GRU: U_c (r∘h), or r∘(U_c h) */
+enum reset { NO_RESET, RESET_BEFORE, RESET_AFTER }; /* in a GRU: U_c (r∘h), or r∘(U_c h + b_hn) */
 
 enum { CELL, QUERIES, KEYS }; /* the packed matrices in attention.h */
+
+enum stream_kind { ELMAN, HENAFF, GATED, GRU_BEFORE, GRU_AFTER, LINEAR }; /* of a level in stream.h; GATED is an LSTM */
+
+/* Begins every stream: the functions for the instruction set and the floating-point type of its weights. */
+typedef struct {
+    void (*step)(void *stream, const void *x, void *y);
+    void (*renew)(void *stream);
+} stream_head_t;
 
 /* What ends a call early: no memory, a query or key that is too large (attention.h), an exception of a signal handler
  * (interrupts.h). A call returns the bitwise or of these codes. */
@@ -167,3 +175,11 @@ int steadygrad_set_isa(int isa) {
 #define REAL double
 #define REAL_TAG f64
 #include "exports.h"
+
+/* One step of a stream: from x, rows of inputs, to y, rows of outputs. */
+void steadygrad_stream_step(stream_head_t *stream, const void *x, void *y) { stream->step(stream, x, y); }
+
+/* To be called after the states of a stream have been changed from outside. */
+void steadygrad_stream_renew(stream_head_t *stream) { stream->renew(stream); }
+
+void steadygrad_stream_close(stream_head_t *stream) { disown(stream); }

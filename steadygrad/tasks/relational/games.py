@@ -37,7 +37,7 @@ REAL_FILES = {
 """Files with images of the authors, by game and shapes."""
 
 Boards = list[tuple[str, int, float]]
-"""Board (nine cells, row by row, a letter for an object and . for none), answer, and probability."""
+"""Boards with answer and probability. A board is nine cells, row by row, a letter for an object and . for none."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class RelationalGame(ObjectTask, name="relational-game"):
 
 
 def same() -> Boards:
-    """Return the boards of same: a list of (cells, answer, probability).
+    """Return the boards of the game same: a list of (board, answer, probability).
 
     In half of them, by probability, the two objects are the same (answer 1).
     """
@@ -123,7 +123,7 @@ def same() -> Boards:
 
 
 def between() -> Boards:
-    """Return the boards of between: a list of (cells, answer, probability).
+    """Return the boards of the game between: a list of (board, answer, probability).
 
     The relation holds with probability 1/2. In half of the other boards, the three objects may be anywhere, as in the
     authors' images of stripes. In their images of hexominoes, this share is a quarter.
@@ -133,7 +133,7 @@ def between() -> Boards:
 
 
 def occurs() -> Boards:
-    """Return the boards of occurs: a list of (cells, answer, probability).
+    """Return the boards of the game occurs: a list of (board, answer, probability).
 
     With probability 1/2 the upper object is in the lower row (answer 1).
     """
@@ -144,10 +144,10 @@ def occurs() -> Boards:
 
 
 def xoccurs() -> Boards:
-    """Return the boards of xoccurs: a list of (cells, answer, probability).
+    """Return the boards of the game xoccurs: a list of (board, answer, probability).
 
-    The relation holds with probability 1/2. Half of the other boards lack the upper object in the lower row; half have
-    it beside two objects that are the same.
+    The relation holds with probability 1/2. In half of the other cases, the upper object is not in the lower row. In
+    the other half it is, beside two objects that are the same.
     """
     return [
         *equally_likely(under_one("A", "ABC", "BAC", "BCA"), 1, 1 / 2),
@@ -158,7 +158,7 @@ def xoccurs() -> Boards:
 
 
 def row_matching() -> Boards:
-    """Return the boards of row-matching: a list of (cells, answer, probability).
+    """Return the boards of the game row-matching: a list of (board, answer, probability).
 
     With probability 1/2 both rows have the same pattern (answer 1).
     """
@@ -170,13 +170,19 @@ def row_matching() -> Boards:
 
 
 def equally_likely(cells: Iterator[str], answer: int, share: float) -> Boards:
-    """Return boards (cells, answer, probability) with this answer, which share the probability ``share`` equally."""
+    """Return a list of (board, answer, probability) for the boards ``cells``, all with this answer.
+
+    The boards share the probability ``share`` equally.
+    """
     boards = list(cells)
     return [(board, answer, share / len(boards)) for board in boards]
 
 
 def board_with(objects: str, places: tuple[int, ...]) -> str:
-    """Return a board as text of nine cells, with each object's letter at its place and . elsewhere."""
+    """Return a board: a string of nine cells, row by row, with the letters of ``objects`` and . for an empty cell.
+
+    ``places`` has the number of the cell, 0 to 8, of each letter.
+    """
     board = ["."] * CELLS
     for letter, place in zip(objects, places, strict=True):
         board[place] = letter
@@ -184,12 +190,16 @@ def board_with(objects: str, places: tuple[int, ...]) -> str:
 
 
 def anywhere(objects: str) -> Iterator[str]:
-    """Return an iterator over boards, one for each choice of places, with the objects, such as "AB", in order."""
+    """Return an iterator over the boards with the letters of ``objects``, such as "AB", in any cells of the grid.
+
+    There is one board, a string of nine cells, for each choice of cells. The letters keep their order: A always comes
+    before B, row by row. The other order is not needed, because a letter stands for a random object.
+    """
     return (board_with(objects, places) for places in combinations(range(CELLS), len(objects)))
 
 
 def lines(objects: str) -> Iterator[str]:
-    """Return an iterator over boards with the three objects in a row, column or diagonal.
+    """Return an iterator over boards with the three letters of ``objects`` in a row, column or diagonal.
 
     The middle row occurs twice, because it is twice as likely in the authors' images.
     """
@@ -198,7 +208,11 @@ def lines(objects: str) -> Iterator[str]:
 
 
 def under_one(above: str, *rows: str) -> Iterator[str]:
-    """Return an iterator over boards with one object at each place of the upper row, and each of ``rows`` below it."""
+    """Return an iterator over boards with one object in the upper row and three in the lower row.
+
+    There is a board for each of the three places of the letter ``above``, with each of the strings ``rows`` as the
+    lower row.
+    """
     return (board_with(above + row, (place, 6, 7, 8)) for place, row in product(range(3), rows))
 
 
@@ -266,7 +280,8 @@ def left_of(pieces: Pieces, batch: int, generator: Generator) -> tuple[Tensor, T
 def at_random_cells(objects: Tensor, pieces: Pieces, generator: Generator) -> tuple[Tensor, Tensor]:
     """Put two objects (batch, 2) into random cells. Return the cells (batch, 9) and the places (batch, 2).
 
-    Cells hold indices of objects, or that of the blank image.
+    Each cell holds the index of an object or of the blank image. The places are the numbers of the cells of both
+    objects.
     """
     places = permutations(len(objects), CELLS, generator)[:, :2]
     return torch.full((len(objects), CELLS), pieces.blank).scatter_(1, places, objects), places
