@@ -25,7 +25,7 @@ MINUTES ?= 10
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: setup  ## train three networks on the copy task and draw their curves (half a minute after setup)
+demo: setup  ## train three networks on the copy task and draw their curves (about 20 seconds after setup)
 	$(BIN)/steadygrad reproduce demo --out runs
 	@echo 'Open runs/demo/copy/report.html in a browser.'
 
