@@ -19,14 +19,19 @@ def aot_package(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
     torch._inductor.aoti_compile_and_package(compilable(program), package_path=os.fspath(path))
 
 
-def complex_sub(a: Tensor, b: Tensor, *, alpha: Any = 1) -> Tensor:
-    """Return a − α b for complex numbers, by operators without α. AOTInductor loses α of a complex operator."""
-    return a + -b * alpha if a.is_complex() or b.is_complex() else NotImplemented
+def is_complex(*values: Any) -> bool:
+    """Return whether one of the values, tensors or numbers, is a complex tensor."""
+    return any(isinstance(value, Tensor) and value.is_complex() for value in values)
+
+
+def complex_sub(a: Any, b: Any, *, alpha: Any = 1) -> Tensor:
+    """Return a − α b for complex tensors, by operators without α. AOTInductor loses α of a complex operator."""
+    return a + -b * alpha if is_complex(a, b) else NotImplemented
 
 
 def complex_addcmul(a: Tensor, b: Tensor, c: Tensor, *, value: Any = 1) -> Tensor:
-    """Return a + v b c for complex numbers, with v = ``value``, by operators without v, as `complex_sub` does."""
-    return a + b * c * value if a.is_complex() else NotImplemented
+    """Return a + v b c for complex tensors, with v = ``value``, by operators without v, as `complex_sub` does."""
+    return a + b * c * value if is_complex(a, b, c) else NotImplemented
 
 
 DECOMPOSITIONS = {torch.ops.aten.sub.Tensor: complex_sub, torch.ops.aten.addcmul.default: complex_addcmul}

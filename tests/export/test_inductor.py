@@ -45,5 +45,6 @@ def test_complex_operators_without_scalars():
         assert_same([complex_sub(a, b, alpha=v)], [torch.sub(a, b, alpha=v)], bound)
         assert_same([complex_sub(a.real, b, alpha=v)], [torch.sub(a.real, b, alpha=v)], bound)
         assert_same([complex_addcmul(a, b, c, value=v)], [torch.addcmul(a, b, c, value=v)], bound)
-    assert complex_sub(a.real, b.real) is NotImplemented
+    assert_same([complex_sub(1, b)], [1 - b], bound)
+    assert complex_sub(1, b.real) is NotImplemented
     assert complex_addcmul(a.real, b.real, c.real) is NotImplemented
