@@ -54,10 +54,10 @@ class Network(NamedTuple):
 
 NETWORKS = {
     "ncgru": Network(ADDING, {}, {"lr": 1e-3, "lr_constrained": 1e-4}, nn.GRU),
-    "nnrnn": Network(COPY, {"init": "henaff"}, {"lr": 5e-4, "lr_constrained": 1e-6, **RMSPROP}, nn.RNN),
+    "nnrnn": Network(ADDING, {"init": "henaff"}, {"lr": 2e-3, "lr_constrained": 1e-4, "clip": 1.0}, nn.RNN),
     "exprnn": Network(COPY, {"init": "henaff"}, {"lr": 1e-3, "lr_constrained": 1e-4, **RMSPROP}, nn.RNN),
-    "lstm": Network(ADDING, {}, {"lr": 1e-3}, nn.LSTM),
-    "rellstm": Network(ADDING, {"short": 10, "relevant": 10}, {"lr": 1e-3, "clip": 1.0}, nn.LSTM),
+    "lstm": Network(ADDING, {}, {"lr": 1e-2, "clip": 1.0}, nn.LSTM),
+    "rellstm": Network(ADDING, {"short": 10, "relevant": 10}, {"lr": 5e-3, "clip": 1.0}, nn.LSTM),
 }
 GROWING = ("nnrnn", "exprnn")
 """layers whose rounding errors grow with time, as their largest eigenvalues are near 1"""
@@ -111,6 +111,7 @@ int main(int count, char **words)
         return fwrite(y, sizeof y, 1, stdout) != 1;
     }
     for (int round = 0; round < steps; round++) {
+        model_reset(&states[0]);
         const clock_t begun = clock();
         for (int t = 0; t < 500; t++)
             model_step(&states[0], x[0] + t * MODEL_INPUTS, y[0] + t * MODEL_OUTPUTS);
@@ -124,7 +125,7 @@ int main(int count, char **words)
 def main() -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", metavar="FOLDER", help="of the trained networks, which are kept and used again")
-    parser.add_argument("--updates", type=int, default=600, help="of each network (default 600)")
+    parser.add_argument("--updates", type=int, default=800, help="of each network (default 800)")
     parser.add_argument("--layers", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()

@@ -1,10 +1,13 @@
 """Write docs/compatibility.md: which layer works with which part of PyTorch, compared with eager values.
 
 python docs/compatibility.py                                       run every cell of the table, about 40 minutes
+python docs/compatibility.py --jobs 2                              run two cells at a time
 python docs/compatibility.py --columns vmap jvp --layers gru lem   run these cells only; the others stay as they are
+python docs/compatibility.py --failed                              run only the cells that failed or were never run
 
 A column is a function that takes a `Case` and raises if its layer fails: add one with the decorator `column`. Every
-cell runs in a process of its own with a time limit, in double precision.
+cell runs in a process of its own on one thread, in double precision. Its limit is in seconds of processor time, so
+other programs on the machine cause no failures.
 """
 
 import argparse
@@ -12,18 +15,24 @@ import io
 import multiprocessing
 import queue
 import re
+import resource
+import signal
 import sys
 import tempfile
+import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch._dynamo
+import torch._inductor.config
 from torch import Tensor, distributed, nn
 from torch.export import Dim, export
 from torch.func import functional_call, vmap
@@ -40,6 +49,7 @@ PASS = "✓"
 TOLERANCE = 1e-8
 """largest difference, divided by the largest value: rounding of different formulas for W, over a few steps"""
 COLUMNS: dict[str, Callable[["Case"], None]] = {}
+FORK = threading.Lock()
 HEAD = """# Compatibility
 
 `python docs/compatibility.py` writes this page, here with torch {version} on the CPU. A cell passes if values
@@ -103,8 +113,6 @@ def column(name: str, what: str) -> Callable[[Callable[[Case], None]], Callable[
 
 @column("compile", "`torch.compile(layer)` with Inductor: outputs and gradients")
 def _(case: Case) -> None:
-    import torch._inductor.config
-
     torch._inductor.config.fallback_random = True  # the random numbers of eager
     case.same(case.train(torch.compile(case.layer), case.input()), case.train(case.layer, case.input()))
 
@@ -165,14 +173,18 @@ def _(case: Case) -> None:
     exported(case, strict=True, dynamic=True, sizes=SIZES)
 
 
-@column("AOTI", "the exported program compiled and packaged by AOTInductor, loaded and run for the same T and B")
+@column(
+    "AOTI", "the exported program compiled by AOTInductor (`steadygrad.export.aot_package`), run for the same T and B"
+)
 def _(case: Case) -> None:
+    from steadygrad.export import aot_package
+
     case.layer.eval()
     shapes = ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         program = export(case.layer, (case.input().detach(),), dynamic_shapes=shapes)
-        path = torch._inductor.aoti_compile_and_package(program, package_path=f"{folder}/layer.pt2")
-        loaded = torch._inductor.aoti_load_package(path)
+        aot_package(program, f"{folder}/layer.pt2")
+        loaded = torch._inductor.aoti_load_package(f"{folder}/layer.pt2")
         for size in SIZES:
             case.same(case.run(loaded, case.input(*size).detach()), case.run(case.layer, case.input(*size)))
 
@@ -298,10 +310,12 @@ def in_two_processes(case: Case, wrap: Callable[[nn.Module], nn.Module]) -> None
         pair = [context.Process(target=of_one_of_two, args=(case, wrap, rank, address, results)) for rank in (0, 1)]
         for process in pair:
             process.start()
+        found = None
         try:
-            found = results.get(timeout=100)
-        except queue.Empty:
-            raise AssertionError("the processes do not answer; the log has their error") from None
+            while found is None:
+                assert all(process.exitcode in (None, 0) for process in pair), "a process failed; the log has its error"
+                with suppress(queue.Empty):
+                    found = results.get(timeout=1)
         finally:
             for process in pair:
                 process.kill()
@@ -323,9 +337,12 @@ def _(case: Case) -> None:
     in_two_processes(case, fully_shard)
 
 
-def attempt(name: str, title: str, pipe: Any) -> None:
+def attempt(name: str, title: str, seconds: int, pipe: Any) -> None:
     """Run one cell and send its text: `PASS`, or the reason why it fails in one line."""
     warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    torch.set_num_threads(1)
+    torch._inductor.config.compile_threads = 1
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             COLUMNS[title](Case(name))
@@ -343,20 +360,24 @@ def reason(error: BaseException) -> str:
         said = own.group()
         return "leaves the graph: the shapes of its memory depend on the data" if "untraced" in said else said
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
-    return f"{type(error).__name__}: {lines[0]}"[:160].replace("|", "/")
+    return f"{type(error).__name__}: {lines[0].split('. ')[0]}"[:160].replace("|", "/")
 
 
-def cell(name: str, title: str, seconds: float) -> str:
-    """Return the text of one cell, from a process of its own that may take so many seconds."""
+def cell(name: str, title: str, seconds: int) -> str:
+    """Return the text of one cell, from a process of its own that may use so many seconds of processor time."""
     context = multiprocessing.get_context("fork")  # saves an import of torch for every cell
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=attempt, args=(name, title, there))
-    process.start()
-    there.close()
+    with FORK:  # another process must not inherit ``there``: it would hide that this one has ended
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=attempt, args=(name, title, seconds, there))
+        process.start()
+        there.close()
+    waits = 20 * seconds  # a process that waits for ever uses no processor time
     try:
-        return here.recv() if here.poll(seconds) else f"takes more than {seconds:g} s"
+        return here.recv() if here.poll(waits) else f"no answer within {waits} s"
     except EOFError:
         process.join()
+        if process.exitcode == -signal.SIGXCPU:
+            return f"takes more than {seconds} s of processor time"
         return f"the process ends with code {process.exitcode}"
     finally:
         process.kill()
@@ -392,15 +413,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", nargs="+", choices=LAYERS, default=list(LAYERS))
     parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=list(COLUMNS))
-    parser.add_argument("--seconds", type=float, default=240.0, help="time limit of one cell")
+    parser.add_argument("--failed", action="store_true", help="run only the cells that failed or were never run")
+    parser.add_argument("--jobs", type=int, default=1, help="number of cells that run at the same time")
+    parser.add_argument("--seconds", type=int, default=240, help="limit of one cell, in seconds of processor time")
     parser.add_argument("--page", type=Path, default=PAGE, help="the file to read and to write")
     given = parser.parse_args()
+    start = time.monotonic()
     cells = stored(given.page.read_text("utf-8")) if given.page.exists() else {}
-    for title in given.columns:
-        for name in given.layers:
-            cells[name, title] = cell(name, title, given.seconds)
-            print(f"{title:12} {name:14} {cells[name, title]}", flush=True)
-        given.page.write_text(rendered(cells), "utf-8")
+    asked = [(name, title) for title in given.columns for name in given.layers]
+    if given.failed:
+        asked = [key for key in asked if cells.get(key) != PASS]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for key, text in zip(asked, pool.map(lambda key: cell(*key, given.seconds), asked), strict=True):
+            cells[key] = text
+            print(f"{key[1]:12} {key[0]:14} {text}", flush=True)
+            given.page.write_text(rendered(cells), "utf-8")
+    failed = sum(cells[key] != PASS for key in asked)
+    print(f"{len(asked)} cells in {time.monotonic() - start:.0f} s, {failed} failed")
 
 
 if __name__ == "__main__":

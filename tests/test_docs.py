@@ -11,6 +11,7 @@ import pytest
 from steadygrad import experiments
 from steadygrad.experiments import StoredResults
 from steadygrad.experiments.recipe import OF_ALL_ROWS
+from steadygrad.layers import LAYERS
 from steadygrad.report import comparison_figures, tables
 from steadygrad.tasks import TASKS, ObjectTask
 from steadygrad.tasks.relational.games import GAMES
@@ -181,3 +182,29 @@ def test_remarks_begin_with_a_verdict_and_are_short(path):
     assert re.match(VERDICTS, text)
     prose = [line for line in text.splitlines() if not line.startswith("|")]
     assert len(" ".join(prose).split()) <= 80
+
+
+def test_learning_rates_page_matches_recipes_and_results():
+    """Each row of the table trains the layer with the rates shown, and its table of results shows the number."""
+    page = (ROOT / "docs" / "layers.md").read_text("utf-8")
+    table = page.split("| layer | optimizer | lr | lr_constrained | row | result |\n")[1].split("\n\n")[0]
+    results = (ROOT / "docs" / "results.md").read_text("utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[1:]]
+    assert len(rows) == 10
+    for layer, _, lr, constrained, row, result in rows:
+        (recipe,) = experiments.select(row)
+        settings = recipe.settings()
+        assert settings.layer["name"] == layer.strip("`")
+        assert settings.train.lr == float(lr)
+        if constrained != "–":
+            assert float(constrained) == (settings.train.lr_constrained or settings.train.lr)
+        section = results.split(f"\n## {row.rsplit('/', 1)[0]}\n")[1].split("\n## ")[0]
+        line = next(line for line in section.splitlines() if line.startswith(f"| {row.rsplit('/', 1)[1]} |"))
+        value = result.split()[-1]
+        shown = [float(number) for number in re.findall(r"\d+\.\d+(?:e-\d+)?", line)]
+        assert any(number == pytest.approx(float(value), rel=0.05 if "e-" in value else 1e-3) for number in shown), row
+
+
+def test_scales_page_has_a_row_for_each_layer():
+    page = (ROOT / "docs" / "scales.md").read_text("utf-8")
+    assert re.findall(r"^\| `([^`]+)`", page, re.MULTILINE) == list(LAYERS)

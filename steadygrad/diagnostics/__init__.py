@@ -21,7 +21,6 @@ from steadygrad.diagnostics.fisher import (
 )
 from steadygrad.diagnostics.flow import (
     Jacobians,
-    gradient_norms,
     half_life,
     input_map,
     input_maps,
@@ -30,6 +29,7 @@ from steadygrad.diagnostics.flow import (
     state_blocks,
 )
 from steadygrad.diagnostics.gates import GateBound, gate_bound
+from steadygrad.diagnostics.gradients import batch_gradient_norms, gradient_norms
 from steadygrad.diagnostics.memory import AttentionMap, attention_map
 from steadygrad.diagnostics.portrait import observe, portrait, recurrent_matrices
 from steadygrad.diagnostics.spectrum import Spectrum, power_norms, pseudospectral_radius, spectrum
@@ -45,6 +45,7 @@ __all__ = [
     "Spectrum",
     "attention_gradients",
     "attention_map",
+    "batch_gradient_norms",
     "cancelling_attention",
     "chain",
     "delay_line_curve",

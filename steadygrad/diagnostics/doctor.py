@@ -13,13 +13,12 @@ from steadygrad.diagnostics.flow import (
     Jacobians,
     as_tuple,
     attends,
-    gradient_norms,
-    growth_back,
     half_life,
     jacobians,
     looking_at,
     shortened,
 )
+from steadygrad.diagnostics.gradients import gradient_norms, growth_back
 from steadygrad.diagnostics.memory import attention_map
 from steadygrad.layers import Cell
 from steadygrad.matrices import Matrix, NonFiniteError

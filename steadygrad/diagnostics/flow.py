@@ -1,7 +1,7 @@
 """Flow of signals and gradients through time, in any module that is called like torch.nn.RNN, GRU or LSTM."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -229,92 +229,6 @@ def state_blocks(module: nn.Module, parts: tuple[int, ...]) -> dict[str, slice]:
     maps = [part.map for part in module.modules() if isinstance(part, Matrix)]
     named = [blocks for map in maps if isinstance(blocks := getattr(map, "blocks", None), dict)]
     return named[0] if len(named) == 1 and len(maps) == 1 else {}
-
-
-def gradient_norms(
-    module: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None, state: State | None = None
-) -> Tensor:
-    """Return ‖∂L/∂s_t‖ for t = 0 … T − 1, (T,), s_0 the initial state, along one sequence x (T, inputs).
-
-    L is ``loss`` of all outputs (T, features), or the sum of the last output. The gradient contains the effect of s_t
-    on later outputs only. For a layer that attends to its past states, s_t is h_t, with c_t for an LSTM. The gradient
-    then includes all paths: the next step, attention now and later, and the memory (RelRNN, figure 2). Raise ValueError
-    for a bidirectional module, and for a module of which only a part attends.
-    """
-    check(module, x)
-
-    def of_outputs(outputs: Tensor) -> Tensor:
-        return outputs[-1].sum() if loss is None else loss(outputs)
-
-    with looking_at(module), torch.enable_grad():
-        if attends(module):
-            return attentive_gradient_norms(module, x.detach(), of_outputs, state)
-        check_without_memory(module, x)
-        time_axis = 1 if getattr(module, "batch_first", False) else 0
-        before, shapes = states_before(module, x[:1].detach(), state)
-        rows = before.detach().requires_grad_()
-        states, outputs = [rows], []
-        for x_t in x:
-            output, after = step(module, x_t[None], unflatten(states[-1], shapes))
-            states.append(flatten(after))
-            outputs.append(output)
-        value = of_outputs(torch.cat(outputs, dim=time_axis).squeeze(1 - time_axis))
-        gradients = torch.autograd.grad(value, states[:-1], materialize_grads=True)
-    return torch.stack([gradient.double().norm() for gradient in gradients])  # in double: no square underflows
-
-
-def attentive_gradient_norms(
-    layer: RecurrentLayer | Stack, x: Tensor, of_outputs: Callable[[Tensor], Tensor], state: State | None
-) -> Tensor:
-    """Return `gradient_norms` (time,) of a layer that attends; ``of_outputs`` maps outputs (time, features) to L."""
-    read, handed = [x], []  # what each level, and finally the loss, reads; the states from step to step of each level
-    for cell, start in zip(attentive_cells(layer), initial_states(layer, x, state), strict=True):
-        outputs, states = handed_on(cell, read[-1], start)
-        read.append(outputs)
-        handed.append(states)
-    value = of_outputs(read[-1])
-    squares = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    for outputs, states in zip(read[1:], handed, strict=True):
-        *found, elsewhere = torch.autograd.grad(value, [*states, outputs], retain_graph=True, materialize_grads=True)
-        units = states[0].shape[1]  # the outputs begin with h; those of SAB have more features after it
-        gradients = torch.cat(found).view(len(x), -1, units).double()
-        gradients[1:, 0] -= elsewhere[:-1, :units]  # without what the loss or the next level reads
-        squares += gradients.square().sum(dim=(1, 2))
-    return squares.sqrt()
-
-
-def handed_on(cell: AttentiveCell, x: Tensor, start: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
-    """Run an attention cell over one sequence x (time, inputs), keeping the graph for gradients of its states.
-
-    Return the pair of the outputs (time, features) and a list of the states before each step, tensors (1, units): h, or
-    for an LSTM h and c, step after step. ``start`` is the initial state with the memory.
-    """
-    own, count = len(cell.cell.state_sizes), len(cell.state_sizes)
-    state = [part.clone().requires_grad_() if i < own else part for i, part in enumerate(start[:count])]
-    weights, contents = cell.weights(), cell.memory.unpack(start[count:], cell.alignment.keys)
-    if (place := cell.memory.latest(contents)) is not None:  # the initial state is in memory too
-        h = state[0][:, None]
-        for name, new in (("states", h), ("keys", cell.alignment.keys(h))):
-            contents[name] = torch.cat([contents[name][:, :place], new, contents[name][:, place + 1 :]], dim=1)
-    outputs, states = [], []
-    for x_t in cell.inputs(x).split(1):
-        states += state[:own]
-        output, (*state,), contents = cell.step(weights, x_t, tuple(state), contents, None)
-        outputs.append(output)
-    return torch.cat(outputs), states
-
-
-def growth_back(norms: Tensor) -> float:
-    """Return the slope, per step back in time, of a least-squares line through the logarithms of ``norms`` (time,).
-
-    It is the mean growth of gradient norms. Norms that are 0, NaN or infinite are left out. With fewer than two others
-    the result is 0.0.
-    """
-    usable = (norms > 0) & norms.isfinite()
-    back = torch.arange(len(norms), 0, -1, dtype=torch.float64, device=norms.device)[usable]
-    logarithms = norms[usable].double().log()
-    away = back - back.mean()
-    return float((away @ logarithms) / (away @ away)) if len(back) > 1 else 0.0
 
 
 def lyapunov_exponents(module: nn.Module, x: Tensor, state: State | None = None, skip: int | None = None) -> Tensor:

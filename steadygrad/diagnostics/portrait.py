@@ -12,7 +12,6 @@ from steadygrad.diagnostics.doctor import conclude, measure
 from steadygrad.diagnostics.flow import (
     Jacobians,
     attends,
-    gradient_norms,
     input_maps,
     jacobians,
     looking_at,
@@ -20,6 +19,7 @@ from steadygrad.diagnostics.flow import (
     state_blocks,
 )
 from steadygrad.diagnostics.gates import gate_bound, has_gate_bound
+from steadygrad.diagnostics.gradients import gradient_norms
 from steadygrad.diagnostics.memory import attention_map
 from steadygrad.diagnostics.spectrum import power_norms
 from steadygrad.diagnostics.transients import schur_forms

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, cast
 import torch
 from torch import Tensor, nn
 
-from steadygrad.diagnostics import gradient_norms, observe, portrait
+from steadygrad.diagnostics import batch_gradient_norms, observe, portrait
 from steadygrad.diagnostics.portrait import numbers, relation_portrait
 from steadygrad.experiments.transfer import step_of
 from steadygrad.files import OBSERVATIONS, PORTRAIT, json_lines
@@ -201,10 +201,14 @@ def batch_gradients(part: Inside, targets: Tensor, loss: Loss) -> list[float]:
     and targets. The gradients of one sequence depend on the positions of its symbols. Those of several sequences show
     how gradients depend on the distance in time.
     """
-    norms = [
-        gradient_norms(part.layer, x, of_hidden(part, targets[i : i + 1], loss)) for i, x in enumerate(part.inputs)
-    ]
-    return numbers(torch.stack(norms).square().mean(dim=0).sqrt())
+    targets = targets.to(part.inputs.device)
+
+    def losses(hidden: Tensor, here: slice) -> Tensor:
+        found = zip(part.read(hidden).split(1), targets[here].split(1), strict=True)
+        return torch.stack([loss(outputs, target) for outputs, target in found]).sum()
+
+    norms = batch_gradient_norms(part.layer, part.inputs.transpose(0, 1), losses)
+    return numbers(norms.square().mean(dim=1).sqrt())
 
 
 def of_hidden(part: Inside, target: Tensor, loss: Loss) -> Callable[[Tensor], Tensor]:

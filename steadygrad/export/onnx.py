@@ -11,12 +11,9 @@ from torch.utils import _pytree as pytree
 
 from steadygrad.export import native, operators
 from steadygrad.export.graph import Body, Graph, Last, Name, Value, require_onnx
-from steadygrad.export.operators import example
-from steadygrad.export.program import exported_program
+from steadygrad.export.program import CHECKS, example, exported_program
 
 CONVERTERS = operators.CONVERTERS | native.CONVERTERS
-CHECKS = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
-"""operators that check sizes and have no result"""
 
 
 def onnx_model(module: nn.Module, *, state: bool = True) -> Any:

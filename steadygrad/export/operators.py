@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from steadygrad.export.graph import Converter, Graph, Last, Name, Value, type_of
+from steadygrad.export.program import example
 
 UNARY = {
     "abs": "Abs",
@@ -61,11 +62,6 @@ LARGEST = 2**63 - 1
 def size(value: Any) -> Any:
     """Return a size as an input of an ONNX node: an integer as a list of one, a symbolic size (1,) unchanged."""
     return [value] if isinstance(value, int) else value
-
-
-def example(node: Any) -> Any:
-    """Return the fake tensor or symbol that a node of a traced graph stands for. A number is returned unchanged."""
-    return node.meta["val"] if isinstance(node, fx.Node) else node
 
 
 def unary(kind: str) -> Converter:

@@ -4,7 +4,7 @@ import warnings
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
 from steadygrad.kernels import portable
@@ -12,6 +12,9 @@ from steadygrad.layers import RecurrentLayer, Stack
 from steadygrad.layers.baked import baked
 from steadygrad.layers.recurrent import as_tuple
 from steadygrad.models.model import Model, Streamed
+
+CHECKS = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
+"""operators of a program that check sizes and have no result"""
 
 
 class Names(NamedTuple):
@@ -122,3 +125,8 @@ def traced(
         given = tuple(part.contiguous() for part in arguments)
         program = torch.export.export(Streaming(module, run), given, dynamic_shapes=shapes, strict=False)
         return program.run_decompositions()
+
+
+def example(node: Any) -> Any:
+    """Return the fake tensor or symbol of a node of a traced graph; a number as it is."""
+    return node.meta["val"] if isinstance(node, fx.Node) else node

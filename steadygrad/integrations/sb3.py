@@ -36,12 +36,13 @@ class LayerPolicy(RecurrentActorCriticPolicy):
             if (own := getattr(self, name)) is not None:
                 made = build(own.input_size, own.hidden_size, own.num_layers, **(lstm_kwargs or {}))
                 setattr(self, name, checked(made, own.hidden_size))
-        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+        build_optimizer: Any = self.optimizer_class  # sb3 declares the base class, whose constructor takes no lr
+        self.optimizer = build_optimizer(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
     @staticmethod
     def _process_sequence(
         features: Tensor, lstm_states: tuple[Tensor, Tensor], episode_starts: Tensor, lstm: Any
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    ) -> tuple[Tensor, Any]:  # sb3-contrib declares a tensor where it returns the pair (h, c)
         """Return the outputs (sequences · time, features) and the final state (h, c). sb3-contrib calls this method.
 
         ``features`` and ``episode_starts`` hold all steps of the first sequence, then of the second, and so on.

@@ -128,8 +128,10 @@ class Elman(torch.autograd.Function):
         if wants_graph():
             return (*with_graph(lambda *inputs: elman_unroll_reference(ElmanInputs(*inputs)), given, [gradient]), None)
         need_x, _, _, need_bias, *_ = ctx.needs_input_grad
-        if is_shared(ctx, 2) and given.steps.time == 1 and given.steps.resets is None:
-            return (*backward_shared(ctx, given, states, gradient), None, None, None)
+        _, of_U, of_W, *_ = ctx.next_functions
+        if is_shared(of_W[0]) and given.steps.time == 1 and given.steps.resets is None:
+            nodes = of_U[0], of_W[0]
+            return (*backward_shared(given, states, gradient, nodes, ctx.needs_input_grad), None, None, None)
         return (*BACKWARD[backend](given, states, gradient, need_x, need_bias), None, None, None)
 
 
@@ -194,15 +196,18 @@ def backward_python(given: ElmanInputs, states: Tensor, gradient: Tensor, need_x
     return deltas @ U if need_x else None, deltas.mT @ x, deltas.mT @ steps.previous(states, initial), d_bias, d_initial
 
 
-def backward_shared(ctx: Any, given: ElmanInputs, states: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
+def backward_shared(
+    given: ElmanInputs, states: Tensor, gradient: Tensor, nodes: tuple[Any, Any], needs: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
     """Return the gradients of x, U, W, the bias and the initial states of one time step, whose W is `Shared`.
 
-    The gradient of a shared weight is None here, and computed for many steps at once.
+    ``nodes`` are those of the graph from which U and W come. The gradient of a shared weight is None here, and computed
+    for many steps at once. ``needs`` says which arguments need a gradient.
     """
     x, U, W, bias, initial, activation, _ = given
-    need_x, _, _, need_bias, need_initial, *_ = ctx.needs_input_grad
+    need_x, _, _, need_bias, need_initial, *_ = needs
     delta = activation_backward(activation, states, gradient, bias)
-    d_U, d_W = outer(ctx, 1, delta, x), outer(ctx, 2, delta, initial)
+    d_U, d_W = outer(nodes[0], delta, x), outer(nodes[1], delta, initial)
     d_bias = bias_gradient(activation, states, delta) if need_bias else None
     return matmul(delta, U) if need_x else None, d_U, d_W, d_bias, matmul(delta, W) if need_initial else None
 

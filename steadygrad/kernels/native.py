@@ -110,9 +110,7 @@ def empty(like: Tensor, *shape: int) -> Tensor:
     Each size is an argument: empty(x, 3, 4). Large pages are requested if the tensor is large.
     """
     tensor = like.new_empty(shape)
-    bytes = tensor.numel() * tensor.element_size()
-    loaded = library()
-    if bytes > LARGE and not isinstance(loaded, str):
+    if (bytes := tensor.nbytes) > LARGE and not isinstance(loaded := library(), str):
         loaded.steadygrad_advise(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_int64(bytes))
     return tensor
 

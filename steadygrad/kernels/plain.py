@@ -124,6 +124,8 @@ def in_own_precision(backward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(backward)
     def undisturbed(ctx: Any, *gradients: Tensor | None) -> Any:
         kind = next((gradient.device.type for gradient in gradients if gradient is not None), "cpu")
+        if not autocasts(kind):
+            return backward(ctx, *gradients)
         with own_precision(kind):
             return backward(ctx, *gradients)
 

@@ -21,7 +21,7 @@ def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, out: Tensor | Non
     target = add if out is None else out
     if (
         choose(A) != "c"
-        or not (plain(A) and plain(B) and A.dtype == B.dtype and A.device == B.device)
+        or not (plain(left := A.stride()) and plain(right := B.stride()) and A.dtype is B.dtype and B.is_cpu)
         or not (target is None or (target.is_contiguous() and target.dtype == A.dtype))
     ):
         if add is not None:
@@ -34,11 +34,11 @@ def matmul(A: Tensor, B: Tensor, *, add: Tensor | None = None, out: Tensor | Non
         return C.zero_() if add is None else C
     a, b, c = addresses("matmul", product_fields(M, N, K), (A, B, C), A.dtype, strided=True)
     parts = native.threads() if M * N * K > SINGLE else 1
-    factors = (a, *A.stride(), b, *B.stride())
+    factors = (a, *left, b, *right)
     native.run("gemm", A.dtype, M, N, K, float(alpha), *factors, c, N, int(add is not None), parts)
     return C
 
 
-def plain(A: Tensor) -> bool:
-    """Return whether A is a matrix stored by rows or by columns. Gaps between the rows or columns are allowed."""
-    return A.dim() == 2 and 1 in A.stride() and min(A.stride()) > 0
+def plain(strides: tuple[int, ...]) -> bool:
+    """Return whether these are strides of a matrix stored by rows or by columns, possibly with gaps between them."""
+    return len(strides) == 2 and 1 in strides and min(strides) > 0

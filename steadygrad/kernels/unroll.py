@@ -1,5 +1,6 @@
 """The loop over time steps that all recurrences in Python use."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -55,6 +56,21 @@ def unroll_rows(
     return unroll(step, x.split(steps.sizes), initial, steps)
 
 
+def allow_counters() -> None:
+    """Let Inductor read, inside the graph that is traced, the step counter of the loop that it makes of a `scan`.
+
+    The counter is a tensor. Without ``fullgraph=True`` torch.compile forbids to read values of tensors, and Inductor of
+    torch 2.13 then fails with DataDependentOutputException.
+    """
+    context = torch._guards.TracingContext.try_get()
+    if context is not None and context.fake_mode is not None and (shapes := context.fake_mode.shape_env) is not None:
+        shapes.settings = dataclasses.replace(shapes.settings, allow_scalar_outputs=True)
+
+
+allow_counters._dynamo_marked_constant = True  # type: ignore[attr-defined]
+# torch.compile runs it while it traces. torch.compiler.assume_constant_result would import torch._dynamo now.
+
+
 def scanned(
     step: Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]],
     x: Tensor,
@@ -69,6 +85,7 @@ def scanned(
     if steps.sizes is None and is_single_step(steps.time):  # such as a loop in each step of another loop
         only = step(x, initial)
         return only[:count], tuple(part[None] for part in only)
+    allow_counters()
     inputs, there = steps.padded(x)
 
     def masked(state: list[Tensor], now: tuple[Tensor, Tensor]) -> tuple[list[Tensor], list[Tensor]]:

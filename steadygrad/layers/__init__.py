@@ -32,6 +32,7 @@ from steadygrad.layers.relrnn import RelLSTM as RelLSTM
 # isort: on
 
 from steadygrad.layers import cells as cells
+from steadygrad.layers.calibration import calibrate as calibrate
 from steadygrad.layers.cell import Cell as Cell
 from steadygrad.layers.cell import StepCell as StepCell
 from steadygrad.layers.memory import Memory as Memory

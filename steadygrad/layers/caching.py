@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from threading import local
 from typing import Any, cast
 
@@ -60,7 +61,8 @@ class Evaluated:
         # outside inference mode, because a tensor created in it cannot be used in training
         hooks, grad = saved_tensors_hooks(self.graph.pack, Saved.unpack), self.differentiable
         with torch.inference_mode(False), torch.set_grad_enabled(grad), hooks:
-            self.weights = [marked(cast(Cell, cell).weights()) for cell in layer.cells]
+            cells = [cast(Cell, cell) for cell in layer.cells]
+            self.runs = [partial(cell.run, marked(cell.weights())) for cell in cells]
         self.graph.freed = False  # intermediate results that no gradient needs were freed by now
         self.tensors = [tensors for part in layer.modules() for tensors in held(part) if tensors]
         self.parameters = present(self.tensors)  # kept alive, so that no other tensor gets their addresses
@@ -112,10 +114,10 @@ class Active(local):
 ACTIVE = Active()
 
 
-def shared_weights(layer: Any) -> list[Any] | None:
-    """Return the evaluated matrices of all cells of a layer that is inside `Cacheable.cached`, otherwise None.
+def shared_runs(layer: Any) -> Any:
+    """Return `Cell.run` of all cells of a layer, with evaluated matrices, inside `Cacheable.cached`; otherwise None.
 
-    Each is what `Cell.weights` returns. While traced or transformed by torch.func, and with sharded parameters, nothing
+    While traced or transformed by torch.func, and with sharded parameters, nothing
     is shared: the result is None.
     """
     if torch.compiler.is_compiling() or layer not in ACTIVE.layers:
@@ -126,7 +128,7 @@ def shared_weights(layer: Any) -> list[Any] | None:
         return None
     if found is None or not found.is_valid(layer):
         found = ACTIVE.layers[layer] = Evaluated(layer)
-    return found.weights
+    return found.runs
 
 
 def forget(layer: Any) -> None:

@@ -1,6 +1,6 @@
 """The walk of a recurrent layer over its levels and directions, with resets and checkpoints if they are wanted."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from steadygrad.kernels import Steps, runs_in_c, traced
-from steadygrad.layers.caching import shared_weights
+from steadygrad.layers.caching import shared_runs
 from steadygrad.layers.cell import Cell
 from steadygrad.layers.checkpointing import in_chunks
 from steadygrad.layers.resets import in_segments
@@ -128,12 +128,11 @@ def cell_runs(layer: Levels, evaluated: bool) -> list[CellRun]:
     With ``evaluated`` their matrices are evaluated here, once for many runs. Inside `Cacheable.cached` they were
     evaluated before.
     """
-    weights = shared_weights(layer)
-    if weights is None and not evaluated:
+    if (runs := shared_runs(layer)) is not None:
+        return runs
+    if not evaluated:
         return list(layer.cells)
-    cells = [cast(Cell, cell) for cell in layer.cells]
-    weights = [cell.weights() for cell in cells] if weights is None else weights
-    return [partial(cell.run, own) for cell, own in zip(cells, weights, strict=True)]
+    return [partial(cell.run, cell.weights()) for cell in cast(Iterable[Cell], layer.cells)]
 
 
 def cell_in_chunks(

@@ -10,10 +10,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from steadygrad.layers.groups import Group, parameter_groups
+from steadygrad.training import light
 from steadygrad.training.options import OPTIMIZERS, Train
 
 
-class TensorFlowRMSprop(Optimizer):
+class TensorFlowRMSprop(light.Light):
     """m ← α m + (1 − α) g²,  p ← p − lr g / √(m + ε),  m₀ = ``start`` (default 1).
 
     p is a parameter, g its gradient plus ``weight_decay`` p, m the mean square of g, α ``alpha`` and ε ``eps``. This is
@@ -59,7 +60,7 @@ class TensorFlowRMSprop(Optimizer):
         return loss
 
 
-class JointOptimizer(Optimizer):
+class JointOptimizer(light.Light):
     """Steps several optimizers as one, each on its own parameter groups.
 
     The parts share ``param_groups`` and ``state`` with the joint optimizer. A schedule, ``zero_grad`` and a checkpoint
@@ -115,17 +116,17 @@ def of_kind(kind: str, groups: list[dict[str, Any]], train: Train) -> Optimizer:
     match kind:
         case "adam":
             betas = (0.9 if train.beta1 is None else train.beta1, train.smoothing or 0.999)
-            return torch.optim.Adam(groups, lr=train.lr, betas=betas)
+            return light.Adam(groups, lr=train.lr, betas=betas)
         case "adagrad":
-            return torch.optim.Adagrad(groups, lr=train.lr)
+            return light.Adagrad(groups, lr=train.lr)
         case "rmsprop":
-            return torch.optim.RMSprop(groups, lr=train.lr, alpha=train.smoothing or 0.99)
+            return light.RMSprop(groups, lr=train.lr, alpha=train.smoothing or 0.99)
         case "rmsprop-tf":
             return TensorFlowRMSprop(groups, lr=train.lr, alpha=train.smoothing or 0.9)
         case "rmsprop-theano":  # ε far below any mean square, so that a parameter without gradients stays finite
             return TensorFlowRMSprop(groups, lr=train.lr, alpha=train.smoothing or 0.9, eps=1e-30, start=1e-3)
         case "sgd":
-            return torch.optim.SGD(groups, lr=train.lr)
+            return light.SGD(groups, lr=train.lr)
     raise ValueError(f"no optimizer {kind!r}; known: {', '.join(OPTIMIZERS)}")
 
 

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from steadygrad.diagnostics import gradient_norms, half_life, input_map, jacobians, lyapunov_exponents
-from steadygrad.diagnostics.flow import attends, growth_back
+from steadygrad.diagnostics.flow import attends
+from steadygrad.diagnostics.gradients import growth_back
 from steadygrad.layers import GRU, LAYERS, RNN
 from steadygrad.matrices import Matrix, init, nearest_orthogonal
 from tests.rounding import rounding

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from steadygrad.diagnostics import attention_map, diagnose, flow, gradient_norms, observe, portrait
-from steadygrad.diagnostics.flow import attends, growth_back
+from steadygrad.diagnostics.flow import attends
+from steadygrad.diagnostics.gradients import growth_back
 from steadygrad.layers import GRU, LAYERS, LSTM, SAB, URNN, MemLSTM, MemRNN, RelLSTM, RelRNN
 from steadygrad.layers.memory import Everything
 from steadygrad.layers.stack import Stack

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from torch import Generator
 
 from steadygrad.experiments import every, nearest, settings_for
@@ -291,12 +292,13 @@ def test_nearest_rejects_relational_network_on_sequence_task(rows):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.usefixtures("shipped")
 def test_every_layer_builds_with_five_hidden_sizes(task):
-    """A size never fails because of a setting that a row lends. `settings_for` builds the model on the meta device."""
+    """A size never fails because of a setting that a row lends. `settings_for` builds the model, here on meta."""
     for layer in networks_for(task):
         if "hidden_size" not in Settings({"name": layer}, {"name": task}, Train()).known_options():
             continue
         for size in (1, 2, 7, 16, 48):
-            settings, _ = settings_for(layer, task, {"layer": {"hidden_size": size}})
+            with torch.device("meta"):
+                settings, _ = settings_for(layer, task, {"layer": {"hidden_size": size}})
             assert settings.layer["hidden_size"] == size
 
 
@@ -349,6 +351,12 @@ def test_two_lent_settings_that_do_not_fit_are_left_out(instead):
 def test_wrong_changes_raise_value_error(changes, words):
     with pytest.raises(ValueError, match=words):
         settings_for("ncgru", "copy", changes)
+
+
+def test_trial_build_uses_no_random_numbers(rows):
+    before = torch.get_rng_state()
+    settings_for("lstm", "copy", {"layer": {"hidden_size": 3}})
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_settings_without_changes_are_those_of_nearest(rows):

@@ -32,6 +32,7 @@ def test_gru_module_equals_torchrls_split_and_pad():
         signs = torch.ones(3 * N, 1, dtype=torch.float64)
         signs[N : 2 * N] = -1
         theirs.bias_hh_l0.zero_()
+        ours.bias_hn_l0.zero_()
         ours.weight_ih_l0.copy_(theirs.weight_ih_l0 * signs)
         ours.bias_ih_l0.copy_(theirs.bias_ih_l0 * signs[:, 0])
         ours.weight_hh_l0.copy_(theirs.weight_hh_l0 * signs)

@@ -297,6 +297,7 @@ CASES = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")  # of torch's LSTM
 @pytest.mark.parametrize(("check", "name", "dtype", "training"), CASES)
 def test_case_of_torch(check, name, dtype, training, entries):
     kind, _, projected = name.partition(", ")

@@ -97,7 +97,7 @@ def test_tensorflow_rmsprop_skips_missing_gradients_and_accepts_closure():
 )
 def test_optimizer_name_selects_class_and_options(name, given, kind, expected, tiny):
     _, optimizer = model_and_optimizer(tiny(optimizer=name, lr=0.5, **given))
-    assert type(optimizer) is kind
+    assert isinstance(optimizer, kind)
     for group in optimizer.param_groups:
         assert group["lr"] == 0.5
         assert {key: group[key] for key in expected} == expected
@@ -217,7 +217,7 @@ def test_joint_optimizer_matches_separate_torch_optimizers(most, constrained, ti
 
 def test_joint_optimizer_is_not_used_without_constrained_parameters(tiny):
     _, optimizer = model_and_optimizer(tiny("gru", optimizer="rmsprop", optimizer_constrained="sgd"))
-    assert type(optimizer) is torch.optim.RMSprop
+    assert isinstance(optimizer, torch.optim.RMSprop)
 
 
 @pytest.mark.parametrize(("most", "constrained"), [("rmsprop", "sgd"), ("adam", "rmsprop-tf"), ("adagrad", "adam")])

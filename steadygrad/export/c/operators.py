@@ -21,12 +21,11 @@ from steadygrad.export.c.values import (
     Store,
     View,
 )
+from steadygrad.export.program import CHECKS, example
 
 Converter = Callable[..., Any]
 """function (step, node, *arguments, **options) → `View` or sequence of them, for an operator of torch"""
 
-CHECKS = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
-"""operators that check sizes and have no result"""
 REDUCTIONS = ("all", "amax", "amin", "any", "mean", "sum")
 
 
@@ -60,15 +59,12 @@ def seen(step: Step, target: Callable[..., Any], view: View, *rest: Any, **optio
     try:
         found = target(view.layout, *rest, **options)
     except (RuntimeError, ValueError):
+        if view.is_dense:
+            raise
         return seen(step, target, step.copied(view), *rest, **options)
     if isinstance(found, Tensor):
         return View(view.value, found, view.shift)
     return [View(view.value, part, view.shift) for part in found]
-
-
-def example(node: Any) -> Any:
-    """Return the fake tensor of a node of a traced graph; a number as it is."""
-    return node.meta["val"] if isinstance(node, fx.Node) else node
 
 
 def as_view(value: Any) -> View:
