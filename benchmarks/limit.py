@@ -22,7 +22,7 @@ Loop = Callable[[], None]
 
 IDENTITY = ACTIVATIONS.index("identity")
 
-WALK_ABI = 11
+WALK_ABI = 12
 """Version of the C interface for which `c_walk` is written."""
 
 PROBE = 1024

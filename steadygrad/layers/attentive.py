@@ -124,7 +124,7 @@ class AttentiveCell(Cell):
     @property
     def in_kernel(self) -> bool:
         """Whether the C kernel supports the alignment and the normalisation."""
-        return self.alignment.in_kernel and getattr(self.normalise, "__func__", None) is AttentiveCell.normalise
+        return self.alignment.in_kernel and type(self).normalise is AttentiveCell.normalise
 
     def normalise(self, logits: Tensor, taken: Tensor) -> Tensor:
         """Return the weights α of the places from their scores a; here their `softmax`. All are (batch, places)."""

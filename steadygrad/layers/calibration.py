@@ -63,7 +63,7 @@ def default_input(layer: RecurrentLayer) -> Tensor:
 
 def input_weights(layer: RecurrentLayer, level: int) -> list[nn.Parameter]:
     """Return the input weights of a level, one for each direction. Raise ValueError if one is not a parameter."""
-    names = [f"weight_ih{suffix(level * layer.directions + k, layer.directions)}" for k in range(layer.directions)]
+    names = [f"weight_ih{suffix(layer, level * layer.directions + k)}" for k in range(layer.directions)]
     found = [layer._parameters.get(name) for name in names]
     if missing := [name for name, weight in zip(names, found, strict=True) if weight is None]:
         raise ValueError(f"calibrate expects {type(layer).__name__} to have the parameter {missing[0]}; it has none")

@@ -17,18 +17,28 @@ from steadygrad.layers.recurrent import LAYERS, RecurrentLayer, State
 OF_LAYERS = ("num_layers", "batch_first", "dropout", "bidirectional")
 """arguments of layers that cells do not have"""
 
+BY_POSITION = ("input_size", "hidden_size", "bias", "nonlinearity")
+"""arguments that a cell takes by position, as torch.nn.RNNCell does, if its layer has them"""
+
 
 class OneStepLayer(RecurrentLayer):
     """Base class of cells: a layer of one level and one direction that is called for one time step.
 
     The constructor takes ``input_size``, ``hidden_size`` and the keyword arguments of the layer. ``bias`` may be the
-    third argument, as in torch.nn.GRUCell. The parameters have torch's names, such as ``weight_ih``. Other methods are
-    those of the layer, such as `cached`, `baked` and `penalty`.
+    third argument and ``nonlinearity`` the fourth, as in torch.nn.RNNCell. The parameters have torch's names, such as
+    ``weight_ih``. Other methods are those of the layer, such as `cached`, `baked` and `penalty`.
     """
 
     suffixed = False
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool | None = None,
+        nonlinearity: str | None = None,
+        **options: Any,
+    ) -> None:
         if wrong := [name for name in OF_LAYERS if name in options]:
             name = type(self).__name__
             raise TypeError(
@@ -36,7 +46,8 @@ class OneStepLayer(RecurrentLayer):
                 f"{name.removesuffix('Cell')}"
             )
         build: Any = super().__init__  # the layer's, whose arguments differ from those of RecurrentLayer
-        build(input_size, hidden_size, **options, **({} if bias is None else {"bias": bias}))
+        given = {"bias": bias, "nonlinearity": nonlinearity}
+        build(input_size, hidden_size, **options, **{key: value for key, value in given.items() if value is not None})
 
     def forward(self, input: Tensor, state: State | None = None) -> State:  # type: ignore[override]  # of one step
         """Return the state after one time step.
@@ -74,13 +85,16 @@ def cell_class(layer: Any) -> type[OneStepLayer]:
     """
     name, doc = f"{layer.__name__}Cell", f"One time step of `{layer.__name__}`:  {layer.__doc__}"
     made = type(name, (OneStepLayer, layer), {"__doc__": doc, "__module__": __name__})
-    kept = [one for one in signature(layer).parameters.values() if one.name not in (*OF_LAYERS, "bias")]
-    positional = [one for one in kept if one.kind is not Parameter.KEYWORD_ONLY]
-    bases = (base for base in layer.__mro__ if issubclass(base, RecurrentLayer))
-    if any("bias" in signature(base).parameters for base in bases):
-        positional.append(Parameter("bias", Parameter.POSITIONAL_OR_KEYWORD, default=True, annotation=bool))
-    options = [one for one in kept if one.kind is Parameter.KEYWORD_ONLY]
-    made.__signature__ = signature(layer).replace(parameters=[*positional, *options])  # type: ignore[attr-defined]
+    known = {key: one for key, one in signature(layer).parameters.items() if key not in OF_LAYERS}
+    if any("bias" in signature(base).parameters for base in layer.__mro__ if issubclass(base, RecurrentLayer)):
+        known.setdefault("bias", Parameter("bias", Parameter.KEYWORD_ONLY, default=True, annotation=bool))
+    leading = [known.pop(key).replace(kind=Parameter.POSITIONAL_OR_KEYWORD) for key in BY_POSITION if key in known]
+    options = [
+        one if one.kind is Parameter.VAR_KEYWORD else one.replace(kind=Parameter.KEYWORD_ONLY) for one in known.values()
+    ]
+    options.sort(key=lambda one: one.kind is Parameter.VAR_KEYWORD)
+    made.__signature__ = signature(layer).replace(parameters=[*leading, *options])  # type: ignore[attr-defined]
+    made.positional = layer.positional  # type: ignore[attr-defined]
     return cast(type[OneStepLayer], made)
 
 

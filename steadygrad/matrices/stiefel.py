@@ -88,7 +88,8 @@ class StiefelSteps(MovingBase):
 def stiefel(size: int, *, full_diagonal: bool = False) -> Matrix:
     """Return a `Matrix` with the map `StiefelSteps` that starts as a random unitary matrix."""
     map = StiefelSteps(size, full_diagonal)
-    return Matrix(map, *map.right_inverse(haar_unitary(size)))
+    start = map.right_inverse(haar_unitary(size))  # in single precision
+    return Matrix(map, *start).to(torch.get_default_dtype())
 
 
 def structured(R: Tensor) -> Tensor:

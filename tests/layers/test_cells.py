@@ -111,18 +111,26 @@ def test_free_cells_compute_what_those_of_torch_do(name, twin, options, bias):
     if bias:
         second = state.pop("bias_hh")
         if name == "GRUCell":
-            second[2 * N :] = theirs.bias_hh.data[2 * N :] = 0  # the reset gate of torch multiplies this bias
+            state["bias_hn"] = second[2 * N :].clone()  # the reset gate multiplies this bias
+            second[2 * N :] = 0
         state["bias_ih"] = state["bias_ih"] + second
     assert [(key, p.shape) for key, p in ours.named_parameters()] == [(key, p.shape) for key, p in state.items()]
     if name == "GRUCell":
-        for value in state.values():
-            value[N : 2 * N] *= -1
+        for key in state.keys() - {"bias_hn"}:
+            state[key][N : 2 * N] *= -1
     ours.load_state_dict(state)
     x, h = torch.randn(2, BATCH, I, dtype=DOUBLE), None
     expected = None
     for row in x:
         h, expected = ours(row, h), theirs(row, expected)
     assert_same(list(parts(h)), list(parts(expected)), BOUND)
+
+
+def test_arguments_by_position_are_those_of_torch():
+    assert repr(cells.RNNCell(I, N, False, "relu")) == repr(cells.RNNCell(I, N, bias=False, activation="relu"))
+    assert cells.RNNCell(I, N, True, "relu").mode == nn.RNN(I, N, nonlinearity="relu").mode
+    with pytest.raises(TypeError, match="LSTMCell has no option nonlinearity"):
+        cells.LSTMCell(I, N, True, "relu")
 
 
 def test_layer_of_your_own():
