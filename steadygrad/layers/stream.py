@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, empty_like, nn
 
 from steadygrad.check import check_integers
 from steadygrad.kernels import Chain, States, StreamLevel, needs_plain, own_precision, padded_steps, streams_in_c
@@ -68,13 +68,13 @@ class Stream:
             if (
                 type(x) is not Tensor
                 or (like := self._likes.get(x.shape)) is None
-                or x.dtype is not like.dtype
+                or x.dtype is not self._dtype
                 or not x.is_cpu
                 or not x.is_contiguous()
                 or x.is_neg()
             ):
                 return self._checked_call(x, out)
-            y = torch.empty_like(like) if out is None else self._checked_out(out, like)
+            y = empty_like(like) if out is None else self._checked_out(out, like)
             self._step(self._handle, x.data_ptr(), y.data_ptr())
             return y
         except RuntimeError as error:  # of data_ptr, because torch.func's tensors have none
@@ -142,7 +142,7 @@ class Stream:
         self._steps = None if levels is not None else LayerSteps(stages, self._initial)
         self._likes = {} if self._chain is None else self._outputs
         if self._chain is not None:
-            self._step, self._handle = self._chain.step, self._chain.handle
+            self._step, self._handle, self._dtype = self._chain.step, self._chain.handle, parameter.dtype
 
     @property
     def backend(self) -> str:
@@ -161,7 +161,7 @@ class Stream:
         check_like(self._who, "x", x, like)
         if not x.is_contiguous():
             raise ValueError(f"{self._who} expects x to be contiguous; got strides {x.stride()}. Pass x.contiguous()")
-        y = torch.empty_like(like) if out is None else self._checked_out(out, like)
+        y = empty_like(like) if out is None else self._checked_out(out, like)
         if self._steps is None:
             x = x.resolve_neg()
             self._step(self._handle, x.data_ptr(), y.data_ptr())
