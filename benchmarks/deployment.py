@@ -4,9 +4,9 @@
     python benchmarks/deployment.py --runs FOLDER --json deployment.json      keeps the networks, and reads them again
 
 Each network with 128 units is trained briefly on the adding or the copy task. Its C file is compiled by every compiler
-that is installed: gcc, clang, and gcc for aarch64 and 32-bit ARM, whose programs run in qemu. Sequences of the task
-follow each other for thousands of steps, without a reset. Times are processor times of one thread, minima of many
-rounds in turns.
+that is installed: gcc, clang, and gcc for aarch64 and 32-bit ARM, whose programs run in qemu. The inputs are two
+sequences of the task of 10,000 steps each, side by side. Times are processor times of one thread, minima and medians of
+many rounds in turns.
 """
 
 import argparse
@@ -38,8 +38,11 @@ from steadygrad.training import RunDirectory, Settings, load_model, train
 from steadygrad.training.provenance import commit
 
 HIDDEN = 128
+STEPS = 10_000
 COPY = {"name": "copy", "delay": 50, "recall": "after"}
 ADDING = {"name": "adding", "length": 50}
+LONG = {"copy": {"delay": STEPS - 20}, "adding": {"length": STEPS}}
+"""settings of the tasks with which a sequence has as many steps"""
 RMSPROP = {"optimizer": "rmsprop", "smoothing": 0.99}
 
 
@@ -78,9 +81,9 @@ class Target(NamedTuple):
 
 
 TARGETS = (
-    Target("gcc -O3 -march=native", "gcc", ("-O3", "-march=native"), None, 10_000, True),
-    Target("gcc -O2", "gcc", ("-O2",), None, 10_000, True),
-    Target("clang -O3 -march=native", "clang", ("-O3", "-march=native"), None, 10_000, True),
+    Target("gcc -O3 -march=native", "gcc", ("-O3", "-march=native"), None, STEPS, True),
+    Target("gcc -O2", "gcc", ("-O2",), None, STEPS, True),
+    Target("clang -O3 -march=native", "clang", ("-O3", "-march=native"), None, STEPS, True),
     Target("aarch64", "aarch64-linux-gnu-gcc", ("-O3", "-static"), "qemu-aarch64", 5000, False),
     Target("32-bit ARM", "arm-linux-gnueabihf-gcc", ("-O3", "-static"), "qemu-arm", 5000, False),
 )
@@ -196,13 +199,14 @@ def trained(name: str, folder: Path, updates: int) -> RunDirectory:
 
 def measured(name: str, run: RunDirectory, folder: Path) -> dict[str, Any]:
     """Return the differences, sizes and times of a trained network's C file."""
-    model, task, _ = load_model(run)
+    model, _, _ = load_model(run)
     result = run.result() or {}
     source = c_source(model)
     (folder / "model.c").write_text(source)
     (folder / "driver.c").write_text(DRIVER)
-    sequences = task.sample(500, torch.Generator().manual_seed(1))[0]
-    x = sequences.flatten(0, 1)[:20_000].reshape(2, 10_000, -1).contiguous()
+    tables = {"task": {**NETWORKS[name].task, **LONG[NETWORKS[name].task["name"]]}}
+    long = Settings.from_tables({"layer": {"name": name}, **tables}).build_task()
+    x = long.sample(2, torch.Generator().manual_seed(1))[0][:, :STEPS].contiguous()
     single, double = outputs(model, x, torch.float32), outputs(model, x, torch.float64)
     row: dict[str, Any] = {
         "layer": name,
@@ -212,13 +216,13 @@ def measured(name: str, run: RunDirectory, folder: Path) -> dict[str, Any]:
         "parameters": sum(part.numel() for part in model.parameters()),
         "file": len(source.encode()),
         "weights": int(source.partition(" bytes of constants")[0].split()[-1].replace(",", "")),
-        "float32 and float64 in Python": differences(single.double(), double, 10_000),
+        "float32 and float64 in Python": differences(single.double(), double, STEPS),
         "targets": {},
     }
     for target in present():
         program = compiled(target, folder)
         done = subprocess.run([*program, str(target.steps)], input=x.numpy().tobytes(), capture_output=True, check=True)
-        y = torch.frombuffer(bytearray(done.stdout), dtype=torch.float32).view(2, 10_000, -1)[:, : target.steps]
+        y = torch.frombuffer(bytearray(done.stdout), dtype=torch.float32).view(2, STEPS, -1)[:, : target.steps]
         row["state"] = int(done.stderr)
         found = differences(y.double(), single[:, : target.steps].double(), target.steps)
         found["holds"] = holds(name, found, differences(single.double(), double, target.steps))
