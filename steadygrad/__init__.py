@@ -4,85 +4,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # at run time `__getattr__` imports them on first access
-    from steadygrad.diagnostics import diagnose
-    from steadygrad.layers import (
-        ENRNN,
-        EURNN,
-        GORU,
-        GRU,
-        IRNN,
-        LAYERS,
-        LEM,
-        LSTM,
-        NCGRU,
-        NNRNN,
-        ORNN,
-        RNN,
-        SAB,
-        URNN,
-        AntisymmetricRNN,
-        CoRNN,
-        ExpRNN,
-        FullCapacityURNN,
-        HDetachLSTM,
-        HenaffRNN,
-        MemLSTM,
-        MemRNN,
-        OrthogonalRNN,
-        RelLSTM,
-        RelRNN,
-        ScoRNN,
-        ScuRNN,
-        SpectralRNN,
-        Stack,
-    )
-    from steadygrad.layers.groups import parameter_groups
-    from steadygrad.models.safe import safe_classes
-
-__all__ = [
-    "ENRNN",
-    "EURNN",
-    "GORU",
-    "GRU",
-    "IRNN",
-    "LAYERS",
-    "LEM",
-    "LSTM",
-    "NCGRU",
-    "NNRNN",
-    "ORNN",
-    "RNN",
-    "SAB",
-    "URNN",
-    "AntisymmetricRNN",
-    "CoRNN",
-    "ExpRNN",
-    "FullCapacityURNN",
-    "HDetachLSTM",
-    "HenaffRNN",
-    "MemLSTM",
-    "MemRNN",
-    "OrthogonalRNN",
-    "RelLSTM",
-    "RelRNN",
-    "ScoRNN",
-    "ScuRNN",
-    "SpectralRNN",
-    "Stack",
-    "diagnose",
-    "parameter_groups",
-    "safe_classes",
-]
+    from steadygrad.diagnostics import diagnose as diagnose
+    from steadygrad.layers import *  # noqa: F403
+    from steadygrad.layers.groups import parameter_groups as parameter_groups
+    from steadygrad.models.safe import safe_classes as safe_classes
 
 __version__: str
 
-
-FROM = {"diagnose": "diagnostics", "parameter_groups": "layers.groups", "safe_classes": "models.safe"}
-"""modules of the names in `__all__` that are not layers"""
+FROM = {
+    "LAYERS": "layers",
+    "Stack": "layers",
+    "diagnose": "diagnostics",
+    "parameter_groups": "layers.groups",
+    "safe_classes": "models.safe",
+}
+"""names of the package that are neither modules nor classes of layers, and their modules"""
 
 
 def __getattr__(name: str) -> Any:
-    """Return the version, or import a layer or a module such as `steadygrad.layers` on first access.
+    """Return the version, or import a layer, a function or a module such as `steadygrad.layers` on first access.
 
     `import steadygrad` is fast, because it loads neither torch nor the package's metadata.
     """
@@ -93,19 +33,30 @@ def __getattr__(name: str) -> Any:
             return metadata.version("steadygrad")
         except metadata.PackageNotFoundError:  # a source tree that was never installed
             return "0+unknown"
-    if name in __all__:
-        return getattr(import_module(f"{__name__}.{FROM.get(name, 'layers')}"), name)
+    if name == "__all__":
+        return public()
+    if name in FROM:
+        return getattr(import_module(f"{__name__}.{FROM[name]}"), name)
     if not name.startswith("_"):
         from importlib import util
 
         if util.find_spec(f"{__name__}.{name}"):
             return import_module(f"{__name__}.{name}")
+        if name in public():
+            return getattr(import_module(f"{__name__}.layers"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def public() -> list[str]:
+    """Return the names in `FROM` and those of the classes in `LAYERS`, sorted. They are read from the source."""
+    from steadygrad.catalog.networks import layers
+
+    return sorted({*FROM, *(cls.name for cls in layers().values())})
+
+
 def __dir__() -> list[str]:
-    """Return the names of the package: its layers and modules, also those that are not imported yet."""
+    """Return the names of the package: its layers, functions and modules, also those that are not imported yet."""
     from pkgutil import iter_modules
 
-    modules = (module.name for module in iter_modules(__path__))
-    return sorted({*globals(), *__all__, "__version__", *(name for name in modules if not name.startswith("_"))})
+    modules = (module.name for module in iter_modules(__path__))  # noqa: F405
+    return sorted({*globals(), *public(), "__version__", *(name for name in modules if not name.startswith("_"))})

@@ -130,23 +130,24 @@ def test_subpackages_are_attributes_of_package():
         assert hasattr(steadygrad, part)
 
 
-def names_for_type_checkers() -> dict[str, str]:
-    """Names that the package imports under TYPE_CHECKING, each with the module that has it."""
+def test_every_layer_is_an_attribute_of_the_package():
+    """A new layer needs no entry: its name is read from its class."""
+    classes = {make.__name__: make for make in layers.LAYERS.values()}
+    assert steadygrad.__all__ == sorted({*classes, *steadygrad.FROM})
+    assert all(getattr(steadygrad, name) is make for name, make in classes.items())
+    for name, module in steadygrad.FROM.items():
+        assert getattr(steadygrad, name) is getattr(sys.modules[f"steadygrad.{module}"], name)
+    assert {*steadygrad.__all__, *MAY_IMPORT, "__version__"} <= set(dir(steadygrad))
+
+
+def test_type_checkers_know_the_names_of_the_package():
+    """They follow the imports under TYPE_CHECKING: all names of steadygrad.layers, and the functions in FROM."""
     source = ast.parse((ROOT / "__init__.py").read_text("utf-8"))
     (block,) = (node for node in source.body if isinstance(node, ast.If))
-    return {alias.name: str(node.module) for node in block.body for alias in node.names}  # type: ignore[attr-defined]
-
-
-def test_every_layer_is_an_attribute_of_the_package():
-    """Also for type checkers and for `dir`. A new layer needs its name in steadygrad/__init__.py."""
-    classes = {make.__name__: make for make in layers.LAYERS.values()}
-    known = {*classes, "LAYERS", "Stack", *steadygrad.FROM}
-    assert known == set(steadygrad.__all__) == set(names_for_type_checkers())
-    assert steadygrad.__all__ == sorted(steadygrad.__all__, key=lambda name: (not name.isupper(), name))
-    for name, module in names_for_type_checkers().items():
-        assert getattr(steadygrad, name) is getattr(sys.modules[module], name)
-    assert all(getattr(steadygrad, name) is make for name, make in classes.items())
-    assert {*steadygrad.__all__, *MAY_IMPORT, "__version__"} <= set(dir(steadygrad))
+    imports = {alias.name: node.module for node in block.body for alias in node.names}  # type: ignore[attr-defined]
+    assert imports.pop("*") == "steadygrad.layers"
+    of_others = {name: module for name, module in steadygrad.FROM.items() if module != "layers"}
+    assert imports == {name: f"steadygrad.{module}" for name, module in of_others.items()}
 
 
 def test_dir_of_package_does_not_import_torch():
