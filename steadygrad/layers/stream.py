@@ -9,7 +9,17 @@ import torch
 from torch import Tensor, empty_like, nn
 
 from steadygrad.check import check_integers
-from steadygrad.kernels import Chain, States, StreamLevel, needs_plain, own_precision, padded_steps, streams_in_c
+from steadygrad.kernels import (
+    Chain,
+    States,
+    StreamLevel,
+    needs_plain,
+    own_precision,
+    padded_steps,
+    streams_in_c,
+    traced,
+    untraced,
+)
 from steadygrad.layers.baked import baked
 from steadygrad.layers.inputs import check_like, check_state
 from steadygrad.layers.levels import walk
@@ -150,7 +160,9 @@ class Stream:
         return "python" if self._chain is None else "c"
 
     def _checked_call(self, x: Tensor, out: Tensor | None) -> Tensor:
-        """Return what a call returns, after all checks, with clear errors."""
+        """Return what a call returns, after all checks, with clear errors. It stays outside of compiled graphs."""
+        if traced():
+            return untraced(self._who, self._checked_call, x, out)
         like = self._outputs.get(x.shape) if isinstance(x, Tensor) else None
         if like is None:
             shapes = " or ".join(map(str, self._outputs))

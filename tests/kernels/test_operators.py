@@ -16,7 +16,7 @@ from steadygrad.kernels.gru import gru_backward, gru_forward
 from steadygrad.kernels.lstm import lstm_backward, lstm_forward
 from steadygrad.kernels.traced import real_steps
 from steadygrad.layers import LAYERS
-from tests.backends import every_backend, needs_c
+from tests.backends import every_backend, needs_c, traced_layers
 from tests.rounding import assert_same, rounding
 
 I, N, T, B = 3, 4, 5, 3
@@ -148,7 +148,7 @@ def same(got, expected):
 TRACEABLE = [name for name in LAYERS if name != "sab"]  # its memory grows step by step, outside the kernel
 
 
-@pytest.mark.parametrize("name", TRACEABLE)
+@pytest.mark.parametrize("name", traced_layers(TRACEABLE))
 def test_compiled_layer_is_one_graph(name):
     torch._dynamo.reset()
     layer, x = build(name), random(4, 2, I)
@@ -156,7 +156,7 @@ def test_compiled_layer_is_one_graph(name):
     same(trained(compiled, layer, x), trained(layer, layer, x))
 
 
-@pytest.mark.parametrize("name", ["rnn", "gru", "h-detach", "ncgru", "memlstm", "antisymmetric"])
+@pytest.mark.parametrize("name", traced_layers(["rnn", "gru", "h-detach", "ncgru", "memlstm", "antisymmetric"]))
 def test_one_graph_serves_all_shapes(name):
     torch._dynamo.reset()
     layer = build(name)
@@ -175,10 +175,11 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("option", [pytest.param(key, marks=needs_c) if key == "attention" else key for key in OPTIONS])
 def test_compiled_packed_sequences(option):
     torch._dynamo.reset()
-    layer, x = build(option[0], **option[1]), random(6, 3, I)
+    name, options = OPTIONS[option]
+    layer, x = build(name, **options), random(6, 3, I)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     packed = [pack_sequence([x[:3, 0], x[:, 1], x[:4, 2]], enforce_sorted=False) for _ in range(2)]
     same(trained(compiled, layer, packed[0]), trained(layer, layer, packed[1]))
@@ -193,7 +194,7 @@ def test_inductor(name, whole):
     same(trained(torch.compile(layer, fullgraph=whole), layer, x), trained(layer, layer, x))
 
 
-@pytest.mark.parametrize("name", ["rnn", "gru", "rellstm", "memrnn", "cornn"])
+@pytest.mark.parametrize("name", traced_layers(["rnn", "gru", "rellstm", "memrnn", "cornn"]))
 @pytest.mark.parametrize("strict", [False, True])
 def test_export_with_dynamic_time_and_batch(name, strict):
     torch._dynamo.reset()

@@ -243,6 +243,7 @@ def test_meta_device_gives_shapes_or_runtime_error(make):
         assert layer(x)[0].shape == (7, 4, layer.output_size)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of torch, tracing scan
 @pytest.mark.parametrize("name", ["gru", "nnrnn", "ncgru", "relrnn"])
 def test_exported_program_is_the_layer(name, x):
     layer = build(LAYERS[name]).eval()
