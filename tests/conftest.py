@@ -47,6 +47,8 @@ os.environ.setdefault("STEADYGRAD_REAL_DATA", os.environ.get("STEADYGRAD_DATA", 
 data_sets.write_all(Path(FOLDER.name), data_sets.real_folder())
 os.environ["STEADYGRAD_DATA"] = FOLDER.name
 os.environ["XDG_CACHE_HOME"] = str(Path(FOLDER.name, "cache"))
+# Inductor's usual cache serves code for one instruction set to processes that are limited to another one.
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(FOLDER.name, "inductor"))
 
 
 TORCH_RANDOM = TorchRandom()  # Hypothesis keeps a weak reference only
